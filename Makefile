@@ -1,0 +1,55 @@
+# Every target works on a fresh clone with only make and Python >= 3.11.
+# Another Python: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+PYTEST_ARGS ?=
+NEEDS := mist-sim needs Python >= 3.11
+HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo   install mist-sim and simulate the bundled workload"
+	@echo "make test   install the developer's tools and run all tests"
+	@echo "make lint   ruff, mypy and import-linter"
+	@echo "make bench  the speed budgets"
+	@echo "make clean  remove the environment, caches and results"
+
+demo: $(VENV)/.installed
+	$(BIN)/mist demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
+
+clean:
+	rm -rf .venv build dist out results .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .import_linter_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make a second call fast; new dependencies or versions make them stale.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP_INSTALL) -e ".[dev]"
+	@touch $(VENV)/.installed $@
+
+$(BIN)/pip:
+	@command -v "$(PYTHON)" >/dev/null || { echo '$(NEEDS), but there is no $(PYTHON)$(HINT)'; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.version_info >= (3, 11) or sys.exit(\
+		"$(NEEDS), but $(PYTHON) is %d.%d$(HINT)" % sys.version_info[:2])'
+	"$(PYTHON)" -m venv $(VENV)

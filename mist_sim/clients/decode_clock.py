@@ -1,0 +1,112 @@
+"""The decode clock: all running decodes advance together, so a decode is arithmetic.
+
+In every decode step each running request generates one token. A request that joins at clock c
+with n tokens to go leaves at c + n: one push on a heap, and no work per token. What a step
+needs to know follows from sums: the number of decodes, the tokens they hold, and how many of
+them start a new KV block. (DESIGN §5; the tests hold a plain stepwise engine against it.)
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from mist_sim.clients.sequence import Sequence
+
+_LEFT = 0  # the ticket of a sequence that is not on the clock
+
+
+class DecodeClock:
+    """The running decodes of one engine.
+
+    steps: decode steps done.
+    num_decodes: sequences on the clock.
+    context_sum: tokens that the cache holds for them, in all.
+    """
+
+    __slots__ = ("_heap", "_next_ticket", "_phases", "context_sum", "num_decodes", "steps")
+
+    def __init__(self, block_size: int) -> None:
+        self.steps = 0
+        self.num_decodes = 0
+        self.context_sum = 0
+        # _phases[p]: sequences that start a new block in steps p, p + block_size, ...
+        self._phases = [0] * block_size
+        # (step after which it is finished, ticket, sequence); left sequences go lazily
+        self._heap: list[tuple[int, int, Sequence]] = []
+        self._next_ticket = _LEFT + 1
+
+    def join(self, sequence: Sequence) -> None:
+        """Add a sequence whose prefill just emitted a token and that has more to generate."""
+        context = sequence.num_tokens - 1  # the newest token is not in the cache yet
+        sequence.join_step = self.steps
+        sequence.block_phase = (self.steps - context) % len(self._phases)
+        sequence.ticket = self._next_ticket
+        self._next_ticket += 1
+        self._phases[sequence.block_phase] += 1
+        self.num_decodes += 1
+        self.context_sum += context
+        finish = self.steps + sequence.num_target_tokens - sequence.num_output_tokens
+        heappush(self._heap, (finish, sequence.ticket, sequence))
+
+    def leave(self, sequence: Sequence) -> int:
+        """Take a sequence off the clock; return the tokens that the cache holds for it."""
+        sequence.num_output_tokens += self.steps - sequence.join_step
+        context = sequence.num_tokens - 1
+        sequence.ticket = _LEFT
+        self._phases[sequence.block_phase] -= 1
+        self.num_decodes -= 1
+        self.context_sum -= context
+        return context
+
+    def context(self, sequence: Sequence) -> int:
+        """Tokens that the cache holds for a sequence on the clock."""
+        return sequence.num_tokens - 1 + self.steps - sequence.join_step
+
+    def steps_to_finish(self) -> int:
+        """Steps until the first sequence finishes; there must be one on the clock."""
+        heap = self._heap
+        while heap[0][2].ticket != heap[0][1]:
+            heappop(heap)
+        return heap[0][0] - self.steps
+
+    def blocks_needed(self, num_steps: int) -> int:
+        """New KV blocks that the next `num_steps` steps take, in all."""
+        phases = self._phases
+        size = len(phases)
+        cycles, rest = divmod(num_steps, size)
+        first = self.steps % size
+        end = first + rest
+        partial = sum(phases[first:end])
+        if end > size:
+            partial += sum(phases[: end - size])
+        return cycles * self.num_decodes + partial
+
+    def steps_within(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, that can run before the free blocks are used up."""
+        if self.blocks_needed(limit) <= num_free_blocks:
+            return limit
+        phases = self._phases
+        size = len(phases)
+        cycles, free = divmod(num_free_blocks, self.num_decodes)
+        steps = cycles * size
+        need = phases[(self.steps + steps) % size]
+        while need <= free:
+            free -= need
+            steps += 1
+            need = phases[(self.steps + steps) % size]
+        return steps
+
+    def advance(self, num_steps: int) -> None:
+        """Let all sequences generate one token in each of `num_steps` steps."""
+        self.steps += num_steps
+        self.context_sum += num_steps * self.num_decodes
+
+    def pop_finished(self) -> list[Sequence]:
+        """Return, in the order they joined, the sequences that finish at the present step."""
+        finished = []
+        heap = self._heap
+        while heap and (heap[0][0] <= self.steps or heap[0][2].ticket != heap[0][1]):
+            _, ticket, sequence = heappop(heap)
+            if sequence.ticket == ticket:
+                finished.append(sequence)
+        return finished

@@ -1,0 +1,6 @@
+"""Paged KV-cache memory: how many blocks there are, and who holds how many."""
+
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.capacity import KvCacheConfig, num_gpu_blocks
+
+__all__ = ["BlockPool", "KvCacheConfig", "num_gpu_blocks"]

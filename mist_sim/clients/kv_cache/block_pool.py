@@ -1,0 +1,49 @@
+"""A pool of equal KV-cache blocks, counted exactly."""
+
+from __future__ import annotations
+
+from mist_sim.errors import InvariantError
+
+
+class BlockPool:
+    """`num_blocks` blocks of `block_size` tokens; holders keep their own counts.
+
+    Raises ValueError for sizes below 1.
+    """
+
+    __slots__ = ("block_size", "num_blocks", "num_free")
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks must be >= 1, got {num_blocks}")
+        if block_size < 1:
+            raise ValueError(f"block_size must be >= 1 token, got {block_size}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.num_free = num_blocks
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that are held."""
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_token_slots(self) -> int:
+        """Tokens that the whole pool can hold."""
+        return self.num_blocks * self.block_size
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that a sequence of `num_tokens` tokens fills, the last perhaps in part."""
+        return -(-num_tokens // self.block_size)
+
+    def allocate(self, num_blocks: int) -> None:
+        """Take blocks; the caller has checked `num_free`. Raises InvariantError if short."""
+        if num_blocks > self.num_free:
+            raise InvariantError(f"{num_blocks} blocks asked of a pool with {self.num_free} free")
+        self.num_free -= num_blocks
+
+    def release(self, num_blocks: int) -> None:
+        """Give blocks back. Raises InvariantError when more come back than were taken."""
+        self.num_free += num_blocks
+        if self.num_free > self.num_blocks:
+            raise InvariantError(f"{self.num_free} of {self.num_blocks} blocks are free")

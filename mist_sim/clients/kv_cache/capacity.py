@@ -1,0 +1,98 @@
+"""How many KV-cache blocks an engine has: what its memory holds beside weights and activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.models.spec import ModelSpec
+from mist_sim.units import Bytes
+
+_GIB = 2.0**30
+
+# Bytes an engine needs per logit while it samples: about ten 32-bit values (logits, sorted
+# copies with indices, probabilities). From a vLLM log: Llama-3-8B (vocabulary 128,256) with
+# max_num_seqs 256 peaks at 1.26 GiB of activations on one rank and on two (vllm-project/vllm
+# #10511), which is 41 bytes a logit, unsharded.
+_SAMPLER_BYTES_PER_LOGIT = 41
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheConfig:
+    """Paged KV-cache memory of one engine; names and defaults as vLLM's.
+
+    block_size: tokens in a block (>= 1).
+    gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1].
+    num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it.
+    context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
+        communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
+        vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
+    """
+
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    num_gpu_blocks_override: int | None = None
+    context_memory: Bytes = 0.25 * _GIB
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise ValueError(f"block_size must be >= 1 token, got {self.block_size}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
+            )
+        if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 1:
+            raise ValueError(
+                f"num_gpu_blocks_override must be >= 1, got {self.num_gpu_blocks_override}"
+            )
+        if self.context_memory < 0:
+            raise ValueError(f"context_memory must be >= 0 B, got {self.context_memory}")
+
+
+def num_gpu_blocks(
+    config: KvCacheConfig,
+    model: ModelSpec,
+    cluster: Cluster,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+) -> int:
+    """Return the number of KV-cache blocks (the same on every rank of the cluster).
+
+    gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
+    Raises ScenarioError when not even one block is left.
+    """
+    if config.num_gpu_blocks_override is not None:
+        return config.num_gpu_blocks_override
+    tp = cluster.tensor_parallel_size
+    budget = config.gpu_memory_utilization * cluster.gpu.memory
+    weights = model.weight_bytes_per_rank(tp)
+    activations = activation_bytes(model, tp, max_num_batched_tokens, max_num_seqs)
+    cache = budget - weights - activations - config.context_memory
+    block_bytes = model.kv_bytes_per_token_per_rank(tp) * config.block_size
+    num_blocks = int(cache // block_bytes)
+    if num_blocks < 1:
+        raise ScenarioError(
+            f"{model.name} does not fit on {tp} x {cluster.gpu.name}: of "
+            f"{cluster.gpu.memory / _GIB:.1f} GiB a GPU, gpu_memory_utilization="
+            f"{config.gpu_memory_utilization} gives {budget / _GIB:.1f} GiB; weights take "
+            f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, context "
+            f"{config.context_memory / _GIB:.1f} GiB, which leaves no KV-cache block; raise "
+            f"tensor_parallel_size or gpu_memory_utilization, or choose a larger GPU"
+        )
+    return num_blocks
+
+
+def activation_bytes(
+    model: ModelSpec, tensor_parallel_size: int, max_num_batched_tokens: int, max_num_seqs: int
+) -> float:
+    """Return the peak of a rank's temporary memory in bytes.
+
+    The larger of the forward pass (hidden state, residual and the MLP's inner values of the
+    largest batch) and the sampler (logits of all sequences, unsharded).
+    """
+    inner = (3 if model.gated_mlp else 2) * model.intermediate_size / tensor_parallel_size
+    forward = max_num_batched_tokens * (2 * model.hidden_size + inner) * model.dtype_bytes
+    sampler = max_num_seqs * model.vocab_size * _SAMPLER_BYTES_PER_LOGIT
+    return max(forward, sampler)

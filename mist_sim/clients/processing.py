@@ -1,0 +1,63 @@
+"""A client of identical workers that serve one stage each: MIST's sequential scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable
+
+import simpy
+from simpy.events import Event
+
+from mist_sim.clients.base import Client
+from mist_sim.core.events import Recorder, Visit
+from mist_sim.core.request import Stage
+from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
+
+
+class SequentialClient(Client):
+    """Workers that take visits in order of arrival and serve their stages one after another.
+
+    serves: the stage kinds. num_workers: visits served at once (CPU cores, tool slots; >= 1).
+    service_time: seconds that a stage takes on one worker (finite, >= 0), from its parameters.
+    Raises ValueError for num_workers below 1. Source: MIST §III-E, scheduler "Sequential".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        serves: Iterable[str],
+        service_time: Callable[[Stage], float],
+        num_workers: int = 1,
+    ) -> None:
+        super().__init__(name, frozenset(serves))
+        if num_workers < 1:
+            raise ValueError(f"num_workers must be >= 1, got {num_workers}")
+        self.num_workers = num_workers
+        self.service_time = service_time
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        super().start(env, client_id, recorder)
+        self._workers = simpy.Resource(env, self.num_workers)
+
+    def _accept(self, visit: Visit) -> None:
+        self.view.num_waiting += 1
+        self.env.process(self._work(visit))
+
+    def _work(self, visit: Visit) -> Generator[Event, object, None]:
+        with self._workers.request() as turn:
+            yield turn
+            visit.started_at = self.env.now
+            self.view.num_waiting -= 1
+            self.view.num_running += 1
+            for stage in visit.stages:
+                seconds = self.service_time(stage)
+                if not 0 <= seconds < math.inf:
+                    raise ScenarioError(
+                        f"{self.name}: service_time({stage}) must be finite and >= 0 s, "
+                        f"got {seconds} at {self.env.now} s"
+                    )
+                yield self.env.timeout(seconds)
+            self.view.num_running -= 1
+        self._finish(visit)

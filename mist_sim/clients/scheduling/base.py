@@ -1,0 +1,184 @@
+"""The parts that all batching policies share; a policy itself is one method, `schedule`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+
+
+from mist_sim.clients.decode_clock import DecodeClock
+from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.sequence import Sequence
+from mist_sim.core.batch import StepBatch
+from mist_sim.registry import Registry
+
+SCHEDULERS = Registry("schedulers")
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What an engine does next: `num_steps` steps of the same members.
+
+    prefills: sequences in prefill with the prompt tokens that each gets in every step.
+    decodes: whether the running decodes take part.
+    admitted, preempted: sequences that came from and went back to the waiting queue.
+    dropped: sequences that can never run again, because they outgrew the whole cache.
+    """
+
+    num_steps: int = 1
+    prefills: list[tuple[Sequence, int]] = field(default_factory=list)
+    decodes: bool = False
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    dropped: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Scheduler(ABC):
+    """First come, first served; paged memory; preemption by recompute of the latest arrival.
+
+    A request is admitted when blocks for all its known tokens are free beside those that the
+    running decodes need in the next step; it keeps them while its prompt is chunked. When the
+    decodes run short, the latest admitted sequence gives up its blocks and goes back to the
+    head of the queue; its tokens are computed again (vLLM's recompute).
+
+    max_num_seqs: sequences that may run at once (vLLM's name and default).
+    """
+
+    max_num_seqs: int = 256
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs must be >= 1, got {self.max_num_seqs}")
+
+    def start(self, pool: BlockPool) -> None:
+        """Begin with empty queues on a block pool."""
+        self.pool = pool
+        self.clock = DecodeClock(pool.block_size)
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[Sequence, None] = {}  # in order of admission
+        self.prefilling: list[Sequence] = []
+
+    @abstractmethod
+    def schedule(self, limit: int) -> StepPlan | None:
+        """Admit, preempt and return the next steps, at most `limit`; None when idle.
+
+        The members of the plan are fixed for all its steps: no sequence finishes before the
+        last one, no waiting sequence could be admitted in between, and no block runs short.
+        """
+
+    def refusal(self, sequence: Sequence) -> str | None:
+        """Return why a new sequence can never be served, or None."""
+        return self._outgrows_pool(sequence)
+
+    def add_request(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self.waiting.append(sequence)
+
+    def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
+        """Could the sequence that was just queued join after `num_steps` steps of the plan?
+
+        True when in doubt; the plan made then decides.
+        """
+        return (
+            len(self.waiting) == 1
+            and not self.prefilling
+            and len(self.running) < self.max_num_seqs
+            and self.pool.blocks_for(sequence.num_tokens)
+            <= self.pool.num_free - self.clock.blocks_needed(num_steps + 1)
+        )
+
+    def batch(self, plan: StepPlan) -> StepBatch:
+        """Return what the first step of a plan computes."""
+        chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
+        if plan.decodes:
+            return StepBatch(chunks, self.clock.num_decodes, self.clock.context_sum)
+        return StepBatch(chunks)
+
+    def update(self, plan: StepPlan, num_steps: int) -> tuple[list[Sequence], list[Sequence]]:
+        """Account for `num_steps` executed steps of a plan.
+
+        Returns (emitted, finished): sequences whose prefill emitted a token at the end of the
+        last step, and sequences that have all their tokens, decodes first.
+        """
+        finished: list[Sequence] = []
+        if plan.decodes:
+            self.pool.allocate(self.clock.blocks_needed(num_steps))
+            self.clock.advance(num_steps)
+            finished = self.clock.pop_finished()
+            for sequence in finished:
+                self.pool.release(self.pool.blocks_for(self.clock.leave(sequence)))
+                del self.running[sequence]
+        emitted = []
+        for sequence, num_new_tokens in plan.prefills:
+            sequence.num_computed_tokens += num_steps * num_new_tokens
+            if sequence.num_computed_tokens == sequence.num_tokens:
+                self.prefilling.remove(sequence)
+                emitted.append(sequence)
+                if self._emit(sequence):
+                    finished.append(sequence)
+        return emitted, finished
+
+    def _emit(self, sequence: Sequence) -> bool:
+        """Count the token that a prefill emitted; return whether it was the last."""
+        sequence.num_output_tokens += 1
+        if sequence.num_output_tokens < sequence.num_target_tokens:
+            self.clock.join(sequence)
+            return False
+        self.pool.release(self.pool.blocks_for(sequence.num_computed_tokens))
+        del self.running[sequence]
+        return True
+
+    def _admit_head(self, plan: StepPlan, max_new_tokens: int) -> int:
+        """Admit the head of the queue with at most `max_new_tokens` of its prompt.
+
+        Returns the tokens it got, 0 when memory or `max_num_seqs` keep it waiting.
+        """
+        sequence = self.waiting[0]
+        num_blocks = self.pool.blocks_for(sequence.num_tokens)
+        if (
+            len(self.running) >= self.max_num_seqs
+            or num_blocks > self.pool.num_free - self.clock.blocks_needed(1)
+        ):
+            return 0
+        self.waiting.popleft()
+        self.pool.allocate(num_blocks)
+        self.running[sequence] = None
+        self.prefilling.append(sequence)
+        num_new_tokens = min(sequence.num_tokens, max_new_tokens)
+        plan.admitted.append(sequence)
+        plan.prefills.append((sequence, num_new_tokens))
+        return num_new_tokens
+
+    def _make_room(self, plan: StepPlan) -> None:
+        """Preempt the latest admitted sequences until the next decode step fits."""
+        while self.clock.blocks_needed(1) > self.pool.num_free:
+            sequence, _ = self.running.popitem()
+            if sequence in self.prefilling:
+                self.prefilling.remove(sequence)
+                self.pool.release(self.pool.blocks_for(sequence.num_tokens))
+            else:
+                self.pool.release(self.pool.blocks_for(self.clock.leave(sequence)))
+            sequence.num_computed_tokens = 0
+            if self._outgrows_pool(sequence):
+                plan.dropped.append(sequence)
+            else:
+                self.waiting.appendleft(sequence)
+                plan.preempted.append(sequence)
+
+    def _steps_until_change(self, limit: int) -> int:
+        """Steps that the decodes can run before one finishes or blocks run short."""
+        clock = self.clock
+        if not clock.num_decodes:
+            return limit
+        return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_finish()))
+
+    def _outgrows_pool(self, sequence: Sequence) -> str | None:
+        pool = self.pool
+        if pool.blocks_for(sequence.num_tokens) <= pool.num_blocks:
+            return None
+        return (
+            f"{sequence.num_tokens} tokens exceed the KV cache of {pool.num_token_slots} tokens "
+            f"({pool.num_blocks} blocks of {pool.block_size})"
+        )

@@ -1,0 +1,50 @@
+"""A request inside an LLM engine."""
+
+from __future__ import annotations
+
+from math import nan
+
+from mist_sim.core.events import Visit
+
+
+class Sequence:
+    """The engine's bookkeeping for one visit.
+
+    num_prompt_tokens: length of the prompt.
+    num_target_tokens: output tokens to generate; a policy must not read it.
+    num_output_tokens: tokens emitted; exact while the sequence is not decoding.
+    num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
+    last_token_at: time of the latest token before it joined the decode batch, seconds.
+    first_step: the engine step with which its stay in the decode batch began, None outside.
+    The other fields belong to `DecodeClock`.
+    """
+
+    __slots__ = (
+        "block_phase",
+        "first_step",
+        "join_step",
+        "last_token_at",
+        "num_computed_tokens",
+        "num_output_tokens",
+        "num_prompt_tokens",
+        "num_target_tokens",
+        "ticket",
+        "visit",
+    )
+
+    def __init__(self, visit: Visit, num_prompt_tokens: int, num_target_tokens: int) -> None:
+        self.visit = visit
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_target_tokens = num_target_tokens
+        self.num_output_tokens = 0
+        self.num_computed_tokens = 0
+        self.last_token_at = nan
+        self.first_step: int | None = None
+        self.join_step = 0
+        self.block_phase = 0
+        self.ticket = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far: what a prefill (or its repetition) has to compute."""
+        return self.num_prompt_tokens + self.num_output_tokens

@@ -1,0 +1,46 @@
+"""What one engine step computes, and how the next steps differ from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """The work of one engine step, as a predictor sees it.
+
+    chunks: prefill chunks as (num_new_tokens, num_context_tokens); the context is what the
+        cache holds before the step.
+    num_decodes: requests that generate one token each.
+    context_sum: tokens that the cache holds for those requests before the step, in all.
+    """
+
+    chunks: tuple[tuple[int, int], ...] = ()
+    num_decodes: int = 0
+    context_sum: int = 0
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """New prompt tokens in the step."""
+        return sum(num_new for num_new, _ in self.chunks)
+
+
+@dataclass(slots=True)
+class StepGrowth:
+    """What one step adds to the batch of the next, while its members stay the same.
+
+    context_sum: tokens added to `StepBatch.context_sum`.
+    chunk_context: tokens added to the context of each chunk.
+    """
+
+    context_sum: int = 0
+    chunk_context: int = 0
+
+
+def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
+    """Return the batch as it is `num_steps` steps later."""
+    return StepBatch(
+        tuple((new, context + num_steps * growth.chunk_context) for new, context in batch.chunks),
+        batch.num_decodes,
+        batch.context_sum + num_steps * growth.context_sum,
+    )

@@ -1,0 +1,82 @@
+"""What happened: the visit of a request to a client, and the protocol that records it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+from typing import TYPE_CHECKING, Protocol
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.request import Request, Stage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One stay of a request at a client: what was asked, and what came of it.
+
+    Times are seconds since the start of the run, NaN where the event did not happen.
+    queued_at, started_at, finished_at: entry into the queue, first work on it, end.
+    first_token_at: when the client emitted the visit's first output token.
+    num_output_tokens: tokens emitted during the visit.
+    num_preemptions: how often the client took the memory away and computed again.
+    rejection: why the client cannot serve it; None when it was served.
+    """
+
+    request: Request
+    stages: tuple[Stage, ...]
+    queued_at: float
+    started_at: float = nan
+    first_token_at: float = nan
+    finished_at: float = nan
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    rejection: str | None = None
+
+
+class Recorder(Protocol):
+    """Where clients and the coordinator write what happened; `metrics` provides it."""
+
+    def record_visit(self, client_id: int, visit: Visit) -> None:
+        """A request left a client, served or rejected."""
+
+    def record_finish(self, request: Request, visits: list[Visit], time: float) -> None:
+        """A request walked its whole pipeline."""
+
+    def record_rejection(
+        self, request: Request, visits: list[Visit], time: float, reason: str
+    ) -> None:
+        """A request left the system unserved."""
+
+    def record_steps(
+        self,
+        client_id: int,
+        start: float,
+        ends: NDArray[np.float64] | float,
+        batch: StepBatch,
+        num_waiting: int,
+        num_used_blocks: int,
+        num_gaps: int,
+    ) -> None:
+        """A client executed a run of steps.
+
+        ends: end of each step (a float for a single step), seconds.
+        batch: the batch of the first step.
+        num_gaps: decodes whose previous token came at `start`, so that the first step's
+            duration is the time between two tokens of theirs.
+        """
+
+    def record_gap(self, client_id: int, gap: float, count: int) -> None:
+        """`count` requests waited `gap` seconds between two tokens, longer than one step."""
+
+    def record_tokens(
+        self, client_id: int, request_id: int, first_step: int, end_step: int
+    ) -> None:
+        """A request stayed in a client's decode batch for steps [first_step, end_step).
+
+        Steps are numbered per client from 0. The token before these came at the end of step
+        `first_step - 1`, from prefill.
+        """

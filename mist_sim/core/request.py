@@ -1,0 +1,38 @@
+"""What moves through the simulation: a request and the stages of its pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of a request's pipeline; subclasses add their parameters.
+
+    `kind` names the stage; a client serves a stage when it lists that kind. A new stage is a
+    frozen dataclass with its own `kind`, and a client that knows how long it takes.
+    """
+
+    kind: ClassVar[str] = "stage"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One user input that walks its stages in order.
+
+    request_id: position in the injected workload, from 0; unique within a run.
+    arrival_time: seconds since the start of the run; None until a closed-loop user sends it.
+    stages: the pipeline, at least one stage.
+    num_prompt_tokens, num_output_tokens: totals over all its stages, for the records. They are
+        bookkeeping: no router or scheduler may read `num_output_tokens`, which a real system
+        does not know in advance.
+    session_id: groups the turns of one conversation; None for a request of its own.
+    """
+
+    request_id: int
+    arrival_time: float | None
+    stages: tuple[Stage, ...]
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    session_id: int | None = None

@@ -1,0 +1,53 @@
+"""SimPy's environment with absolute times and one written order for events at the same time.
+
+A relative delay rounds: `now + (end - now)` need not be `end`. Steps of an engine end at times
+that were computed as a vector, and an arrival on such a time must meet it to the bit, so events
+here are scheduled at absolute times.
+
+Ties in time are settled by phase: steps end, then requests move (arrive, re-enter queues),
+then clients plan. Within a phase, the event scheduled first goes first.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+import simpy
+from simpy.events import Event
+
+STEP_END = 0
+MOVE = 1
+PLAN = 2
+
+
+class Environment(simpy.Environment):
+    """A SimPy environment whose events can be scheduled at an absolute time and phase."""
+
+    def at(self, time: float, phase: int = MOVE) -> Event:
+        """Return an event that happens at `time` (seconds, not before now) in `phase`."""
+        event = Event(self)
+        self.trigger(event, time, phase)
+        return event
+
+    def trigger(self, event: Event, time: float, phase: int, value: object = None) -> None:
+        """Let a pending event succeed at `time` in `phase`. Raises ValueError for the past."""
+        if time < self._now:
+            raise ValueError(f"cannot schedule at {time!r} s, the clock is at {self._now!r} s")
+        event._ok = True
+        event._value = value
+        heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[arg-type]
+
+    def move(self, event: Event, time: float, phase: int) -> Event:
+        """Let whoever waits for a scheduled event wait for an earlier one instead.
+
+        The old event stays in the queue without callbacks, so that it does nothing.
+        Returns the new event.
+        """
+        earlier = self.at(time, phase)
+        earlier.callbacks, event.callbacks = event.callbacks, []
+        return earlier
+
+    @property
+    def phase_is_last(self) -> bool:
+        """True when nothing else is scheduled at the present time."""
+        return self.peek() > self._now

@@ -1,0 +1,29 @@
+"""The seam between an engine and what times its steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.registry import Registry
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PREDICTORS = Registry("predictors")
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Times engine steps.
+
+    `run` answers for many steps at once and must equal `step_time` of each grown batch to the
+    bit: the engine uses whichever is cheaper, and results must not depend on the choice.
+    """
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of one step in seconds (> 0)."""
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        """Return the durations in seconds, shape (num_steps,), of consecutive steps."""

@@ -1,0 +1,126 @@
+"""What one accelerator is: memory, compute, links, and how much of them a kernel reaches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from mist_sim.errors import did_you_mean
+from mist_sim.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
+
+LinkKind = Literal["nvlink", "pcie", "hccs"]
+AllReduce = Literal["ring", "host_shared", "bestserve"]
+Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
+
+DTYPES = ("bf16", "fp8", "int8", "fp4")  # fp16 runs at the bf16 rate on every card listed
+MODULES = ("rmsnorm", "attention", "mlp")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be > 0 and finite, got {value}")
+
+
+def _check_fraction(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must be in (0, 1], got {value}")
+
+
+def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    known = list(choices)
+    if value not in known:
+        hint = did_you_mean(value, known) or "."
+        raise ValueError(f"{name} has no {value!r}{hint} Known: {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """The share of a peak that kernels reach in one phase (prefill or decode).
+
+    mfu: of the dense compute rate, in (0, 1].
+    mbu: of the memory bandwidth, in (0, 1].
+    """
+
+    mfu: float
+    mbu: float
+
+    def __post_init__(self) -> None:
+        _check_fraction("mfu", self.mfu)
+        _check_fraction("mbu", self.mbu)
+
+
+# For a card without measurements: somewhat below what the fitted cards of the catalog reach.
+TYPICAL_PREFILL = Efficiency(mfu=0.65, mbu=0.8)
+TYPICAL_DECODE = Efficiency(mfu=0.55, mbu=0.8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interconnect:
+    """How the accelerators of one node reach one another.
+
+    bandwidth: bytes/s of one device in one direction.
+    efficiency: share of the bandwidth that a collective reaches, in (0, 1].
+    all_reduce: which algorithm sums over the ranks (see `Cluster.all_reduce_bandwidth`).
+    """
+
+    kind: LinkKind
+    bandwidth: BytesPerSecond
+    all_reduce: AllReduce
+    efficiency: float = 0.8
+
+    def __post_init__(self) -> None:
+        _check_choice("kind", self.kind, get_args(LinkKind))
+        _check_choice("all_reduce", self.all_reduce, get_args(AllReduce))
+        _check_positive("bandwidth", self.bandwidth)
+        _check_fraction("efficiency", self.efficiency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One accelerator.
+
+    memory: bytes of device memory.
+    memory_bandwidth: bytes/s of the device memory.
+    flops: dense FLOP/s (without sparsity) by data type; "bf16" is always there.
+    interconnect: links to the other accelerators of a node.
+    host_bandwidth: bytes/s between device and host memory, one direction.
+    power: thermal design power, watts.
+    prefill, decode: efficiencies of the two phases.
+    dispatch: seconds of host time to launch a module ("rmsnorm", "attention", "mlp"); empty
+        where CUDA graphs are replayed, which leaves no floor under a step.
+    confidence: how the efficiencies were found.
+    sources: where each figure comes from, by dotted field name ("prefill.mfu").
+    """
+
+    name: str
+    memory: Bytes
+    memory_bandwidth: BytesPerSecond
+    flops: Mapping[str, FlopPerSecond] = field(hash=False)
+    interconnect: Interconnect
+    host_bandwidth: BytesPerSecond
+    power: Watts
+    prefill: Efficiency = TYPICAL_PREFILL
+    decode: Efficiency = TYPICAL_DECODE
+    dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
+    confidence: Confidence = "spec-only"
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "memory_bandwidth", "host_bandwidth", "power"):
+            _check_positive(name, getattr(self, name))
+        if "bf16" not in self.flops:
+            raise ValueError("flops.bf16 is missing")
+        for dtype, rate in self.flops.items():
+            _check_choice("flops", dtype, DTYPES)
+            _check_positive(f"flops.{dtype}", rate)
+        for module, seconds in self.dispatch.items():
+            _check_choice("dispatch", module, MODULES)
+            _check_positive(f"dispatch.{module}", seconds)
+        _check_choice("confidence", self.confidence, get_args(Confidence))
+
+    def source_of(self, figure: str) -> str:
+        """Return the source of a figure such as "prefill.mfu", or an empty string."""
+        whole = figure.split(".", maxsplit=1)[0]
+        return self.sources.get(figure) or self.sources.get(whole, "")

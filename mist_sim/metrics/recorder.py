@@ -1,0 +1,156 @@
+"""Writes what happened into columns; finished requests leave no live objects behind."""
+
+from __future__ import annotations
+
+from array import array
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.events import Visit
+from mist_sim.core.request import Request
+from mist_sim.metrics.columns import Categories, Table
+
+
+class ColumnRecorder:
+    """The `Recorder` of every run.
+
+    requests: a row a request. visits: a row a stay at a client. steps: a row a run of steps;
+    `step_ends` holds, per client, the end of every single step. gaps: times between two tokens
+    that are not the duration of one step. tokens: which steps gave a request its tokens.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        self.requests = Table(
+            request_id="i8",
+            session_id="i8",
+            arrival_time="f8",
+            first_token_at="f8",
+            finished_at="f8",
+            queued="f8",
+            num_prompt_tokens="i8",
+            num_output_tokens="i8",
+            num_preemptions="i4",
+            rejection="i4",
+        )
+        self.visits = Table(
+            request_id="i8",
+            client_id="i4",
+            stages="i4",
+            queued_at="f8",
+            started_at="f8",
+            first_token_at="f8",
+            finished_at="f8",
+        )
+        self.steps = Table(
+            client_id="i4",
+            start="f8",
+            end="f8",
+            num_steps="i4",
+            num_chunks="i4",
+            num_prefill_tokens="i4",
+            num_decodes="i4",
+            context_sum="i8",
+            num_waiting="i4",
+            num_used_blocks="i8",
+            num_gaps="i4",
+        )
+        self.gaps = Table(gap="f8", count="i4")
+        self.tokens = Table(request_id="i8", client_id="i4", first_step="i8", end_step="i8")
+        self.step_ends = [array("d") for _ in range(num_clients)]
+        self.rejections = Categories()
+        self.rejections.code(None)  # code 0: served
+        self.pipelines = Categories()
+
+    def record_visit(self, client_id: int, visit: Visit) -> None:
+        self.visits.append(
+            (
+                visit.request.request_id,
+                client_id,
+                self.pipelines.code(tuple([stage.kind for stage in visit.stages])),
+                visit.queued_at,
+                visit.started_at,
+                visit.first_token_at,
+                visit.finished_at,
+            )
+        )
+
+    def record_finish(self, request: Request, visits: list[Visit], time: float) -> None:
+        self._record_request(request, visits, time, None)
+
+    def record_rejection(
+        self, request: Request, visits: list[Visit], time: float, reason: str
+    ) -> None:
+        self._record_request(request, visits, time, reason)
+
+    def _record_request(
+        self, request: Request, visits: list[Visit], time: float, rejection: str | None
+    ) -> None:
+        first_token_at = nan
+        queued = 0.0
+        num_output_tokens = 0
+        num_preemptions = 0
+        for visit in visits:
+            if first_token_at != first_token_at:
+                first_token_at = visit.first_token_at
+            queued += visit.started_at - visit.queued_at
+            num_output_tokens += visit.num_output_tokens
+            num_preemptions += visit.num_preemptions
+        self.requests.append(
+            (
+                request.request_id,
+                -1 if request.session_id is None else request.session_id,
+                request.arrival_time,
+                first_token_at,
+                time,
+                queued,
+                request.num_prompt_tokens,
+                num_output_tokens,
+                num_preemptions,
+                self.rejections.code(rejection),
+            )
+        )
+
+    def record_steps(
+        self,
+        client_id: int,
+        start: float,
+        ends: NDArray[np.float64] | float,
+        batch: StepBatch,
+        num_waiting: int,
+        num_used_blocks: int,
+        num_gaps: int,
+    ) -> None:
+        if isinstance(ends, float):
+            self.step_ends[client_id].append(ends)
+            end = ends
+            num_steps = 1
+        else:
+            self.step_ends[client_id].frombytes(ends.tobytes())
+            end = ends.item(-1)
+            num_steps = ends.size
+        self.steps.append(
+            (
+                client_id,
+                start,
+                end,
+                num_steps,
+                len(batch.chunks),
+                batch.num_prefill_tokens,
+                batch.num_decodes,
+                batch.context_sum,
+                num_waiting,
+                num_used_blocks,
+                num_gaps,
+            )
+        )
+
+    def record_gap(self, client_id: int, gap: float, count: int) -> None:
+        self.gaps.append((gap, count))
+
+    def record_tokens(
+        self, client_id: int, request_id: int, first_step: int, end_step: int
+    ) -> None:
+        self.tokens.append((request_id, client_id, first_step, end_step))

@@ -1,0 +1,109 @@
+"""What a run returns: a summary, tables, and a folder of files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics import frames
+from mist_sim.metrics.goodput import Slo
+from mist_sim.metrics.latency import Array
+from mist_sim.metrics.recorder import ColumnRecorder
+from mist_sim.metrics.summary import summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Result:
+    """The records of one run, and what follows from them.
+
+    client_names: position is the client_id of the records.
+    slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
+    left out of the summary's statistics. open_loop: whether arrivals ignored completions.
+    estimates: where the step times came from, by client.
+    scenario: the resolved scenario as YAML text, when the run came from one.
+    """
+
+    recorder: ColumnRecorder
+    client_names: list[str]
+    slo: Slo = Slo()
+    warmup: float = 0.0
+    open_loop: bool = True
+    estimates: dict[str, str] = field(default_factory=dict)
+    scenario: str | None = None
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
+        return summarise(self)
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """A row a request (see `frames.requests_frame`)."""
+        return frames.requests_frame(self.recorder)
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """A row a served stage (see `frames.stages_frame`)."""
+        return frames.stages_frame(self.recorder, self.client_names)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """A row a run of engine steps (see `frames.steps_frame`)."""
+        return frames.steps_frame(self.recorder, self.client_names)
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """A row a client (see `frames.clients_frame`)."""
+        return frames.clients_frame(self.recorder, self.client_names)
+
+    def token_times(self, request_id: int) -> Array:
+        """Return when each output token of a request was emitted, in seconds."""
+        return frames.token_times(self.recorder, request_id)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write summary.json and the tables into a new or empty folder; return it.
+
+        A run from a scenario adds scenario.resolved.yaml. The same run writes the same bytes.
+        Raises ScenarioError when the folder cannot be written or holds files.
+        """
+        target = prepare_folder(folder)
+        (target / "summary.json").write_text(json.dumps(_jsonable(self.summary), indent=2) + "\n")
+        for name in ("requests", "stages", "steps", "clients"):
+            getattr(self, name).to_parquet(target / f"{name}.parquet", index=False)
+        if self.scenario is not None:
+            (target / "scenario.resolved.yaml").write_text(self.scenario)
+        return target
+
+
+def prepare_folder(folder: str | Path) -> Path:
+    """Make a folder for results and return it; raises ScenarioError unless it is empty."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        occupied = any(target.iterdir())
+        probe = target / ".mist-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ScenarioError(f"output folder {target}: cannot be written: {error.strerror}") from error
+    if occupied:
+        raise ScenarioError(f"output folder {target}: is not empty; choose another or clear it")
+    return target
+
+
+def _jsonable(value: Any) -> Any:
+    """Replace NaN by null, which is what JSON has for 'no sample'."""
+    if isinstance(value, dict):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,154 @@
+"""Reads the sizes of a dense transformer from the keys of a Hugging Face `config.json`.
+
+Llama, Mistral, Qwen2, Qwen2.5, Qwen3 and BLOOM are known; any other dense decoder works when it
+uses the same key names. What the simulator would time wrongly is refused: mixture of experts,
+latent attention, sliding windows in use, layers that are not full attention, quantized weights.
+
+Source of defaults and bias rules: the configuration and modeling files of the `transformers`
+library for each `model_type`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+
+_GATED = {"llama", "mistral", "qwen2", "qwen3"}
+_UNSUPPORTED = {
+    "num_experts": "a mixture of experts",
+    "num_local_experts": "a mixture of experts",
+    "n_routed_experts": "a mixture of experts",
+    "kv_lora_rank": "multi-head latent attention",
+    "quantization_config": "quantized weights",
+    "text_config": "a multimodal model",
+    "is_encoder_decoder": "an encoder-decoder model",
+}
+# Checkpoints in fp32 are served in 16 bits, as vLLM does with `--dtype auto`.
+_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
+
+
+def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
+    """Return the sizes as keyword arguments of ModelSpec, without `name` and `source`.
+
+    Raises ScenarioError that starts with `where` and names the key.
+    """
+    reader = _Reader(config, where)
+    _refuse_unsupported(reader)
+    model_type = config.get("model_type")
+    bloom = model_type == "bloom"
+    hidden_size = reader.size("hidden_size", "n_embed", "n_embd")
+    heads = reader.size("num_attention_heads", "n_head")
+    default_head_dim = hidden_size // heads if hidden_size % heads == 0 else None
+    fields: dict[str, Any] = {
+        "num_layers": reader.size("num_hidden_layers", "n_layer"),
+        "hidden_size": hidden_size,
+        "intermediate_size": reader.size(
+            "intermediate_size", "n_inner", default=4 * hidden_size if bloom else None
+        ),
+        "num_attention_heads": heads,
+        "num_key_value_heads": reader.size("num_key_value_heads", default=heads),
+        "head_dim": reader.size("head_dim", default=default_head_dim),
+        "vocab_size": reader.size("vocab_size"),
+        "max_position_embeddings": reader.size(
+            "max_position_embeddings", "seq_length", default=2048 if bloom else None
+        ),
+        "tie_word_embeddings": reader.flag("tie_word_embeddings", model_type not in _GATED),
+        "gated_mlp": _gated_mlp(reader),
+        "dtype_bytes": _dtype_bytes(reader),
+    }
+    _refuse_sliding_window(reader, fields["max_position_embeddings"])
+    return fields | _vector_params(reader, fields)
+
+
+class _Reader:
+    """Typed access to a mapping; every error names the file and the key."""
+
+    def __init__(self, config: Mapping[str, object], where: str) -> None:
+        self.config = config
+        self.where = where
+
+    def error(self, problem: str) -> ScenarioError:
+        return ScenarioError(f"{self.where}: {problem}")
+
+    def size(self, *keys: str, default: int | None = None) -> int:
+        """The first of the keys that is given: an integer > 0."""
+        for key in keys:
+            value = self.config.get(key)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise self.error(f"{key} must be an integer > 0, got {value!r}")
+            return value
+        if default is None:
+            others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
+            raise self.error(f"{keys[0]}{others} is missing")
+        return default
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.config.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(f"{key} must be true or false, got {value!r}")
+        return value
+
+
+def _gated_mlp(reader: _Reader) -> bool:
+    model_type, activation = reader.config.get("model_type"), reader.config.get("hidden_act")
+    if model_type in _GATED or model_type == "bloom":
+        return reader.flag("gated_mlp", model_type != "bloom")
+    if activation in {"silu", "swish"} or reader.config.get("gated_mlp") is not None:
+        return reader.flag("gated_mlp", True)
+    raise reader.error(
+        f"cannot tell from model_type {model_type!r} and hidden_act {activation!r} whether the "
+        'MLP has two or three matrices; add "gated_mlp": true for three or false for two'
+    )
+
+
+def _dtype_bytes(reader: _Reader) -> int:
+    key = "dtype" if "dtype" in reader.config else "torch_dtype"
+    dtype = str(reader.config.get(key) or "bfloat16").removeprefix("torch.")
+    if dtype not in _DTYPE_BYTES:
+        raise reader.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {dtype!r}")
+    return _DTYPE_BYTES[dtype]
+
+
+def _vector_params(reader: _Reader, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Parameters of norms and biases: RMSNorm has a weight, BLOOM's LayerNorm a bias as well."""
+    model_type = reader.config.get("model_type")
+    bloom = model_type == "bloom"
+    hidden, head_dim = sizes["hidden_size"], sizes["head_dim"]
+    norm = 2 * hidden if bloom else hidden
+    per_layer = 2 * norm + (2 * head_dim if model_type == "qwen3" else 0)
+    attention_bias = reader.flag("attention_bias", bloom)
+    if attention_bias or model_type == "qwen2":
+        heads = sizes["num_attention_heads"] + 2 * sizes["num_key_value_heads"]
+        per_layer += heads * head_dim
+    if attention_bias:
+        per_layer += hidden
+    if reader.flag("mlp_bias", bloom):
+        per_layer += (2 if sizes["gated_mlp"] else 1) * sizes["intermediate_size"] + hidden
+    return {
+        "vector_params_per_layer": per_layer,
+        "vector_params_outside_layers": (2 if bloom else 1) * norm,  # BLOOM norms its embedding
+    }
+
+
+def _refuse_unsupported(reader: _Reader) -> None:
+    for key, feature in _UNSUPPORTED.items():
+        if reader.config.get(key):
+            raise reader.error(f"{key} means {feature}, which is not simulated yet")
+    kinds = reader.config.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+        raise reader.error("layer_types other than full_attention are not simulated yet")
+
+
+def _refuse_sliding_window(reader: _Reader, max_context: int) -> None:
+    """Qwen models name a window and switch it off; a window as long as the context is none."""
+    window = reader.config.get("sliding_window")
+    by_default = window is not None and reader.config.get("model_type") not in {"qwen2", "qwen3"}
+    covers_all = isinstance(window, int) and window >= max_context
+    if reader.flag("use_sliding_window", by_default) and not covers_all:
+        raise reader.error(f"sliding_window {window!r} is in use, which is not simulated yet")

@@ -1,0 +1,94 @@
+"""Finds a model by name in the catalog, or reads the `config.json` that a path leads to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.models.spec import ModelSpec
+
+
+def model_names() -> list[str]:
+    """Return the names of the catalog, sorted."""
+    return sorted(_catalog())
+
+
+def load_model(name_or_path: str) -> ModelSpec:
+    """Return a model of the catalog, or one read from a Hugging Face `config.json`.
+
+    name_or_path: a catalog name ("llama-3.1-70b") or Hugging Face id
+        ("meta-llama/Llama-3.1-70B"), in any case; or the path of a `config.json`, or of a
+        folder that holds one. "./NAME" is always a path.
+
+    Raises ScenarioError with the file and the key when there is no such model, when the file
+    cannot be read, or when it describes a model that is not simulated.
+    """
+    for name, config in _catalog().items():
+        if name_or_path.lower() in _names(name, config):
+            return ModelSpec.from_config(config, name=name, source=str(config["source"]))
+    path = Path(name_or_path).expanduser()
+    if path.is_dir() and name_or_path:
+        path /= "config.json"
+    if path.is_file() or path.name == "config.json":
+        name = path.resolve().parent.name if path.name == "config.json" else path.stem
+        return ModelSpec.from_config(_read_file(path), name=name, source=str(path))
+    hint = did_you_mean(name_or_path.lower(), _all_names()) or "."
+    raise ScenarioError(
+        f"no model and no file is named {name_or_path!r}{hint} "
+        f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"
+    )
+
+
+@cache
+def _catalog() -> Mapping[str, Mapping[str, object]]:
+    """The config of every catalog entry by name."""
+    folder = resources.files("mist_sim.models") / "catalog"
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return {
+        entry.name.removesuffix(".json"): _parse(entry.read_text("utf-8"), entry.name)
+        for entry in entries
+        if entry.name.endswith(".json")
+    }
+
+
+def _names(name: str, config: Mapping[str, object]) -> list[str]:
+    aliases = config.get("aliases")
+    others = [config["hf_id"], *(aliases if isinstance(aliases, list) else [])]
+    return [name, *(str(other).lower() for other in others)]
+
+
+def _all_names() -> list[str]:
+    return [alias for name, config in _catalog().items() for alias in _names(name, config)]
+
+
+def _read_file(path: Path) -> Mapping[str, object]:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: not a UTF-8 text file: {error}") from None
+    return _parse(text, str(path))
+
+
+def _parse(text: str, where: str) -> Mapping[str, object]:
+    try:
+        config = json.loads(text, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{where}: not valid JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ScenarioError(f"{where}: must hold a JSON object, got {type(config).__name__}")
+    return config
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    keys: dict[str, object] = {}
+    for key, value in pairs:
+        if key in keys:
+            raise ValueError(f"key {key!r} is given twice")
+        keys[key] = value
+    return keys

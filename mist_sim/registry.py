@@ -1,0 +1,71 @@
+"""Plugins by name: built-ins register where they are defined, third parties by entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from mist_sim.errors import ScenarioError, UnknownPluginError, did_you_mean
+
+T = TypeVar("T", bound=type[Any])
+
+
+class Registry(Mapping[str, type[Any]]):
+    """The named classes of one family; a mapping from name to class.
+
+    A plugin is a dataclass whose init fields are its parameters. Scenario files choose it with
+    `type: NAME` and set the fields; Python code simply makes the object.
+    """
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+        self._classes: dict[str, type[Any]] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Class decorator that gives the class a name and returns it unchanged.
+
+        Raises ValueError when another class already has the name.
+        """
+
+        def add(cls: T) -> T:
+            known = self._classes.get(name)
+            if known is not None and known.__qualname__ != cls.__qualname__:
+                raise ValueError(f"{self.family} {name!r} is already {known!r}, cannot be {cls!r}")
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    def load_entry_points(self) -> None:
+        """Register what installed packages offer under the group `mist_sim.<family>`, once."""
+        if self._loaded:
+            return
+        self._loaded = True
+        for point in entry_points(group=f"mist_sim.{self.family}"):
+            try:
+                self.register(point.name)(point.load())
+            except Exception as error:
+                raise ScenarioError(
+                    f"plugin {point.value!r} ({self.family} {point.name!r}) cannot be loaded: "
+                    f"{error}; repair or uninstall the package that offers it"
+                ) from error
+
+    def __getitem__(self, name: str) -> type[Any]:
+        try:
+            return self._classes[name]
+        except KeyError:
+            raise UnknownPluginError(
+                f"no {self.family} named {name!r}{did_you_mean(name, self._classes)} "
+                f"Known: {', '.join(sorted(self._classes))}."
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._classes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._classes))
+
+    def __len__(self) -> int:
+        return len(self._classes)

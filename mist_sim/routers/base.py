@@ -1,0 +1,35 @@
+"""The seam between the coordinator and a routing policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from numpy.random import Generator
+
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.views import ClientView
+from mist_sim.registry import Registry
+
+ROUTERS = Registry("routers")
+
+
+@runtime_checkable
+class Router(Protocol):
+    """Choose the client that serves a request's next stages.
+
+    `candidates` is never empty and holds only clients that serve `stage`, in a fixed order. A
+    router reads what a real gateway could see, changes no client, does not read the request's
+    output length, and returns one candidate's `client_id`.
+    """
+
+    def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
+        """Return the `client_id` of one candidate."""
+
+
+@runtime_checkable
+class Seeded(Protocol):
+    """A part that draws random numbers; the simulation gives it a stream before the run."""
+
+    def seed(self, rng: Generator) -> None:
+        """Take the stream to draw from."""

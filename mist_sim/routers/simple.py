@@ -1,0 +1,37 @@
+"""Routers that look at no load: random and round-robin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from numpy.random import Generator
+
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.views import ClientView
+from mist_sim.routers.base import ROUTERS
+
+
+@ROUTERS.register("random")
+@dataclass
+class RandomRouter:
+    """Send each visit to a candidate drawn uniformly at random."""
+
+    def seed(self, rng: Generator) -> None:
+        self._rng = rng
+
+    def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
+        return candidates[int(self._rng.random() * len(candidates))].client_id
+
+
+@ROUTERS.register("round_robin")
+@dataclass
+class RoundRobinRouter:
+    """Send visits to the candidates in turn, with a turn of its own for each kind of stage."""
+
+    _turns: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
+        turn = self._turns.get(stage.kind, 0)
+        self._turns[stage.kind] = turn + 1
+        return candidates[turn % len(candidates)].client_id

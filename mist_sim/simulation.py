@@ -1,0 +1,139 @@
+"""One run: the clock, the seed, the clients, the workload; `run()` returns the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from simpy.events import Event
+
+from mist_sim.clients import Client
+from mist_sim.coordinator import Coordinator
+from mist_sim.core.request import Request
+from mist_sim.environment import MOVE, Environment
+from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.metrics import ColumnRecorder, Result, Slo
+from mist_sim.rng import Streams
+from mist_sim.routers import Router, RoundRobinRouter, Seeded
+from mist_sim.traces import ClosedLoop, Workload
+
+Progress = Callable[[int, float], None]
+"""Called with (requests finished or rejected, simulated seconds), now and then."""
+
+_PROGRESS_EVERY = 500
+
+
+class Simulation:
+    """Clients, a router and a workload, put together for one run.
+
+    clients: at least one, with unique names. seed: of all random streams (>= 0).
+    slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
+    summary. Raises ScenarioError for clients without unique names.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients: Sequence[Client],
+        workload: Workload,
+        router: Router | None = None,
+        seed: int = 0,
+        slo: Slo | None = None,
+        warmup: float = 0.0,
+    ) -> None:
+        names = [client.name for client in clients]
+        if not names:
+            raise ScenarioError("clients: a simulation needs at least one client, got none")
+        for name in names:
+            if names.count(name) > 1:
+                raise ScenarioError(f"clients: names must be unique, got {name!r} twice")
+        if seed < 0:
+            raise ScenarioError(f"seed must be >= 0, got {seed}")
+        self.clients = clients
+        self.workload = workload
+        self.router = router if router is not None else RoundRobinRouter()
+        self.streams = Streams(seed)
+        self.slo = slo or Slo()
+        self.warmup = warmup
+
+    def run(self, progress: Progress | None = None) -> Result:
+        """Simulate until every request has finished or was rejected.
+
+        Raises ScenarioError for input that shows itself bad during the run (a trace row), and
+        InvariantError when the simulation breaks a law of its own.
+        """
+        self._env = env = Environment()
+        recorder = ColumnRecorder(len(self.clients))
+        for client_id, client in enumerate(self.clients):
+            client.start(env, client_id, recorder)
+        if isinstance(self.router, Seeded):
+            self.router.seed(self.streams.generator("router"))
+        self._coordinator = Coordinator(env, self.clients, self.router, recorder)
+        self._progress = progress
+        self._num_injected = 0
+        self._all_sent = False
+        self._all_done = env.event()
+        requests = self.workload.requests(self.streams)
+        if isinstance(self.workload.closed_loop, ClosedLoop):
+            self._start_users(self.workload.closed_loop, requests)
+        else:
+            env.process(self._inject(requests))
+        try:
+            env.run(until=self._all_done)
+        except RuntimeError as error:
+            if self._all_done.triggered or env.peek() != float("inf"):
+                raise
+            raise InvariantError(
+                f"nothing left to happen at {env.now} s with "
+                f"{self._coordinator.num_in_flight} requests in flight"
+            ) from error
+        self._coordinator.check_conservation(self._num_injected)
+        return Result(
+            recorder=recorder,
+            client_names=[client.name for client in self.clients],
+            slo=self.slo,
+            warmup=self.warmup,
+            open_loop=self.workload.closed_loop is None,
+        )
+
+    def _inject(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        """Send open-loop requests at their arrival times, pulled one ahead."""
+        for request in requests:
+            assert request.arrival_time is not None
+            yield self._env.at(request.arrival_time, MOVE)
+            self._env.process(self._follow(request))
+            self._num_injected += 1
+        self._all_sent = True
+        self._stop_when_done()
+
+    def _start_users(self, loop: ClosedLoop, requests: Iterator[Request]) -> None:
+        """Let `concurrency` users send the requests, each the next one after its last."""
+        self._num_users = loop.concurrency
+        for _ in range(loop.concurrency):
+            self._env.process(self._user(requests, loop.think_time))
+
+    def _user(
+        self, requests: Iterator[Request], think_time: float
+    ) -> Generator[Event, object, None]:
+        for request in requests:
+            request.arrival_time = self._env.now
+            self._num_injected += 1
+            yield self._env.process(self._follow(request))
+            if think_time:
+                yield self._env.timeout(think_time)
+        self._num_users -= 1
+        self._all_sent = self._num_users == 0
+        self._stop_when_done()
+
+    def _follow(self, request: Request) -> Generator[Event, object, None]:
+        """Walk a request through the system and notice when it was the last."""
+        yield from self._coordinator.walk(request)
+        num_done = self._coordinator.num_finished + self._coordinator.num_rejected
+        if self._progress is not None and num_done % _PROGRESS_EVERY == 0:
+            self._progress(num_done, self._env.now)
+        self._stop_when_done()
+
+    def _stop_when_done(self) -> None:
+        coordinator = self._coordinator
+        done = coordinator.num_finished + coordinator.num_rejected == self._num_injected
+        if self._all_sent and done and not self._all_done.triggered:
+            self._all_done.succeed()

@@ -1,0 +1,23 @@
+"""The vocabulary of stages, and pipelines as ordered combinations of them (MIST §III-B)."""
+
+from mist_sim.core.request import Stage
+from mist_sim.stages.llm import Decode, Prefill, Reasoning
+from mist_sim.stages.pipeline import completion, validate_pipeline
+from mist_sim.stages.processing import Postprocess, Preprocess, ToolCall
+from mist_sim.stages.registry import STAGES
+from mist_sim.stages.retrieval import KvRetrieval, Rag
+
+__all__ = [
+    "STAGES",
+    "Decode",
+    "KvRetrieval",
+    "Postprocess",
+    "Prefill",
+    "Preprocess",
+    "Rag",
+    "Reasoning",
+    "Stage",
+    "ToolCall",
+    "completion",
+    "validate_pipeline",
+]

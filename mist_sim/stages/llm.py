@@ -1,0 +1,57 @@
+"""Stages that a language model serves: prefill, decode, reasoning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mist_sim.core.request import Stage
+from mist_sim.stages.registry import STAGES
+
+
+@STAGES.register("prefill")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill(Stage):
+    """Compute KV entries for a prompt and emit the first output token.
+
+    num_prompt_tokens: prompt length in tokens (> 0).
+    """
+
+    kind: ClassVar[str] = "prefill"
+    num_prompt_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.num_prompt_tokens <= 0:
+            raise ValueError(f"num_prompt_tokens must be > 0, got {self.num_prompt_tokens}")
+
+
+@STAGES.register("decode")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode(Stage):
+    """Generate output tokens one step at a time, after prefill emitted the first.
+
+    num_tokens: output tokens after the first (>= 0); an answer of n tokens has n - 1.
+    """
+
+    kind: ClassVar[str] = "decode"
+    num_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.num_tokens < 0:
+            raise ValueError(f"num_tokens must be >= 0, got {self.num_tokens}")
+
+
+@STAGES.register("reasoning")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning(Stage):
+    """Generate thinking tokens that the user does not see.
+
+    num_tokens: thinking tokens of one branch (>= 0).
+    """
+
+    kind: ClassVar[str] = "reasoning"
+    num_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.num_tokens < 0:
+            raise ValueError(f"num_tokens must be >= 0, got {self.num_tokens}")

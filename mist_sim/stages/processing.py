@@ -1,0 +1,56 @@
+"""Stages around the model: text processing before and after it, and calls of tools."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mist_sim.core.request import Stage
+from mist_sim.stages.registry import STAGES
+from mist_sim.units import Seconds
+
+
+def _require_tokens(num_tokens: int) -> None:
+    if num_tokens < 0:
+        raise ValueError(f"num_tokens must be >= 0, got {num_tokens}")
+
+
+@STAGES.register("preprocess")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocess(Stage):
+    """Clean, tokenise or classify an input (MIST §IV-A4). num_tokens: its length."""
+
+    kind: ClassVar[str] = "preprocess"
+    num_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        _require_tokens(self.num_tokens)
+
+
+@STAGES.register("postprocess")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postprocess(Stage):
+    """Detokenise, filter or validate an output (MIST §IV-A4). num_tokens: its length."""
+
+    kind: ClassVar[str] = "postprocess"
+    num_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        _require_tokens(self.num_tokens)
+
+
+@STAGES.register("tool_call")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall(Stage):
+    """Wait for a tool outside the model (MIST §III-B, footnote 4).
+
+    duration: seconds that the tool itself takes (>= 0).
+    """
+
+    kind: ClassVar[str] = "tool_call"
+    duration: Seconds
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.duration < math.inf:
+            raise ValueError(f"duration must be finite and >= 0 s, got {self.duration}")

@@ -1,0 +1,45 @@
+"""Stages that fetch: documents for the prompt, or KV entries computed earlier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mist_sim.core.request import Stage
+from mist_sim.stages.registry import STAGES
+
+
+@STAGES.register("rag")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rag(Stage):
+    """Embed the query, search an index, re-rank what was found (MIST §IV-A2).
+
+    num_query_tokens: length of the query in tokens (> 0).
+    num_documents: documents handed on to the prompt (> 0).
+    """
+
+    kind: ClassVar[str] = "rag"
+    num_query_tokens: int
+    num_documents: int
+
+    def __post_init__(self) -> None:
+        if self.num_query_tokens <= 0:
+            raise ValueError(f"num_query_tokens must be > 0, got {self.num_query_tokens}")
+        if self.num_documents <= 0:
+            raise ValueError(f"num_documents must be > 0, got {self.num_documents}")
+
+
+@STAGES.register("kv_retrieval")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRetrieval(Stage):
+    """Fetch the KV entries of a known context instead of computing them (MIST §IV-A3).
+
+    num_tokens: context tokens whose entries are fetched (> 0).
+    """
+
+    kind: ClassVar[str] = "kv_retrieval"
+    num_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.num_tokens <= 0:
+            raise ValueError(f"num_tokens must be > 0, got {self.num_tokens}")

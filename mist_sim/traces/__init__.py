@@ -1,0 +1,73 @@
+"""Workloads: traces and synthetic requests as iterators, with arrival processes and pipelines."""
+
+from mist_sim.traces.arrivals import (
+    AllAtOnce,
+    ArrivalProcess,
+    BurstyArrivals,
+    ClosedLoop,
+    ConstantArrivals,
+    GammaArrivals,
+    NormalArrivals,
+    PoissonArrivals,
+    TraceArrivals,
+    UniformArrivals,
+)
+from mist_sim.traces.base import (
+    ARRIVALS,
+    LENGTHS,
+    SAMPLERS,
+    TRACE_READERS,
+    RowSampler,
+    TraceReader,
+    TraceRow,
+)
+from mist_sim.traces.lengths import (
+    FixedLength,
+    GeometricLength,
+    LengthDistribution,
+    LogNormalLength,
+    NormalLength,
+    UniformLength,
+)
+from mist_sim.traces.pipelines import PipelineTemplate, completion_pipeline, template
+from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReader
+from mist_sim.traces.sharegpt import ShareGptReader
+from mist_sim.traces.synthetic import Profile, Synthetic
+from mist_sim.traces.workload import Rows, Workload
+
+__all__ = [
+    "ARRIVALS",
+    "LENGTHS",
+    "SAMPLERS",
+    "TRACE_READERS",
+    "AllAtOnce",
+    "ArrivalProcess",
+    "AzureReader",
+    "BurstyArrivals",
+    "ClosedLoop",
+    "ConstantArrivals",
+    "FixedLength",
+    "GammaArrivals",
+    "GeometricLength",
+    "LengthDistribution",
+    "LengthsCsvReader",
+    "LogNormalLength",
+    "MooncakeReader",
+    "NormalArrivals",
+    "NormalLength",
+    "PipelineTemplate",
+    "PoissonArrivals",
+    "Profile",
+    "RowSampler",
+    "Rows",
+    "ShareGptReader",
+    "Synthetic",
+    "TraceArrivals",
+    "TraceReader",
+    "TraceRow",
+    "UniformArrivals",
+    "UniformLength",
+    "Workload",
+    "completion_pipeline",
+    "template",
+]

@@ -1,0 +1,223 @@
+"""When requests are sent: open-loop arrival processes, a trace's own times, closed loops.
+
+MIST §III-B2 lists uniform, normal, Poisson and bursty injection; gamma is what vLLM's and
+others' load generators use. Every random process draws its gaps in whole blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, repeat
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from mist_sim.traces.base import ARRIVALS, BLOCK, require_count, require_positive
+from mist_sim.units import PerSecond, Seconds
+
+Gaps = npt.NDArray[np.float64]
+
+
+@runtime_checkable
+class ArrivalProcess(Protocol):
+    """Open loop: requests arrive whether or not earlier ones are done.
+
+    `times` yields seconds since the start of the run, never decreasing, without end. Equal
+    generators give equal times.
+    """
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]: ...
+
+
+def _accumulate(draw: Callable[[], Gaps]) -> Iterator[float]:
+    """Yield the running sum of gaps (seconds) that are drawn block after block."""
+    clock = np.zeros(1)
+    while True:
+        times = np.add.accumulate(np.concatenate((clock[-1:], draw())))
+        clock = times
+        yield from times[1:].tolist()
+
+
+@ARRIVALS.register("trace")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceArrivals:
+    """The trace's own times, so the first request arrives at time 0.
+
+    speedup: times are divided by it (> 0); 2 sends the same requests in half the time.
+    """
+
+    speedup: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive("speedup", self.speedup)
+
+
+@ARRIVALS.register("closed_loop")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoop:
+    """A fixed number of users; each sends its next request after its last one has finished.
+
+    concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0).
+    """
+
+    concurrency: int
+    think_time: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        require_count("concurrency", self.concurrency)
+        if not 0 <= self.think_time < math.inf:
+            raise ValueError(f"think_time must be finite and >= 0 s, got {self.think_time}")
+
+
+@ARRIVALS.register("all_at_once")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllAtOnce:
+    """Offline inference: every request is there at time 0."""
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield 0.0 for ever."""
+        return repeat(0.0)
+
+
+@ARRIVALS.register("constant")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantArrivals:
+    """Even spacing: request k arrives at k / rate, the first at time 0. rate: per second."""
+
+    rate: PerSecond
+
+    def __post_init__(self) -> None:
+        require_positive("rate", self.rate, "/s")
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield k / rate for k = 0, 1, ... (no sum, so nothing drifts)."""
+        return (position / self.rate for position in count())
+
+
+@ARRIVALS.register("poisson")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoissonArrivals:
+    """A Poisson process: exponential gaps of mean 1 / rate. rate: requests per second."""
+
+    rate: PerSecond
+
+    def __post_init__(self) -> None:
+        require_positive("rate", self.rate, "/s")
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds; the first comes after a gap."""
+        return _accumulate(lambda: rng.exponential(1 / self.rate, BLOCK))
+
+
+@ARRIVALS.register("gamma")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GammaArrivals:
+    """Gamma-distributed gaps of mean 1 / rate, as `vllm bench serve --burstiness` draws them.
+
+    rate: requests per second. burstiness: the shape (> 0); 1 is a Poisson process, less is
+    burstier, more is smoother; gaps have a coefficient of variation of 1 / sqrt(burstiness).
+    vLLM also stretches the finished schedule so that it ends at n / rate; this one does not,
+    since then the first requests would depend on how many follow.
+    Source: vLLM, vllm/benchmarks/serve.py, get_request.
+    """
+
+    rate: PerSecond
+    burstiness: float
+
+    def __post_init__(self) -> None:
+        require_positive("rate", self.rate, "/s")
+        require_positive("burstiness", self.burstiness)
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds; the first comes after a gap."""
+        scale = 1 / (self.rate * self.burstiness)
+        return _accumulate(lambda: rng.gamma(self.burstiness, scale, BLOCK))
+
+
+@ARRIVALS.register("uniform")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformArrivals:
+    """Gaps uniform on [0, 2 / rate), so of mean 1 / rate. rate: requests per second."""
+
+    rate: PerSecond
+
+    def __post_init__(self) -> None:
+        require_positive("rate", self.rate, "/s")
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds; the first comes after a gap."""
+        return _accumulate(lambda: rng.uniform(0, 2 / self.rate, BLOCK))
+
+
+@ARRIVALS.register("normal")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalArrivals:
+    """Gaps from a normal distribution; those that are not positive are drawn again.
+
+    rate: requests per second; the mean gap after truncation is exactly 1 / rate.
+    cv: standard deviation over mean of the normal before truncation (> 0). Truncation lowers
+    it: to within 1 % of cv for cv <= 0.35, but 0.61 for cv = 1 and never above 0.76.
+    """
+
+    rate: PerSecond
+    cv: float
+
+    def __post_init__(self) -> None:
+        require_positive("rate", self.rate, "/s")
+        require_positive("cv", self.cv)
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds; the first comes after a gap."""
+        # With X = m (1 + cv Z) and Z standard normal, X > 0 is Z > -1/cv, and
+        # E[Z | Z > -1/cv] = phi(1/cv) / Phi(1/cv); m makes E[X | X > 0] = 1 / rate.
+        bound = 1 / self.cv
+        density = math.exp(-bound * bound / 2) / math.sqrt(2 * math.pi)
+        below = (1 + math.erf(bound / math.sqrt(2))) / 2
+        mean = 1 / (self.rate * (1 + self.cv * density / below))
+
+        def positive_gaps() -> Gaps:
+            gaps = rng.normal(mean, self.cv * mean, BLOCK)
+            return gaps[gaps > 0]
+
+        return _accumulate(positive_gaps)
+
+
+@ARRIVALS.register("bursty")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurstyArrivals:
+    """An interrupted Poisson process: bursts at `rate_on`, silence between them.
+
+    rate_on: requests per second during a burst. on, off: mean seconds of bursts and silences,
+    both exponential (> 0). The mean rate is rate_on * on / (on + off) at all times, since the
+    run starts in a burst with probability on / (on + off).
+    Method: on the clock that runs in bursts only, ends of bursts are a Poisson process of rate
+    1 / on; a gap g of that clock therefore contains Poisson(g / on) silences.
+    Source: Kuczura, The interrupted Poisson process as an overflow process, BSTJ 52(3), 1973.
+    """
+
+    rate_on: PerSecond
+    on: Seconds
+    off: Seconds
+
+    def __post_init__(self) -> None:
+        require_positive("rate_on", self.rate_on, "/s")
+        require_positive("on", self.on, "s")
+        require_positive("off", self.off, "s")
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield arrival times in seconds; the first comes after a gap."""
+        starts_silent = rng.random() * (self.on + self.off) < self.off
+        silence = float(rng.exponential(self.off))
+        pending = [silence if starts_silent else 0.0]
+
+        def gaps() -> Gaps:
+            in_bursts = rng.exponential(1 / self.rate_on, BLOCK)
+            silences = rng.poisson(in_bursts / self.on)
+            gaps = in_bursts + self.off * rng.standard_gamma(silences)
+            gaps[0] += pending.pop() if pending else 0.0
+            return gaps
+
+        return _accumulate(gaps)

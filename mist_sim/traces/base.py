@@ -1,0 +1,81 @@
+"""What a workload is made of: rows, the sources that give them, and the families' registries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from mist_sim.registry import Registry
+
+BLOCK = 4096
+"""Random values drawn at once. Always whole blocks, so a longer run begins like a shorter one."""
+
+TRACE_READERS = Registry("trace_readers")
+"""Sources that read a file: classes with `rows()` (see `TraceReader`)."""
+
+SAMPLERS = Registry("samplers")
+"""Sources that draw random lengths: classes with `sample_rows(rng)` (see `RowSampler`)."""
+
+ARRIVALS = Registry("arrivals")
+"""When requests are sent: arrival processes, and the markers `trace` and `closed_loop`."""
+
+LENGTHS = Registry("lengths")
+"""Distributions of a number of tokens (see `LengthDistribution`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One request of a workload, before it gets a pipeline and an arrival process.
+
+    num_prompt_tokens, num_output_tokens: lengths in tokens (>= 1). The source checks them.
+    arrival_time: seconds from the first row of the trace; None when the trace has no times.
+    session_id: the conversation that the request belongs to; None when it stands alone.
+    hash_ids: one number per block of the prompt; equal numbers are equal blocks (prefix reuse).
+    """
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    arrival_time: float | None = None
+    session_id: int | None = None
+    hash_ids: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class TraceReader(Protocol):
+    """A source whose rows are fixed, such as a file.
+
+    `rows` streams: it holds a constant amount of memory and opens nothing before the first
+    `next()`. Every call starts anew and gives the same rows, with arrival times that never
+    decrease. Raises ScenarioError for an unusable file, TraceError (file, line) for a bad row.
+    """
+
+    def rows(self) -> Iterator[TraceRow]: ...
+
+
+@runtime_checkable
+class RowSampler(Protocol):
+    """A source that draws its rows at random.
+
+    Equal generators give equal rows, and the first rows of a long run are those of a short one.
+    """
+
+    def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]: ...
+
+
+Source = TraceReader | RowSampler
+
+
+def require_count(name: str, value: int) -> None:
+    """Raise ValueError unless a count of tokens, requests or users is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1, got {value}")
+
+
+def require_positive(name: str, value: float, unit: str = "") -> None:
+    """Raise ValueError unless a quantity is finite and above 0; `unit` is named in the message."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be finite and > 0{unit and ' ' + unit}, got {value}")

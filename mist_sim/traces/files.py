@@ -1,0 +1,146 @@
+"""What all file readers share: opening, CSV headers, checks of values, and the first n rows."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TextIO
+
+from mist_sim.errors import ScenarioError, TraceError, did_you_mean
+from mist_sim.traces.base import TraceRow
+
+MAX_DIGITS = 15
+"""Longest token count that is read; longer ones are garbage, not lengths."""
+
+
+@contextmanager
+def open_trace(path: str) -> Iterator[TextIO]:
+    """Open a trace as UTF-8 text (a byte-order mark is dropped, line ends are kept).
+
+    Raises ScenarioError when the file is missing, unreadable or not text.
+    """
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            yield file
+    except FileNotFoundError:
+        raise ScenarioError(f"trace {path}: no such file{_similar_file(path)}") from None
+    except OSError as error:
+        raise ScenarioError(f"trace {path}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(
+            f"trace {path}: not UTF-8 text (byte {error.object[error.start]:#04x}); "
+            "decompress or convert the file first"
+        ) from error
+
+
+def _similar_file(path: str) -> str:
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return f"; there is no folder {folder} either"
+    return did_you_mean(Path(path).name, [file.name for file in folder.iterdir()])
+
+
+def csv_records(
+    file: TextIO, path: str, columns: Sequence[str]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield (line, values of `columns`) for every row of a CSV file with a header.
+
+    Columns may stand in any order and beside others; blank lines are skipped. Raises TraceError
+    for an empty file, a header without one of the columns, or a row of another width.
+    """
+    reader = csv.reader(file, strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        places = [_place(path, header, name, columns) for name in columns]
+        width = len(header)
+        for fields in reader:
+            if len(fields) == width:
+                yield reader.line_num, tuple([fields[place] for place in places])
+            elif fields:
+                raise TraceError(
+                    path,
+                    reader.line_num,
+                    f"a row must have {width} columns like the header, got {len(fields)}; "
+                    "complete or remove the row",
+                )
+    except csv.Error as error:
+        raise TraceError(path, reader.line_num, f"not valid CSV: {error}") from error
+
+
+def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> int:
+    """Return the position of a column in the header, or raise TraceError."""
+    if not any(header):
+        raise TraceError(path, 1, f"no header; a first line with {', '.join(needed)} is needed")
+    if header.count(name) != 1:
+        problem = f"more than one column {name!r}" if name in header else f"no column {name!r}"
+        raise TraceError(
+            path,
+            1,
+            f"{problem}{did_you_mean(name, header) or '.'} "
+            f"The file has {', '.join(header)}; needed are {', '.join(needed)}",
+        )
+    return header.index(name)
+
+
+def tokens_from_text(text: str, path: str, line: int, column: str) -> int:
+    """Return a token count written in decimal digits, or raise TraceError."""
+    if text.isdecimal() and len(text) <= MAX_DIGITS:
+        count = int(text)
+        if count > 0:
+            return count
+    stripped = text.strip()
+    if stripped != text:
+        return tokens_from_text(stripped, path, line, column)
+    raise bad_tokens(text, path, line, column)
+
+
+def tokens_from_json(value: object, path: str, line: int, key: str) -> int:
+    """Return a token count that was a JSON integer, or raise TraceError."""
+    if type(value) is int and value > 0:
+        return value
+    raise bad_tokens(value, path, line, key)
+
+
+def bad_tokens(value: object, path: str, line: int, column: str) -> TraceError:
+    """Return the error of a value that is no number of tokens."""
+    return TraceError(
+        path,
+        line,
+        f"{column} must be a whole number of tokens >= 1, got {value!r}; correct or remove the row",
+    )
+
+
+def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
+    """Return the error of a row that is `seconds` earlier than the row before it."""
+    return TraceError(
+        path,
+        line,
+        f"{column} must not go backwards, got a time {seconds:.7g} s before the previous row; "
+        f"sort the file by {column}",
+    )
+
+
+def require_num_requests(num_requests: int | None) -> None:
+    """Raise ValueError unless the number of rows to read is at least 1, or None for all."""
+    if num_requests is not None and num_requests < 1:
+        raise ValueError(f"num_requests must be >= 1 or None for all, got {num_requests}")
+
+
+def first_rows(rows: Iterator[TraceRow], num_requests: int | None, path: str) -> Iterator[TraceRow]:
+    """Yield the first `num_requests` rows (None: all).
+
+    Raises TraceError when there is no row at all, ScenarioError when there are too few.
+    """
+    count = 0
+    for count, row in enumerate(islice(rows, num_requests), 1):  # noqa: B007
+        yield row
+    if count == 0:
+        raise TraceError(path, 1, "the file has no requests; give a trace with at least one")
+    if num_requests is not None and count < num_requests:
+        raise ScenarioError(
+            f"trace {path}: has {count} requests, num_requests asks for {num_requests}; "
+            "lower num_requests or leave it out"
+        )

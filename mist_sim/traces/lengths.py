@@ -1,0 +1,134 @@
+"""Distributions of request lengths in tokens, drawn in blocks of whole numbers >= 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from mist_sim.traces.base import LENGTHS, require_count
+
+Tokens = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@runtime_checkable
+class LengthDistribution(Protocol):
+    """Draw numbers of tokens: `n` of them, each >= 1, from `rng` alone."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Tokens: ...
+
+
+def _require_mean_and_std(mean: float, std: float) -> None:
+    if not 1 <= mean < math.inf:
+        raise ValueError(f"mean must be finite and >= 1 token, got {mean}")
+    if not 0 <= std < math.inf:
+        raise ValueError(f"std must be finite and >= 0 tokens, got {std}")
+
+
+@LENGTHS.register("fixed")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedLength:
+    """Every request has the same number of `tokens` (>= 1)."""
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        require_count("tokens", self.tokens)
+
+    def sample(self, rng: np.random.Generator, n: int) -> Tokens:
+        """Return n equal lengths; draws nothing."""
+        return np.full(n, self.tokens, dtype=np.int64)
+
+
+@LENGTHS.register("uniform")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformLength:
+    """Every whole number of tokens from `low` (>= 1) to `high`, both included, alike."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        require_count("low", self.low)
+        if self.high < self.low:
+            raise ValueError(f"high must be >= low ({self.low}), got {self.high}")
+
+    def sample(self, rng: np.random.Generator, n: int) -> Tokens:
+        """Return n lengths."""
+        return rng.integers(self.low, self.high, size=n, endpoint=True, dtype=np.int64)
+
+
+@LENGTHS.register("normal")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalLength:
+    """A normal distribution rounded to whole tokens; values below 1 are drawn again.
+
+    mean (>= 1), std (>= 0): tokens, of the normal before truncation. The mean of what is drawn
+    is higher by std * phi(a) / (1 - Phi(a)) with a = (0.5 - mean) / std; at std <= mean / 3 that
+    is under 0.2 % of the mean. Source: MIST §III-B2 (lengths as a normal distribution).
+    """
+
+    mean: float
+    std: float
+
+    def __post_init__(self) -> None:
+        _require_mean_and_std(self.mean, self.std)
+
+    def sample(self, rng: np.random.Generator, n: int) -> Tokens:
+        """Return n lengths."""
+        return _redraw_below_one(lambda count: rng.normal(self.mean, self.std, count), n)
+
+
+def _redraw_below_one(draw: Callable[[int], Floats], n: int) -> Tokens:
+    """Return n rounded values >= 1, drawing again for those below; half or more must pass."""
+    values = np.rint(draw(n))
+    while (below := np.flatnonzero(values < 1)).size:
+        values[below] = np.rint(draw(below.size))
+    return values.astype(np.int64)
+
+
+@LENGTHS.register("lognormal")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogNormalLength:
+    """A lognormal distribution rounded to whole tokens; values below 1 become 1.
+
+    mean (>= 1), std (>= 0): tokens, of the lognormal itself (not of its logarithm). Rounding up
+    to 1 raises the mean by less than one token.
+    """
+
+    mean: float
+    std: float
+
+    def __post_init__(self) -> None:
+        _require_mean_and_std(self.mean, self.std)
+        if self.std > 100 * self.mean:
+            raise ValueError(f"std must be <= 100 x mean ({100 * self.mean:g}), got {self.std}")
+
+    def sample(self, rng: np.random.Generator, n: int) -> Tokens:
+        """Return n lengths."""
+        variance = math.log1p((self.std / self.mean) ** 2)
+        values = rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), n)
+        return np.maximum(np.rint(values), 1).astype(np.int64)
+
+
+@LENGTHS.register("geometric")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeometricLength:
+    """A geometric distribution on 1, 2, ...: after each token the answer ends with 1 / mean.
+
+    mean: tokens (>= 1).
+    """
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        _require_mean_and_std(self.mean, 0.0)
+
+    def sample(self, rng: np.random.Generator, n: int) -> Tokens:
+        """Return n lengths."""
+        return rng.geometric(1 / self.mean, n)

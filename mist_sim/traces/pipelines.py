@@ -1,0 +1,76 @@
+"""From a row's lengths to the stages of its request: pipelines as functions or templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mist_sim.core.request import Stage
+from mist_sim.stages import Decode, Prefill, Reasoning, completion, validate_pipeline
+from mist_sim.traces.base import TraceRow
+
+PipelineTemplate = Callable[[TraceRow], tuple[Stage, ...]]
+"""Makes the stages of one request; a plain function will do."""
+
+StageOrClass = Stage | type[Prefill] | type[Decode]
+
+
+def completion_pipeline(row: TraceRow) -> tuple[Stage, ...]:
+    """Return prefill and decode of the row's lengths."""
+    return completion(row.num_prompt_tokens, row.num_output_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTemplate:
+    """A pipeline whose `parts` are the same for every row, except for its lengths.
+
+    parts: stages, used as they are, and the classes `Prefill` and `Decode`, which stand for the
+    row's prompt and for its output after the first token. Raises ValueError when a part is
+    something else or the order makes no sense.
+    """
+
+    parts: tuple[StageOrClass, ...]
+
+    def __post_init__(self) -> None:
+        for position, part in enumerate(self.parts):
+            if part is not Prefill and part is not Decode and not isinstance(part, Stage):
+                raise ValueError(
+                    f"part {position} must be a stage, or the class Prefill or Decode, got {part!r}"
+                )
+        validate_pipeline(self(TraceRow(1, 1)))
+
+    def __call__(self, row: TraceRow) -> tuple[Stage, ...]:
+        """Return the stages of a request with the row's lengths."""
+        return tuple([_stage(part, row) for part in self.parts])
+
+
+def _stage(part: StageOrClass, row: TraceRow) -> Stage:
+    if isinstance(part, Stage):
+        return part
+    if part is Prefill:
+        return Prefill(num_prompt_tokens=row.num_prompt_tokens)
+    return Decode(num_tokens=row.num_output_tokens - 1)
+
+
+def template(stages: Sequence[StageOrClass]) -> StageTemplate:
+    """Return the pipeline `stages`, in which Prefill and Decode stand for a row's lengths.
+
+    `template([Rag(num_query_tokens=64, num_documents=8), Prefill, Decode])` puts one retrieval
+    before each completion. Raises ValueError as `StageTemplate` does.
+    """
+    return StageTemplate(tuple(stages))
+
+
+def token_totals(stages: Sequence[Stage]) -> tuple[int, int]:
+    """Return (prompt tokens, output tokens) summed over all stages.
+
+    Every prefill emits one output token, decode and reasoning stages emit theirs.
+    """
+    prompt = output = 0
+    for stage in stages:
+        if isinstance(stage, Prefill):
+            prompt += stage.num_prompt_tokens
+            output += 1
+        elif isinstance(stage, Decode | Reasoning):
+            output += stage.num_tokens
+    return prompt, output

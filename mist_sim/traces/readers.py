@@ -1,0 +1,201 @@
+"""Readers of tabular traces: Azure, Mooncake, and files that hold lengths only."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from mist_sim.errors import TraceError
+from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.files import (
+    backwards,
+    csv_records,
+    first_rows,
+    open_trace,
+    require_num_requests,
+    tokens_from_json,
+    tokens_from_text,
+)
+
+_AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_AZURE_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)?", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@TRACE_READERS.register("azure")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureReader:
+    """Azure LLM inference traces: CSV with TIMESTAMP, ContextTokens, GeneratedTokens.
+
+    path: the file. num_requests: read the first so many rows; None reads all.
+    Timestamps are "YYYY-MM-DD HH:MM:SS" with up to 9 digits of a second's fraction, UTC.
+    They are subtracted as whole nanoseconds, so the only rounding is that of the result.
+    Source: Azure Public Dataset, AzureLLMInferenceDataset2023 (Patel et al., ISCA 2024) and 2024.
+    """
+
+    path: str
+    num_requests: int | None = None
+
+    def __post_init__(self) -> None:
+        require_num_requests(self.num_requests)
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows in file order; raises as `TraceReader.rows` says."""
+        return first_rows(self._read(), self.num_requests, self.path)
+
+    def _read(self) -> Iterator[TraceRow]:
+        path = self.path
+        minute, minute_ns = "", 0  # text up to the minute, and its nanoseconds since 1970
+        start_ns: int | None = None
+        last_ns = 0
+        with open_trace(path) as file:
+            for line, (stamp, prompt, output) in csv_records(file, path, _AZURE_COLUMNS):
+                digits = stamp[17:19] + stamp[20:]
+                if (
+                    stamp[:17] == minute
+                    and len(digits) == 9
+                    and digits < "600000000"
+                    and digits.isdecimal()
+                    and stamp[19] == "."
+                ):  # 2023-11-16 18:15:46.6805900, same minute as the row before
+                    time_ns = minute_ns + int(digits) * 100
+                else:
+                    minute, minute_ns, time_ns = _azure_time(stamp, path, line)
+                if start_ns is None:
+                    start_ns = last_ns = time_ns
+                if time_ns < last_ns:
+                    raise backwards(path, line, "TIMESTAMP", (last_ns - time_ns) / 1e9)
+                last_ns = time_ns
+                yield TraceRow(
+                    tokens_from_text(prompt, path, line, "ContextTokens"),
+                    tokens_from_text(output, path, line, "GeneratedTokens"),
+                    (time_ns - start_ns) / 1_000_000_000,
+                )
+
+
+def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:
+    """Return a timestamp's text up to the minute, that minute and the time, in ns since 1970."""
+    match = _AZURE_TIME.fullmatch(stamp.strip())
+    try:
+        if match is None:
+            raise ValueError
+        since_epoch = datetime.fromisoformat(match[1] + "+00:00") - _EPOCH
+    except ValueError:
+        raise TraceError(
+            path,
+            line,
+            "TIMESTAMP must be a UTC time such as 2023-11-16 18:15:46.6805900, "
+            f"got {stamp!r}; correct or remove the row",
+        ) from None
+    minute_ns = since_epoch // timedelta(minutes=1) * 60_000_000_000
+    second_ns = int(match[2]) * 1_000_000_000 + int((match[3] or "").ljust(9, "0"))
+    return match[1] + ":", minute_ns, minute_ns + second_ns
+
+
+@TRACE_READERS.register("mooncake")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MooncakeReader:
+    """Mooncake traces: one JSON object a line with the keys below; other keys are not used.
+
+    timestamp: milliseconds. input_length, output_length: tokens. hash_ids: one id per prompt
+    block (512 tokens in Mooncake's own files); [] where the blocks are not known.
+    path: the file. num_requests: read the first so many rows; None reads all.
+    Source: Mooncake (Qin et al., FAST 2025), open trace release.
+    """
+
+    path: str
+    num_requests: int | None = None
+
+    def __post_init__(self) -> None:
+        require_num_requests(self.num_requests)
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows in file order; raises as `TraceReader.rows` says."""
+        return first_rows(self._read(), self.num_requests, self.path)
+
+    def _read(self) -> Iterator[TraceRow]:
+        start: float | None = None
+        last = 0.0
+        with open_trace(self.path) as file:
+            for line, text in enumerate(file, 1):
+                if not text.strip():
+                    continue
+                time, prompt, output, hash_ids = _mooncake_values(text, self.path, line)
+                if start is None:
+                    start = last = time
+                if time < last:
+                    raise backwards(self.path, line, "timestamp", (last - time) / 1e3)
+                last = time
+                yield TraceRow(prompt, output, (time - start) / 1e3, None, hash_ids)
+
+
+def _mooncake_values(text: str, path: str, line: int) -> tuple[float, int, int, tuple[int, ...]]:
+    """Return (milliseconds, prompt, output, hash ids) of one line, or raise TraceError."""
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise TraceError(path, line, f"not valid JSON ({error}); correct or remove it") from error
+    needed = ("timestamp", "input_length", "output_length", "hash_ids")
+    missing = [key for key in needed if key not in record] if type(record) is dict else needed
+    if missing:
+        raise TraceError(
+            path,
+            line,
+            f"a row must be a JSON object with {', '.join(needed)}; missing: {', '.join(missing)}",
+        )
+    time, prompt, output, hash_ids = (record[key] for key in needed)
+    if type(time) not in (int, float) or not 0 <= time < math.inf:
+        raise TraceError(
+            path, line, f"timestamp must be finite milliseconds >= 0, got {time!r}; correct it"
+        )
+    if type(hash_ids) is not list or not set(map(type, hash_ids)) <= {int}:
+        raise TraceError(
+            path,
+            line,
+            f"hash_ids must be a list of integers, got {str(hash_ids)[:60]}; "
+            "write [] when the blocks are not known",
+        )
+    prompt = tokens_from_json(prompt, path, line, "input_length")
+    output = tokens_from_json(output, path, line, "output_length")
+    return time, prompt, output, tuple(hash_ids)
+
+
+@TRACE_READERS.register("lengths_csv")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsCsvReader:
+    """A CSV file of prompt and output lengths without times, such as Vidur's trace files.
+
+    path: the file. num_requests: read the first so many rows; None reads all.
+    prompt_column, output_column: names in the header; the defaults are Vidur's.
+    """
+
+    path: str
+    num_requests: int | None = None
+    prompt_column: str = "num_prefill_tokens"
+    output_column: str = "num_decode_tokens"
+
+    def __post_init__(self) -> None:
+        require_num_requests(self.num_requests)
+        if self.prompt_column == self.output_column:
+            raise ValueError(
+                f"output_column must differ from prompt_column, got {self.output_column!r}"
+            )
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows in file order; raises as `TraceReader.rows` says."""
+        return first_rows(self._read(), self.num_requests, self.path)
+
+    def _read(self) -> Iterator[TraceRow]:
+        columns = (self.prompt_column, self.output_column)
+        with open_trace(self.path) as file:
+            for line, (prompt, output) in csv_records(file, self.path, columns):
+                yield TraceRow(
+                    tokens_from_text(prompt, self.path, line, self.prompt_column),
+                    tokens_from_text(output, self.path, line, self.output_column),
+                )

@@ -1,0 +1,80 @@
+"""Sources that draw request lengths: independent distributions, or the profile of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.traces.base import BLOCK, SAMPLERS, TraceRow, require_count
+from mist_sim.traces.lengths import LengthDistribution, Tokens
+from mist_sim.traces.profiles import load_profile, profile_names
+
+
+@SAMPLERS.register("synthetic")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthetic:
+    """Requests whose prompt and output lengths are drawn independently (MIST §III-B2).
+
+    num_requests: how many (>= 1). prompt, output: distributions of their lengths in tokens.
+    Prompt and output have streams of their own: another `output` leaves the prompts as they are.
+    """
+
+    num_requests: int
+    prompt: LengthDistribution
+    output: LengthDistribution
+
+    def __post_init__(self) -> None:
+        require_count("num_requests", self.num_requests)
+
+    def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
+        """Yield `num_requests` rows without times. Raises ScenarioError for a length below 1."""
+        prompt_rng, output_rng = rng.spawn(2)
+
+        def draw() -> tuple[Tokens, Tokens]:
+            prompts = self.prompt.sample(prompt_rng, BLOCK)
+            outputs = self.output.sample(output_rng, BLOCK)
+            return _checked(prompts, self.prompt), _checked(outputs, self.output)
+
+        return _rows(self.num_requests, draw)
+
+
+@SAMPLERS.register("profile")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Requests with the lengths of a real trace, prompt and output drawn together.
+
+    num_requests: how many (>= 1). name: a shipped profile (see `mist_sim.traces.profiles`).
+    A prompt is drawn from its quantiles, then the output from the quantiles of its prompt's bin,
+    so both distributions and their dependence are kept. Rows are independent of one another.
+    """
+
+    num_requests: int
+    name: str = "azure-conv-2023"
+
+    def __post_init__(self) -> None:
+        require_count("num_requests", self.num_requests)
+        if self.name not in profile_names():
+            raise ValueError(f"name must be one of {', '.join(profile_names())}, got {self.name!r}")
+
+    def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
+        """Yield `num_requests` rows without times."""
+        table = load_profile(self.name)
+        return _rows(self.num_requests, lambda: table.sample(rng, BLOCK))
+
+
+def _checked(lengths: Tokens, distribution: LengthDistribution) -> Tokens:
+    shortest = int(lengths.min())
+    if shortest < 1:
+        raise ScenarioError(f"lengths must be >= 1 token, got {shortest} from {distribution}")
+    return lengths
+
+
+def _rows(num_rows: int, draw: Callable[[], tuple[Tokens, Tokens]]) -> Iterator[TraceRow]:
+    """Yield rows from whole blocks; what is left of the last block is dropped."""
+    for start in range(0, num_rows, BLOCK):
+        prompts, outputs = draw()
+        count = min(BLOCK, num_rows - start)
+        yield from map(TraceRow, prompts[:count].tolist(), outputs[:count].tolist())

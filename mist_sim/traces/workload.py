@@ -1,0 +1,209 @@
+"""A workload: rows from a source, sent by an arrival process, as requests with a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from mist_sim.core.request import Request, Stage
+from mist_sim.errors import ScenarioError
+from mist_sim.rng import Streams
+from mist_sim.stages import validate_pipeline
+from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
+from mist_sim.traces.base import (
+    ARRIVALS,
+    RowSampler,
+    Source,
+    TraceReader,
+    TraceRow,
+    require_count,
+)
+from mist_sim.traces.pipelines import (
+    PipelineTemplate,
+    StageTemplate,
+    completion_pipeline,
+    token_totals,
+)
+
+Arrivals = ArrivalProcess | TraceArrivals | ClosedLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A source whose rows are given in Python; arrival times are seconds of the run.
+
+    Raises ValueError when there is no row or a length is below 1.
+    """
+
+    items: Sequence[TraceRow]
+
+    def __post_init__(self) -> None:
+        if not self.items:
+            raise ValueError("items must have at least one row, got none")
+        for position, row in enumerate(self.items):
+            require_count(f"items[{position}].num_prompt_tokens", row.num_prompt_tokens)
+            require_count(f"items[{position}].num_output_tokens", row.num_output_tokens)
+
+    @property
+    def num_requests(self) -> int:
+        """The number of rows."""
+        return len(self.items)
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows in their order."""
+        return iter(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Which requests there are, when they arrive, and which stages they walk.
+
+    source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
+    times, or a closed loop. pipeline: makes the stages of a row's request.
+    """
+
+    source: Source
+    arrivals: Arrivals
+    pipeline: PipelineTemplate = completion_pipeline
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, TraceReader | RowSampler):
+            raise ValueError(
+                f"source must have rows() or sample_rows(rng), got {type(self.source).__name__}"
+            )
+        if not isinstance(self.arrivals, ArrivalProcess | TraceArrivals | ClosedLoop):
+            raise ValueError(
+                "arrivals must have times(rng), or be TraceArrivals or ClosedLoop, "
+                f"got {type(self.arrivals).__name__}"
+            )
+
+    @classmethod
+    def from_lists(
+        cls,
+        prompt_tokens: Sequence[int],
+        output_tokens: Sequence[int],
+        arrival_times: Sequence[float] | None = None,
+        *,
+        arrivals: Arrivals | None = None,
+        pipeline: PipelineTemplate = completion_pipeline,
+    ) -> Workload:
+        """Return a workload of given lengths, for scripts and tests.
+
+        arrival_times: seconds since the start of the run. arrivals: without it requests arrive
+        at `arrival_times`, or all at once when there are none. Raises ValueError for lists of
+        different lengths, or when both ways to say when are used.
+        """
+        times = arrival_times if arrival_times is not None else [None] * len(prompt_tokens)
+        if not len(prompt_tokens) == len(output_tokens) == len(times):
+            raise ValueError(
+                "the lists must be equally long, got "
+                f"{len(prompt_tokens)}, {len(output_tokens)} and {len(times)}"
+            )
+        if arrivals is None:
+            arrivals = AllAtOnce() if arrival_times is None else TraceArrivals()
+        elif arrival_times is not None and not isinstance(arrivals, TraceArrivals):
+            raise ValueError("arrival_times must be None when arrivals says when requests arrive")
+        rows = [
+            TraceRow(int(prompt), int(output), None if time is None else float(time))
+            for prompt, output, time in zip(prompt_tokens, output_tokens, times, strict=True)
+        ]
+        return cls(Rows(rows), arrivals, pipeline)
+
+    @property
+    def closed_loop(self) -> ClosedLoop | None:
+        """The closed loop that sends the requests; None when the workload is open loop."""
+        return self.arrivals if isinstance(self.arrivals, ClosedLoop) else None
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests arrive at times of their own."""
+        return self.closed_loop is None
+
+    @property
+    def num_requests(self) -> int | None:
+        """How many requests there will be; None when only reading the source can tell."""
+        count: int | None = getattr(self.source, "num_requests", None)
+        return count
+
+    def requests(self, streams: Streams) -> Iterator[Request]:
+        """Yield the requests in order of arrival, made one at a time; ids count from 0.
+
+        Lengths are drawn from the stream "lengths", times from "arrivals". In a closed loop
+        `arrival_time` is None. Raises ScenarioError for a source without times that needs
+        them, times that go backwards and stages that make no pipeline; TraceError as readers do.
+        """
+        plain = self.pipeline is completion_pipeline
+        checked: set[tuple[str, ...]] | None = None
+        if not plain and not isinstance(self.pipeline, StageTemplate):
+            checked = set()
+        for request_id, (row, time) in enumerate(self._timed_rows(streams)):
+            prompt, output = row.num_prompt_tokens, row.num_output_tokens
+            try:
+                stages = self.pipeline(row)
+                if checked is not None:
+                    _validate_once(stages, checked)
+            except ValueError as error:
+                raise ScenarioError(f"pipeline of request {request_id}: {error}") from error
+            if not plain:
+                prompt, output = token_totals(stages)
+            yield Request(request_id, time, stages, prompt, output, row.session_id)
+
+    def _timed_rows(self, streams: Streams) -> Iterator[tuple[TraceRow, float | None]]:
+        """Return every row with its arrival time in seconds; None in a closed loop."""
+        rows = self._rows(streams)
+        if isinstance(self.arrivals, ClosedLoop):
+            return zip(rows, repeat(None), strict=False)
+        if isinstance(self.arrivals, TraceArrivals):
+            return self._in_order(_own_times(rows, self.arrivals.speedup, self.source))
+        times = self.arrivals.times(streams.generator("arrivals"))
+        return self._in_order(zip(rows, _without_end(times, self.arrivals), strict=False))
+
+    def _rows(self, streams: Streams) -> Iterator[TraceRow]:
+        if isinstance(self.source, RowSampler):
+            return self.source.sample_rows(streams.generator("lengths"))
+        return self.source.rows()
+
+    def _in_order(
+        self, timed: Iterable[tuple[TraceRow, float]]
+    ) -> Iterator[tuple[TraceRow, float]]:
+        """Pass rows on as long as their times are possible, else raise ScenarioError."""
+        last = 0.0
+        for row, time in timed:
+            if not last <= time < math.inf:
+                raise ScenarioError(
+                    "arrival times must be finite, >= 0 s and never decrease, got "
+                    f"{time} s after {last} s from {type(self.source).__name__} with "
+                    f"{type(self.arrivals).__name__}; sort the requests by time"
+                )
+            last = time
+            yield row, time
+
+
+def _own_times(
+    rows: Iterator[TraceRow], speedup: float, source: Source
+) -> Iterator[tuple[TraceRow, float]]:
+    """Yield rows with their own times in seconds, sped up; ScenarioError where one has none."""
+    for row in rows:
+        if row.arrival_time is None:
+            others = ", ".join(name for name in ARRIVALS if name != "trace")
+            raise ScenarioError(
+                f"arrivals 'trace' need arrival times, and {type(source).__name__} gives none; "
+                f"choose one of {others}"
+            )
+        yield row, row.arrival_time / speedup
+
+
+def _without_end(times: Iterator[float], arrivals: ArrivalProcess) -> Iterator[float]:
+    """Pass times on, and raise ScenarioError where they end before the rows do."""
+    yield from times
+    raise ScenarioError(f"arrivals must not end before the requests do, got an end of {arrivals}")
+
+
+def _validate_once(stages: tuple[Stage, ...], checked: set[tuple[str, ...]]) -> None:
+    """Validate a pipeline unless one with the same kinds of stages was validated before."""
+    shape = tuple([stage.kind for stage in stages])
+    if shape not in checked:
+        validate_pipeline(stages)
+        checked.add(shape)

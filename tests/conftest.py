@@ -1,0 +1,32 @@
+"""Fixtures and Hypothesis profiles for all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=False)
+settings.register_profile("explore", deadline=None, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Callable[[str], Path]:
+    """Find real traces and measurements, which lie beside the repository and not in it.
+
+    `shared("traces/x.csv")` is the path of `../shared/traces/x.csv`, or skips the test.
+    """
+
+    def find(path: str) -> Path:
+        found = ROOT.parent / "shared" / path
+        if not found.exists():
+            pytest.skip(f"needs ../shared/{path}, which is not on this machine")
+        return found
+
+    return find

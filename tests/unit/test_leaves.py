@@ -1,0 +1,396 @@
+"""The leaves: errors, units, random streams, the registry; and the vocabulary of stages."""
+
+from __future__ import annotations
+
+import math
+import pickle  # noqa: TID251  (process pools hand exceptions over this way)
+import struct
+from dataclasses import FrozenInstanceError
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mist_sim import registry as registry_module
+from mist_sim import units
+from mist_sim.errors import (
+    InvariantError,
+    MistError,
+    ScenarioError,
+    TraceError,
+    UnknownPluginError,
+    did_you_mean,
+)
+from mist_sim.registry import Registry
+from mist_sim.rng import Streams
+from mist_sim.stages import (
+    STAGES,
+    Decode,
+    KvRetrieval,
+    Postprocess,
+    Prefill,
+    Preprocess,
+    Rag,
+    Reasoning,
+    ToolCall,
+    completion,
+    validate_pipeline,
+)
+
+# ------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize("error", [ScenarioError, TraceError, UnknownPluginError, InvariantError])
+def test_every_error_is_a_mist_error(error):
+    assert issubclass(error, MistError)
+
+
+def test_bad_input_is_a_value_error_and_a_broken_law_is_not():
+    assert issubclass(TraceError, ValueError)
+    assert issubclass(UnknownPluginError, ValueError)
+    assert not issubclass(InvariantError, ValueError)
+
+
+def test_trace_error_names_file_line_and_problem_and_survives_another_process():
+    error = TraceError("azure.csv", 17, "GeneratedTokens must be > 0, got 0")
+    assert str(error) == "azure.csv:17: GeneratedTokens must be > 0, got 0"
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (copy.path, copy.line, copy.problem) == (error.path, error.line, error.problem)
+    assert str(copy) == str(error)
+
+
+def test_did_you_mean_offers_the_closest_name_or_nothing():
+    assert "'round_robin'" in did_you_mean("round_robbin", ["random", "round_robin"])
+    assert did_you_mean("zzz", ["random", "round_robin"]) == ""
+
+
+# ------------------------------------------------------------------------------ units
+
+KINDS = [kind for kind in vars(units).values() if isinstance(kind, units.Kind)]
+KIND_IDS = [kind.name for kind in KINDS]
+
+
+def bits(value: float) -> bytes:
+    return struct.pack("<d", value)
+
+
+def test_the_kinds_are_found():
+    assert {"duration", "rate", "size", "bandwidth", "compute rate", "power"} <= set(KIND_IDS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+@example(value=-0.0)
+@example(value=5e-324)
+@example(value=1.7976931348623157e308)
+@example(value=0.1)
+def test_what_format_writes_parse_reads_to_the_same_bits(kind, value):
+    assert bits(kind.parse(kind.format(value))) == bits(value)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
+def test_every_unit_of_a_kind_is_read_with_its_factor(kind):
+    for unit, factor in kind.factors:
+        assert kind.parse(f"3 {unit}") == 3 * factor
+        assert kind.parse(f" 3{unit} ") == 3 * factor
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (units.DURATION, "500 ms", 0.5),
+        (units.DURATION, "2 min", 120.0),
+        (units.DURATION, "-1.5e3 s", -1500.0),
+        (units.RATE, "30 /min", 0.5),
+        (units.SIZE, "80 GiB", 80 * 2**30),
+        (units.SIZE, "80 GB", 80e9),
+        (units.BANDWIDTH, "400 Gb/s", 50e9),
+        (units.BANDWIDTH, "3.35 TB/s", 3.35e12),
+        (units.COMPUTE, "989 TFLOP/s", 989e12),
+        (units.POWER, "0.7 kW", 700.0),
+    ],
+)
+def test_quantities_mean_what_people_mean(kind, text, value):
+    assert kind.parse(text) == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize("text", ["5", "s", "", "5 5 s", "1,5 s", "nan s", "inf s", 5, 5.0, None])
+def test_a_quantity_needs_a_number_and_a_unit(text):
+    with pytest.raises(ScenarioError) as refusal:
+        units.DURATION.parse(text)
+    message = str(refusal.value)
+    assert "duration" in message
+    assert "number and a unit" in message
+    assert message.endswith(f"got {text!r}")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=KIND_IDS)
+def test_a_wrong_unit_is_refused_with_the_kind_the_known_units_and_the_text(kind):
+    with pytest.raises(ScenarioError) as refusal:
+        kind.parse("7 parsec")
+    message = str(refusal.value)
+    assert "'parsec' is not a unit of " + kind.name in message
+    assert kind.base in message
+    assert "'7 parsec'" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "hint"),
+    [
+        (units.DURATION, "5 mss", "'ms'"),
+        (units.SIZE, "80 Gib", "'GiB'"),
+        (units.BANDWIDTH, "400 Gbs", "'Gb/s'"),
+        (units.COMPUTE, "1 TFLOPs", "'TFLOP/s'"),
+    ],
+)
+def test_a_misspelt_unit_gets_a_hint(kind, text, hint):
+    with pytest.raises(ScenarioError, match="did you mean") as refusal:
+        kind.parse(text)
+    assert f"did you mean {hint}?" in str(refusal.value)
+
+
+def test_bits_are_no_size_and_a_value_beyond_floats_is_refused():
+    with pytest.raises(ScenarioError, match="not a unit of size"):
+        units.SIZE.parse("400 Gb")
+    with pytest.raises(ScenarioError, match=r"must be finite, got '1e300 PiB'"):
+        units.SIZE.parse("1e300 PiB")
+
+
+# ------------------------------------------------------------------------------ random streams
+
+NAMES = st.text(min_size=1, max_size=12)
+
+
+def draws(seed: int, name: str) -> list[float]:
+    return Streams(seed).generator(name).random(4).tolist()
+
+
+@given(seed=st.integers(0, 2**63), name=NAMES)
+def test_the_same_seed_and_name_give_the_same_draws(seed, name):
+    assert draws(seed, name) == draws(seed, name)
+
+
+@given(seed=st.integers(0, 2**63), names=st.lists(NAMES, min_size=2, max_size=5, unique=True))
+def test_different_names_give_different_draws(seed, names):
+    assert len({tuple(draws(seed, name)) for name in names}) == len(names)
+
+
+@given(seed=st.integers(0, 2**31), name=NAMES)
+def test_different_seeds_give_different_draws(seed, name):
+    assert draws(seed, name) != draws(seed + 1, name)
+
+
+@given(name=NAMES, others=st.lists(NAMES, max_size=5))
+def test_other_streams_never_shift_a_stream(name, others):
+    alone = draws(7, name)
+    streams = Streams(7)
+    for other in others:
+        streams.generator(other).random(3)
+    interleaved = streams.generator(name)
+    values = []
+    for _ in range(4):
+        values.append(interleaved.random())
+        for other in others:
+            streams.generator(other).random()
+    assert values == alone
+
+
+def test_two_streams_of_one_seed_are_uncorrelated():
+    streams = Streams(7)
+    first, second = (streams.generator(f"client{i}").random(20_000) for i in range(2))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(20_000)  # 4 standard errors
+
+
+# ------------------------------------------------------------------------------ registry
+
+
+class Shortest:
+    """A plugin."""
+
+
+class Longest:
+    """Another plugin."""
+
+
+@pytest.fixture
+def routers() -> Registry:
+    registry = Registry("routers")
+    registry.register("shortest")(Shortest)
+    return registry
+
+
+def offer(monkeypatch, **points):
+    """Make installed packages offer `points`: a name and a class, or an exception to raise."""
+    groups = []
+
+    def load(target):
+        if isinstance(target, Exception):
+            raise target
+        return target
+
+    def entry_points(group):
+        groups.append(group)
+        return [
+            SimpleNamespace(
+                name=name, value=f"plug:{name}", load=lambda target=target: load(target)
+            )
+            for name, target in points.items()
+        ]
+
+    monkeypatch.setattr(registry_module, "entry_points", entry_points)
+    return groups
+
+
+def test_registering_returns_the_class_unchanged(routers):
+    assert routers.register("longest")(Longest) is Longest
+    assert dict(routers) == {"longest": Longest, "shortest": Shortest}
+    assert list(routers) == ["longest", "shortest"]
+    assert len(routers) == 2
+    assert "longest" in routers
+
+
+def test_a_taken_name_is_refused_and_the_first_class_keeps_it(routers):
+    with pytest.raises(ValueError, match=r"'shortest' is already .*Shortest.* be .*Longest"):
+        routers.register("shortest")(Longest)
+    assert routers["shortest"] is Shortest
+
+
+def test_running_a_definition_again_replaces_it(routers):
+    """As a notebook does when its cell runs again."""
+    again = type("Shortest", (), {"__module__": Shortest.__module__})
+    routers.register("shortest")(again)
+    assert routers["shortest"] is again
+
+
+def test_an_unknown_name_gets_a_hint_and_the_known_names(routers):
+    with pytest.raises(UnknownPluginError) as refusal:
+        routers["shortets"]
+    message = str(refusal.value)
+    assert message.startswith("no routers named 'shortets'")
+    assert "did you mean 'shortest'?" in message
+    assert "Known: shortest" in message
+    assert "shortets" not in routers
+
+
+def test_entry_points_are_loaded_once_and_from_the_family_group(routers, monkeypatch):
+    groups = offer(monkeypatch, longest=Longest)
+    assert "longest" not in routers
+    routers.load_entry_points()
+    routers.load_entry_points()
+    assert routers["longest"] is Longest
+    assert groups == ["mist_sim.routers"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "reason"),
+    [
+        ("broken", ImportError("no module named 'torch'"), "no module named 'torch'"),
+        ("shortest", Longest, "is already"),
+    ],
+)
+def test_an_entry_point_that_fails_names_the_plugin_and_the_reason(
+    routers, monkeypatch, name, target, reason
+):
+    offer(monkeypatch, **{name: target})
+    with pytest.raises(ScenarioError) as refusal:
+        routers.load_entry_points()
+    message = str(refusal.value)
+    assert f"'plug:{name}' (routers '{name}') cannot be loaded" in message
+    assert reason in message
+    assert "uninstall" in message
+    assert routers["shortest"] is Shortest
+
+
+# ------------------------------------------------------------------------------ stages
+
+
+def test_the_registry_knows_every_stage_by_its_kind():
+    built_in = {Prefill, Decode, Reasoning, Rag, KvRetrieval, Preprocess, Postprocess, ToolCall}
+    assert built_in <= set(STAGES.values())
+    assert all(cls.kind == name for name, cls in STAGES.items())
+
+
+@pytest.mark.parametrize(
+    ("stage", "values", "rule"),
+    [
+        (Prefill, {"num_prompt_tokens": 0}, "> 0"),
+        (Prefill, {"num_prompt_tokens": -3}, "> 0"),
+        (Decode, {"num_tokens": -1}, ">= 0"),
+        (Reasoning, {"num_tokens": -1}, ">= 0"),
+        (KvRetrieval, {"num_tokens": 0}, "> 0"),
+        (Preprocess, {"num_tokens": -1}, ">= 0"),
+        (Postprocess, {"num_tokens": -1}, ">= 0"),
+        (ToolCall, {"duration": -0.5}, ">= 0"),
+        (ToolCall, {"duration": math.inf}, "finite"),
+        (ToolCall, {"duration": math.nan}, "finite"),
+        (Rag, {"num_query_tokens": 0, "num_documents": 4}, "> 0"),
+        (Rag, {"num_documents": 0, "num_query_tokens": 4}, "> 0"),
+    ],
+)
+def test_a_stage_refuses_nonsense_with_field_rule_and_value(stage, values, rule):
+    field, value = next(iter(values.items()))
+    with pytest.raises(ValueError, match=field) as refusal:
+        stage(**values)
+    message = str(refusal.value)
+    assert message.startswith(f"{field} must be ")
+    assert rule in message
+    assert message.endswith(f"got {value}")
+
+
+def test_stages_are_frozen_keyword_only_values():
+    assert Prefill(num_prompt_tokens=8) == Prefill(num_prompt_tokens=8)
+    assert {Decode(num_tokens=0), Decode(num_tokens=0)} == {Decode(num_tokens=0)}
+    with pytest.raises(FrozenInstanceError):
+        Prefill(num_prompt_tokens=8).num_prompt_tokens = 9
+    with pytest.raises(TypeError, match="positional"):
+        Prefill(8)
+
+
+@given(num_prompt_tokens=st.integers(1, 10**6), num_output_tokens=st.integers(1, 10**6))
+def test_a_completion_is_prefill_then_the_tokens_after_the_first(
+    num_prompt_tokens, num_output_tokens
+):
+    stages = completion(num_prompt_tokens, num_output_tokens)
+    assert stages == (
+        Prefill(num_prompt_tokens=num_prompt_tokens),
+        Decode(num_tokens=num_output_tokens - 1),
+    )
+    validate_pipeline(stages)
+
+
+@pytest.mark.parametrize("lengths", [(0, 5), (-1, 5), (5, 0), (5, -1)])
+def test_a_completion_refuses_lengths_that_make_no_sense(lengths):
+    with pytest.raises(ValueError, match=r"num_\w+ must be >=? ?\d, got -?\d"):
+        completion(*lengths)
+
+
+def test_a_pipeline_needs_a_stage():
+    with pytest.raises(ValueError, match="at least one stage, got none"):
+        validate_pipeline([])
+
+
+@pytest.mark.parametrize("generating", [Decode(num_tokens=4), Reasoning(num_tokens=4)])
+def test_tokens_need_a_prefill_before_them(generating):
+    prefill, before = Prefill(num_prompt_tokens=8), Preprocess(num_tokens=8)
+    validate_pipeline([before, prefill, generating])
+    with pytest.raises(ValueError, match=rf"stage 1 \({generating.kind}\) needs a prefill") as late:
+        validate_pipeline([before, generating, prefill])
+    assert str(late.value).endswith(f"preprocess -> {generating.kind} -> prefill")
+
+
+def test_stages_around_the_model_may_stand_anywhere():
+    validate_pipeline(
+        [
+            Rag(num_query_tokens=32, num_documents=4),
+            KvRetrieval(num_tokens=128),
+            Prefill(num_prompt_tokens=512),
+            Reasoning(num_tokens=64),
+            ToolCall(duration=0.2),
+            Prefill(num_prompt_tokens=64),
+            Decode(num_tokens=0),
+            Postprocess(num_tokens=65),
+        ]
+    )
+    validate_pipeline([Preprocess(), Postprocess()])
