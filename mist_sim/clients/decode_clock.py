@@ -69,6 +69,10 @@ class DecodeClock:
             heappop(heap)
         return heap[0][0] - self.steps
 
+    def blocks_needed_now(self) -> int:
+        """New KV blocks that the next step takes."""
+        return self._phases[self.steps % len(self._phases)]
+
     def blocks_needed(self, num_steps: int) -> int:
         """New KV blocks that the next `num_steps` steps take, in all."""
         phases = self._phases
@@ -83,10 +87,11 @@ class DecodeClock:
 
     def steps_within(self, num_free_blocks: int, limit: int) -> int:
         """Steps, at most `limit`, that can run before the free blocks are used up."""
-        if self.blocks_needed(limit) <= num_free_blocks:
-            return limit
         phases = self._phases
         size = len(phases)
+        at_most = (limit // size + 1) * self.num_decodes  # spares the exact count, mostly
+        if at_most <= num_free_blocks or self.blocks_needed(limit) <= num_free_blocks:
+            return limit
         cycles, free = divmod(num_free_blocks, self.num_decodes)
         steps = cycles * size
         need = phases[(self.steps + steps) % size]

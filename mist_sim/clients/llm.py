@@ -28,17 +28,14 @@ _LONGEST_RUN = 65536
 
 @dataclass(slots=True)
 class _Run:
-    """Steps in flight: the plan, when they began, and the end of each (seconds)."""
+    """Steps in flight: the plan, its batch, when they began, and when each ends (seconds)."""
 
     plan: StepPlan
+    batch: StepBatch
     start: float
     ends: NDArray[np.float64] | float
     num_steps: int
-
-    @property
-    def end(self) -> float:
-        """When the last step ends."""
-        return self.ends if isinstance(self.ends, float) else float(self.ends[self.num_steps - 1])
+    end: float
 
 
 class LlmClient(Client):
@@ -117,9 +114,9 @@ class LlmClient(Client):
             return
         batch = self.scheduler.batch(plan)
         ends = self._time(batch, plan, now)
-        self._run = run = _Run(plan, now, ends, plan.num_steps)
-        self._batch = batch
-        self._wake = self.env.at(run.end, STEP_END)
+        end = ends if isinstance(ends, float) else ends.item(-1)
+        self._run = _Run(plan, batch, now, ends, plan.num_steps, end)
+        self._wake = self.env.at(end, STEP_END)
 
     def _time(self, batch: StepBatch, plan: StepPlan, now: float) -> NDArray[np.float64] | float:
         """Return when each step of a plan ends."""
@@ -189,6 +186,7 @@ class LlmClient(Client):
         num_steps = int(run.ends.searchsorted(self.env.now)) + 1
         if num_steps < run.num_steps and self.scheduler.would_admit(sequence, num_steps):
             run.num_steps = num_steps
+            run.end = run.ends.item(num_steps - 1)
             self._wake = self.env.move(self._wake, run.end, STEP_END)
 
     # --- records --------------------------------------------------------------------------
@@ -199,12 +197,12 @@ class LlmClient(Client):
 
     def _record(self, run: _Run) -> None:
         """Write a run of steps, and the time between tokens where it is not a step's time."""
-        batch = self._batch
+        batch = run.batch
         num_gaps = batch.num_decodes
         ends = run.ends if isinstance(run.ends, float) else run.ends[: run.num_steps]
         if batch.num_decodes:
-            first_end = ends if isinstance(ends, float) else float(ends[0])
             if self._last_decode_end != run.start:
+                first_end = ends if isinstance(ends, float) else ends.item(0)
                 num_gaps = self._record_stalls(run.start, first_end, num_gaps)
             self._last_decode_end = run.end
             self._newly_decoding.clear()

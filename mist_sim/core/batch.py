@@ -22,7 +22,7 @@ class StepBatch:
     @property
     def num_prefill_tokens(self) -> int:
         """New prompt tokens in the step."""
-        return sum(num_new for num_new, _ in self.chunks)
+        return sum([num_new for num_new, _ in self.chunks]) if self.chunks else 0
 
 
 @dataclass(slots=True)

@@ -99,8 +99,9 @@ def _merged_sources(
 def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
     entry = {"name": name, **table}
     link = entry.get("interconnect")
-    if isinstance(link, dict) and link.get("kind") in _DEFAULT_ALL_REDUCE:
-        entry["interconnect"] = {"all_reduce": _DEFAULT_ALL_REDUCE[link["kind"]], **link}
+    if isinstance(link, dict):
+        all_reduce = _DEFAULT_ALL_REDUCE.get(str(link.get("kind")), "ring")
+        entry["interconnect"] = {"all_reduce": all_reduce, **link}
     if isinstance(entry.get("sources"), dict):
         entry["sources"] = _flatten(entry["sources"])
     spec: GpuSpec = _read(GpuSpec, entry, where, "")

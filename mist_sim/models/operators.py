@@ -147,31 +147,32 @@ def fused_layer(model: ModelSpec, n: float, t: int) -> list[Operator]:
     ]
 
 
-def fused_prefill_attention(model: ModelSpec, new: Tokens, context: Tokens, t: int) -> Operator:
-    """Flash attention of one chunk: causal scores stay on chip, keys and values are read once."""
+def fused_attention(
+    model: ModelSpec, queries: Tokens, keys: Tokens, pairs: Tokens, t: int
+) -> Operator:
+    """Flash attention: scores stay on chip, each key and value is read once.
+
+    queries: new tokens. keys: tokens whose keys and values are read. pairs: (query, key) pairs
+    that causality leaves. Linear in all three: a chunk of n tokens after a context of c has
+    keys c + n and pairs n (c + (n + 1) / 2); a decode reads all it attends to.
+    """
     a = model.num_attention_heads * model.head_dim / t
     kv = 2 * model.kv_heads_per_rank(t) * model.head_dim
-    flops = 4 * a * new * (context + (new + 1) / 2)
-    return Operator("attention", flops, (kv * (context + new) + 2 * a * new) * model.dtype_bytes)
+    return Operator("attention", 4 * a * pairs, (kv * keys + 2 * a * queries) * model.dtype_bytes)
 
 
-def fused_decode_attention(model: ModelSpec, n: float, length_sum: Tokens, t: int) -> Operator:
-    """Attention of n decodes over length_sum tokens, their own included."""
-    a = model.num_attention_heads * model.head_dim / t
-    kv = 2 * model.kv_heads_per_rank(t) * model.head_dim
-    return Operator(
-        "attention", 4 * a * length_sum, (kv * length_sum + 2 * a * n) * model.dtype_bytes
-    )
-
-
-def fused_head(model: ModelSpec, num_tokens: float, num_samples: float, t: int) -> list[Operator]:
-    """Once a step: embedding of all tokens, last norm and logits of the sampled ones."""
+def fused_ends(model: ModelSpec, n: float, t: int) -> list[Operator]:
+    """Once a step, for all tokens: embedding, and the norm after the last layer."""
     h, width = model.hidden_size, model.dtype_bytes
     return [
-        Operator("embedding", 0.0, 2 * num_tokens * h * width),
-        Operator("norm", 6 * num_tokens * h, 4 * num_tokens * h * width),
-        _linear("lm_head", num_samples, h, model.vocab_size / t, width),
+        Operator("embedding", 0.0, 2 * n * h * width),
+        Operator("norm", 6 * n * h, 4 * n * h * width),
     ]
+
+
+def fused_logits(model: ModelSpec, n: float, t: int) -> list[Operator]:
+    """Once a step: logits of the n sequences that a step samples (vLLM: all of its batch)."""
+    return [_linear("lm_head", n, model.hidden_size, model.vocab_size / t, model.dtype_bytes)]
 
 
 def _linear(name: str, n: float, inputs: float, outputs: float, width: int) -> Operator:

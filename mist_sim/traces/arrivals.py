@@ -44,7 +44,7 @@ def _accumulate(draw: Callable[[], Gaps]) -> Iterator[float]:
 @ARRIVALS.register("trace")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceArrivals:
-    """The trace's own times, so the first request arrives at time 0.
+    """The rows' own times; readers count them from their first row, which arrives at time 0.
 
     speedup: times are divided by it (> 0); 2 sends the same requests in half the time.
     """
@@ -159,7 +159,7 @@ class NormalArrivals:
 
     rate: requests per second; the mean gap after truncation is exactly 1 / rate.
     cv: standard deviation over mean of the normal before truncation (> 0). Truncation lowers
-    it: to within 1 % of cv for cv <= 0.35, but 0.61 for cv = 1 and never above 0.76.
+    it: to within 1 % of cv for cv <= 0.33, but to 0.62 for cv = 1, and never above 0.76.
     """
 
     rate: PerSecond

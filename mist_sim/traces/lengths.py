@@ -69,8 +69,8 @@ class NormalLength:
     """A normal distribution rounded to whole tokens; values below 1 are drawn again.
 
     mean (>= 1), std (>= 0): tokens, of the normal before truncation. The mean of what is drawn
-    is higher by std * phi(a) / (1 - Phi(a)) with a = (0.5 - mean) / std; at std <= mean / 3 that
-    is under 0.2 % of the mean. Source: MIST §III-B2 (lengths as a normal distribution).
+    is higher by std * phi(a) / (1 - Phi(a)) with a = (0.5 - mean) / std: under 0.2 % of the mean
+    for mean >= 100 and std <= mean / 3. Source: MIST §III-B2 (lengths as a normal distribution).
     """
 
     mean: float

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import index
 
 from mist_sim.core.request import Request, Stage
 from mist_sim.errors import ScenarioError
@@ -93,7 +94,7 @@ class Workload:
 
         arrival_times: seconds since the start of the run. arrivals: without it requests arrive
         at `arrival_times`, or all at once when there are none. Raises ValueError for lists of
-        different lengths, or when both ways to say when are used.
+        different lengths, or when both ways to say when are used; TypeError for broken tokens.
         """
         times = arrival_times if arrival_times is not None else [None] * len(prompt_tokens)
         if not len(prompt_tokens) == len(output_tokens) == len(times):
@@ -106,7 +107,7 @@ class Workload:
         elif arrival_times is not None and not isinstance(arrivals, TraceArrivals):
             raise ValueError("arrival_times must be None when arrivals says when requests arrive")
         rows = [
-            TraceRow(int(prompt), int(output), None if time is None else float(time))
+            TraceRow(index(prompt), index(output), None if time is None else float(time))
             for prompt, output, time in zip(prompt_tokens, output_tokens, times, strict=True)
         ]
         return cls(Rows(rows), arrivals, pipeline)

@@ -139,7 +139,7 @@ class Scheduler(ABC):
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
         if (
             len(self.running) >= self.max_num_seqs
-            or num_blocks > self.pool.num_free - self.clock.blocks_needed(1)
+            or num_blocks > self.pool.num_free - self.clock.blocks_needed_now()
         ):
             return 0
         self.waiting.popleft()
@@ -153,7 +153,7 @@ class Scheduler(ABC):
 
     def _make_room(self, plan: StepPlan) -> None:
         """Preempt the latest admitted sequences until the next decode step fits."""
-        while self.clock.blocks_needed(1) > self.pool.num_free:
+        while self.clock.blocks_needed_now() > self.pool.num_free:
             sequence, _ = self.running.popitem()
             if sequence in self.prefilling:
                 self.prefilling.remove(sequence)

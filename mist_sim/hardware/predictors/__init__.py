@@ -1,6 +1,7 @@
 """What times an engine step: one interface, several sources (MIST §III-F)."""
 
 from mist_sim.hardware.predictors.base import PREDICTORS, Predictor
+from mist_sim.hardware.predictors.bestserve import BestServePredictor
 from mist_sim.hardware.predictors.roofline import RooflinePredictor
 
-__all__ = ["PREDICTORS", "Predictor", "RooflinePredictor"]
+__all__ = ["PREDICTORS", "BestServePredictor", "Predictor", "RooflinePredictor"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.specs import Efficiency, GpuSpec
 from mist_sim.registry import Registry
 
 if TYPE_CHECKING:
@@ -27,3 +28,8 @@ class Predictor(Protocol):
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         """Return the durations in seconds, shape (num_steps,), of consecutive steps."""
+
+
+def sustained_rates(gpu: GpuSpec, efficiency: Efficiency) -> tuple[float, float]:
+    """Return what a GPU sustains in 16-bit kernels: (FLOP/s, bytes/s of memory)."""
+    return efficiency.mfu * gpu.flops["bf16"], efficiency.mbu * gpu.memory_bandwidth

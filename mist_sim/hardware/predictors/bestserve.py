@@ -1,0 +1,111 @@
+"""BestServe's oracle: its operator tables, with dispatch and compute on two clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
+from mist_sim.models import operators
+from mist_sim.models.operators import Number, Operator
+from mist_sim.models.spec import ModelSpec
+
+Array = NDArray[np.float64]
+
+
+@PREDICTORS.register("bestserve")
+@dataclass
+class BestServePredictor:
+    """Algorithm 1 of BestServe: every operator of a layer runs by itself.
+
+    A module's kernels are dispatched by the host while earlier ones compute, so a layer runs on
+    two clocks; communication follows attention and MLP when there are several ranks.
+
+    model, cluster: what is timed; raises ScenarioError when the model cannot be split that way.
+    composition: "running_clocks" carries both clocks through all layers, the reading that fits
+        the totals of the paper's table 3; "algorithm_1" is the printed algorithm, one layer's
+        clock times the number of layers.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    composition: Literal["running_clocks", "algorithm_1"] = "running_clocks"
+
+    def __post_init__(self) -> None:
+        self.model.check_tensor_parallel(self.cluster.tensor_parallel_size)
+        gpu = self.cluster.gpu
+        self._prefill_rates = sustained_rates(gpu, gpu.prefill)
+        self._decode_rates = sustained_rates(gpu, gpu.decode)
+        self._times: dict[tuple[object, ...], float] = {}
+
+    @property
+    def estimate(self) -> str:
+        """Where the figures come from: the confidence of the GPU's entry."""
+        return self.cluster.gpu.confidence
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of a step in seconds; cached by its arguments (§3.3.4)."""
+        key = (batch.chunks, batch.num_decodes, batch.context_sum)
+        seconds = self._times.get(key)
+        if seconds is None:
+            seconds = self._times[key] = self.run(batch, StepGrowth(), 1).item()
+        return seconds
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
+        dispatch = self.cluster.gpu.dispatch
+        modules = self.modules(batch, growth, num_steps)
+        once = self.composition == "algorithm_1"
+        dispatched = 0.0
+        computed = np.zeros(num_steps)
+        for _ in range(1 if once else self.model.num_layers):
+            for name, compute, communication in modules:
+                dispatched += dispatch.get(name, 0.0)
+                computed = np.maximum(dispatched, computed) + compute + communication
+        return computed * self.model.num_layers if once else computed
+
+    def modules(
+        self, batch: StepBatch, growth: StepGrowth, num_steps: int
+    ) -> list[tuple[str, Number, float]]:
+        """Return (module, compute, communication) of one layer in seconds, in order (table 3).
+
+        A step with prompts uses the prefill tables and efficiencies for everything but the
+        attention of its decodes; the paper has no such steps.
+        """
+        model, t = self.model, self.cluster.tensor_parallel_size
+        ahead = np.arange(float(num_steps))
+        prefill = bool(batch.chunks)
+        rates = self._prefill_rates if prefill else self._decode_rates
+        n = float(batch.num_prefill_tokens + batch.num_decodes)
+        norm = _total(operators.eager_norm(model, n), rates)
+        attention = _total(operators.eager_projections(model, n, t, prefill), rates)
+        for new, context in batch.chunks:
+            contexts = context + growth.chunk_context * ahead
+            chunk = operators.eager_prefill_attention(model, float(new), contexts, t)
+            attention = attention + _total(chunk, self._prefill_rates)
+        if batch.num_decodes:
+            lengths = batch.context_sum + batch.num_decodes + growth.context_sum * ahead
+            decode = operators.eager_decode_attention(model, batch.num_decodes, lengths, t)
+            attention = attention + _total(decode, self._decode_rates)
+        mlp = _total(operators.eager_mlp(model, n, t, prefill), rates)
+        communication = self.cluster.all_reduce_time(n * model.hidden_size * model.dtype_bytes)
+        return [
+            ("rmsnorm", norm, 0.0),
+            ("attention", attention, communication),
+            ("rmsnorm", norm, 0.0),
+            ("mlp", mlp, communication),
+        ]
+
+
+def _total(parts: Iterable[Operator], rates: tuple[float, float]) -> Number:
+    """Seconds of operators that run one after another."""
+    seconds: Number = 0.0
+    for part in parts:
+        seconds = seconds + np.maximum(part.flops / rates[0], part.bytes / rates[1])
+    return seconds

@@ -1,0 +1,323 @@
+"""Hardware: the GPU catalog and its sources, spec files, and the cost of an all-reduce."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster, Efficiency, GpuSpec, Interconnect, gpu_names, load_gpu
+from mist_sim.hardware.specs import TYPICAL_DECODE, TYPICAL_PREFILL
+
+NAMES = [
+    "a10",
+    "a100-40gb-pcie",
+    "a100-40gb-sxm",
+    "a100-80gb-pcie",
+    "a100-80gb-sxm",
+    "ascend-910b3",
+    "h100-sxm",
+    "h200",
+    "l4",
+    "l40s",
+    "rtx-4090",
+    "rtx-pro-6000",
+]
+SPEC = """
+memory = "80 GB"
+memory_bandwidth = "3.35 TB/s"
+flops.bf16 = "989 TFLOP/s"
+interconnect = {kind = "nvlink", bandwidth = "450 GB/s"}
+host_bandwidth = "64 GB/s"
+power = "700 W"
+"""
+
+
+def figures(value: object, prefix: str = "") -> list[str]:
+    """Dotted names of all numbers, and of the choices that change them."""
+    if is_dataclass(value):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, dict):
+        parts = value
+    else:
+        return [prefix.removesuffix(".")]
+    left_out = {"name", "kind", "confidence", "sources"}
+    return [
+        name
+        for key, part in parts.items()
+        if key not in left_out
+        for name in figures(part, f"{prefix}{key}.")
+    ]
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path):
+    def write(text: str) -> str:
+        path = tmp_path / "my-gpu.toml"
+        path.write_text(text, "utf-8")
+        return str(path)
+
+    return write
+
+
+# ------------------------------------------------------------------ the catalog
+
+
+def test_catalog_names():
+    assert gpu_names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_has_a_source(name):
+    gpu = load_gpu(name)
+    assert gpu.name == name
+    without = [figure for figure in figures(gpu) if not gpu.source_of(figure)]
+    assert not without
+    unused = set(gpu.sources) - set(figures(gpu)) - {field.name for field in fields(gpu)}
+    assert not unused, "sources of figures that do not exist"
+    fitted = "measured" in gpu.confidence or "fitted" in gpu.confidence
+    assert fitted != gpu.source_of("prefill.mfu").startswith("rule:")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_are_of_the_right_size(name):
+    """Catches a slipped unit or a rate with sparsity."""
+    gpu = load_gpu(name)
+    assert 20e9 < gpu.memory < 160e9
+    assert 0.3e12 <= gpu.memory_bandwidth < 5e12
+    assert 100e12 < gpu.flops["bf16"] < 1000e12
+    assert 30e9 < gpu.interconnect.bandwidth <= 450e9
+    assert 30e9 < gpu.host_bandwidth <= 64e9
+    assert 70 < gpu.power <= 700
+    assert (gpu.interconnect.kind == "pcie") == (gpu.interconnect.all_reduce == "host_shared")
+    assert bool(gpu.dispatch) == (name == "ascend-910b3")
+
+
+def test_h100():
+    gpu = load_gpu("h100-sxm")
+    assert gpu.memory == 79.1 * 2**30
+    assert gpu.memory_bandwidth == 3.35e12
+    assert gpu.flops == {"bf16": 989.4e12, "fp8": 1978.9e12, "int8": 1978.9e12}
+    assert gpu.interconnect == Interconnect(
+        kind="nvlink", bandwidth=450e9, all_reduce="ring", efficiency=0.8
+    )
+    assert gpu.dispatch == {}
+    assert gpu.confidence == "fitted"
+
+
+def test_ascend_has_the_constants_of_bestserve():
+    gpu = load_gpu("ascend-910b3")
+    assert gpu.flops["bf16"] == 313e12
+    assert gpu.memory_bandwidth == 1.6 * 2**40
+    assert gpu.interconnect.bandwidth == 90 * 2**30
+    assert gpu.prefill == Efficiency(mfu=0.65, mbu=0.6)
+    assert gpu.decode == Efficiency(mfu=0.65, mbu=0.3)
+    assert gpu.dispatch == pytest.approx({"rmsnorm": 24e-6, "attention": 190e-6, "mlp": 41e-6})
+
+
+def test_aliases_in_any_case():
+    assert load_gpu("H100") == load_gpu("h100-sxm")
+    assert load_gpu("A100-80GB") == load_gpu("a100-80gb-sxm")
+    assert hash(load_gpu("h100")) == hash(load_gpu("h100-sxm"))
+
+
+def test_no_alias_stands_for_two_cards():
+    for name in NAMES:
+        assert load_gpu(name).name == name
+
+
+def test_fitted_efficiencies_are_what_the_measurements_say(shared):
+    script = Path(__file__).parents[2] / "benchmarks" / "fit_efficiency.py"
+    spec = importlib.util.spec_from_file_location("fit_efficiency", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, fitted in module.fit(shared("measurements")).items():
+        gpu = load_gpu(name)
+        for figure, value in fitted.items():
+            phase, field = figure.split(".")
+            assert getattr(getattr(gpu, phase), field) == round(value, 2), (name, figure)
+
+
+# ------------------------------------------------------------------ spec files
+
+
+def test_a_short_spec_file(spec_file):
+    path = spec_file(SPEC)
+    gpu = load_gpu(path)
+    assert (gpu.name, gpu.memory, gpu.flops) == ("my-gpu", 80e9, {"bf16": 989e12})
+    assert gpu.interconnect.all_reduce == "ring"
+    assert (gpu.prefill, gpu.decode) == (TYPICAL_PREFILL, TYPICAL_DECODE)
+    assert gpu.confidence == "spec-only"
+    assert load_gpu(spec_file(SPEC.replace("nvlink", "pcie"))).interconnect.all_reduce == (
+        "host_shared"
+    )
+
+
+def test_a_full_spec_file(spec_file):
+    text = f"""
+    name = "dream"
+    confidence = "measured"
+    {SPEC}
+    flops.fp8 = "2 PFLOP/s"
+    prefill = {{mfu = 0.5, mbu = 1}}
+    decode = {{mfu = 0.4, mbu = 0.7}}
+    dispatch.mlp = "41 us"
+    sources = {{memory = "guess", prefill.mfu = "hope"}}
+    """
+    gpu = load_gpu(spec_file(text))
+    assert gpu.name == "dream"
+    assert gpu.prefill == Efficiency(mfu=0.5, mbu=1.0)
+    assert gpu.dispatch == {"mlp": pytest.approx(41e-6)}
+    assert gpu.confidence == "measured"
+    assert gpu.source_of("memory") == "guess"
+    assert gpu.source_of("prefill.mfu") == "hope"
+    assert gpu.source_of("prefill.mbu") == ""
+
+
+def test_based_on_changes_only_what_is_given(spec_file):
+    base = load_gpu("h100-sxm")
+    path = spec_file('based_on = "H100"\nmemory = "120 GB"\nflops.fp8 = "3 PFLOP/s"\n')
+    gpu = load_gpu(path)
+    assert gpu.name == "my-gpu"
+    assert gpu.confidence == "spec-only"
+    assert gpu.flops == {**base.flops, "fp8": 3e15}
+    changed = {"name", "memory", "flops", "confidence", "sources"}
+    for field in fields(GpuSpec):
+        same = getattr(gpu, field.name) == getattr(base, field.name)
+        assert same != (field.name in changed), field.name
+    assert gpu.source_of("memory") == gpu.source_of("flops.fp8") == path
+    assert gpu.source_of("flops.bf16") == base.source_of("flops.bf16")
+
+
+def test_based_on_merges_tables_but_replaces_an_interconnect_of_another_kind(spec_file):
+    gpu = load_gpu(spec_file('based_on = "h100"\ninterconnect.bandwidth = "1 TB/s"\n'))
+    assert gpu.interconnect == replace(load_gpu("h100").interconnect, bandwidth=1e12)
+    text = 'based_on = "h100"\ninterconnect = {kind = "pcie", bandwidth = "64 GB/s"}\n'
+    assert load_gpu(spec_file(text)).interconnect.all_reduce == "host_shared"
+    gpu = load_gpu(spec_file('based_on = "h100"\ndecode.mbu = 0.9\n'))
+    assert gpu.decode == replace(load_gpu("h100").decode, mbu=0.9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("memory =", "memmory =", "unknown key 'memmory'; did you mean 'memory'"),
+        ("memory =", 'aliases = ["x"]\nmemory =', "unknown key 'aliases'"),
+        ('power = "700 W"', "", "missing power"),
+        ('"80 GB"', "80", "memory: a size needs a number and a unit, such as '1 B', got 80"),
+        ('"80 GB"', '"80"', "memory: a size needs a number and a unit"),
+        ('"80 GB"', '"80 GBB"', "memory: 'GBB' is not a unit of size"),
+        ('"80 GB"', '"80 W"', "memory: 'W' is not a unit of size"),
+        ('"80 GB"', '"-80 GB"', "memory must be > 0 and finite"),
+        ('"80 GB"', '"0 GB"', "memory must be > 0 and finite"),
+        ('"989 TFLOP/s"', "989e12", "flops.bf16: a compute rate needs"),
+        ("flops.bf16", "flops.bf8", "flops.bf16 is missing"),
+        ("flops.bf16 =", 'flops.fp7 = "1 FLOP/s"\nflops.bf16 =', "flops has no 'fp7'"),
+        ('flops.bf16 = "989 TFLOP/s"', 'flops = "989 TFLOP/s"', "flops must be a table"),
+        ("nvlink", "nvlnk", "interconnect: kind has no 'nvlnk'; did you mean 'nvlink'"),
+        ('kind = "nvlink", ', "", "interconnect: missing kind"),
+        ('bandwidth = "450 GB/s"', 'bandwidth = "450 GB"', "interconnect.bandwidth: 'GB' is"),
+        ('"450 GB/s"', '"450 GB/s", eficiency = 1', "interconnect: unknown key 'eficiency'"),
+        ('"nvlink"', '["nvlink"]', r"interconnect.kind must be a string, got \['nvlink'\]"),
+        ('"450 GB/s"', '"450 GB/s", efficiency = 1.2', r"efficiency must be in \(0, 1\], got 1.2"),
+        ('"450 GB/s"', '"450 GB/s", all_reduce = "rng"', "all_reduce has no 'rng'"),
+        ('{kind = "nvlink", bandwidth = "450 GB/s"}', '"nvlink"', "interconnect must be a table"),
+        (
+            "power",
+            "prefill = {mfu = 0, mbu = 1}\npower",
+            r"prefill: mfu must be in \(0, 1\], got 0",
+        ),
+        ("power", "prefill = {mfu = nan, mbu = 1}\npower", "prefill: mfu must be in"),
+        ("power", 'prefill = {mfu = "1", mbu = 1}\npower', "prefill.mfu must be a number, got '1'"),
+        ("power", "prefill = {mfu = true, mbu = 1}\npower", "prefill.mfu must be a number"),
+        ("power", "prefill = {mfu = 0.5}\npower", "prefill: missing mbu"),
+        ("power", "prefill = 0.5\npower", "prefill must be a table, got 0.5"),
+        ("power", 'dispatch.mpl = "1 us"\npower', "dispatch has no 'mpl'; did you mean 'mlp'"),
+        ("power", 'dispatch.mlp = "0 us"\npower', "dispatch.mlp must be > 0"),
+        (
+            "power",
+            'confidence = "sure"\npower',
+            "confidence has no 'sure'; did you mean 'measured'",
+        ),
+        ("power", "name = 7\npower", "name must be a string, got 7"),
+        ("power", 'sources = "me"\npower', "sources must be a table, got 'me'"),
+        ("power", "sources.memory = 7\npower", "sources.memory must be a string, got 7"),
+        ("power", 'based_on = "h10"\npower', "based_on: no accelerator is named 'h10'; did you"),
+        ("power", "based_on = 5\npower", "based_on: no accelerator is named '5'"),
+        ("power", "memory = 1\npower", "not valid TOML"),
+        ("power", "= 1\npower", "not valid TOML"),
+    ],
+)
+def test_wrong_spec_files_name_the_file_and_the_field(spec_file, old, new, problem):
+    assert old in SPEC
+    path = spec_file(SPEC.replace(old, new, 1))
+    with pytest.raises(ScenarioError, match=problem) as caught:
+        load_gpu(path)
+    assert str(caught.value).startswith(path)
+
+
+def test_unknown_names_help(tmp_path):
+    with pytest.raises(ScenarioError, match=r"did you mean 'h100-sxm'.* or give the path"):
+        load_gpu("h100-sx")
+    with pytest.raises(ScenarioError, match=r"named 'zzz'\. Known: a10, "):
+        load_gpu("zzz")
+    with pytest.raises(ScenarioError, match="no accelerator and no file"):
+        load_gpu(str(tmp_path))  # a folder
+    binary = tmp_path / "x.toml"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ScenarioError, match=r"x\.toml: not a UTF-8 text file"):
+        load_gpu(str(binary))
+
+
+def test_a_spec_made_in_python_is_checked_too():
+    gpu = load_gpu("l4")
+    with pytest.raises(ValueError, match=r"memory must be > 0 and finite, got -1"):
+        replace(gpu, memory=-1.0)
+    with pytest.raises(ValueError, match=r"mbu must be in \(0, 1\], got nan"):
+        Efficiency(mfu=0.5, mbu=float("nan"))
+
+
+# ------------------------------------------------------------------ collectives
+
+
+def test_all_reduce_follows_seesaw():
+    ring, shared = load_gpu("h100-sxm"), load_gpu("l4")
+    gigabyte = 1e9
+    assert Cluster(ring, 1).all_reduce_time(gigabyte) == 0.0
+    assert Cluster(ring, 2).all_reduce_time(gigabyte) == pytest.approx(1 / 360)
+    assert Cluster(ring, 8).all_reduce_time(gigabyte) == pytest.approx(2 * 7 / 8 / 360)
+    assert Cluster(shared, 1).all_reduce_time(gigabyte) == 0.0
+    assert Cluster(shared, 2).all_reduce_time(gigabyte) == pytest.approx(1 / 25.6)
+    assert Cluster(shared, 8).all_reduce_time(gigabyte) == pytest.approx(7 / 25.6)
+    assert Cluster(shared, 8).num_gpus == 8
+
+
+def test_all_reduce_follows_bestserve():
+    """Table 3, prefill, b = 1, s = 2048, h = 8192, t = 4: 0.0723 ms."""
+    cluster = Cluster(load_gpu("ascend-910b3"), 4)
+    assert cluster.all_reduce_time(2.0 * 2048 * 8192) == pytest.approx(0.0723e-3, rel=1e-3)
+
+
+@given(
+    name=st.sampled_from(["h100-sxm", "l4", "ascend-910b3"]),
+    ranks=st.integers(1, 16),
+    sizes=st.lists(st.floats(0, 1e15), min_size=1, max_size=5),
+)
+def test_all_reduce_costs_the_same_bits_in_an_array(name, ranks, sizes):
+    cluster = Cluster(load_gpu(name), ranks)
+    together = cluster.all_reduce_time(np.array(sizes))
+    assert [float(seconds) for seconds in together] == [cluster.all_reduce_time(s) for s in sizes]
+    assert np.all(together >= 0)
+
+
+def test_a_cluster_has_at_least_one_rank():
+    with pytest.raises(ValueError, match="tensor_parallel_size must be >= 1, got 0"):
+        Cluster(load_gpu("l4"), 0)

@@ -1,0 +1,343 @@
+"""Models: sizes of the catalog, what follows from them, and every way to get a config wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim.errors import ScenarioError
+from mist_sim.models import ModelSpec, load_model, model_names
+
+# Parameters of the checkpoints, as their safetensors on Hugging Face count them.
+PUBLISHED_PARAMETERS = {
+    "bloom-176b": 176_247_271_424,
+    "codellama-34b": 33_743_970_304,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-4b": 4_022_468_096,
+}
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 101,
+    "max_position_embeddings": 128,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+def read(**changes: object) -> ModelSpec:
+    config = {key: value for key, value in {**LLAMA, **changes}.items() if value is not ...}
+    return ModelSpec.from_config(config, name="tiny", source="tiny/config.json")
+
+
+def test_catalog_counts_the_published_parameters():
+    assert model_names() == sorted(PUBLISHED_PARAMETERS)
+    assert {name: load_model(name).num_parameters for name in model_names()} == PUBLISHED_PARAMETERS
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_PARAMETERS))
+def test_catalog_entry_names_its_source_and_splits_over_two_ranks(name):
+    model = load_model(name)
+    assert model.name == name
+    assert "Hugging Face" in model.source
+    assert model.weight_bytes_per_rank(1) == 2 * model.num_parameters
+    half = model.weight_bytes_per_rank(2)
+    assert model.num_parameters < half < 1.001 * model.num_parameters  # 2 bytes, 2 ranks
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_bytes"),
+    [
+        ("llama-3.1-70b", 327_680),  # MIST §II
+        ("codellama-34b", 196_608),  # Seesaw, from the shapes of its table
+        ("llama-3.1-8b", 131_072),
+        ("qwen3-4b", 147_456),  # head_dim 128, although hidden_size / heads is 80
+    ],
+)
+def test_kv_bytes_per_token(name, kv_bytes):
+    assert load_model(name).kv_bytes_per_token == kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("LLAMA-3.1-70B", "llama-3.1-70b"),
+        ("meta-llama/Llama-3.1-70B", "llama-3.1-70b"),
+        ("meta-llama/llama-3.1-70b-instruct", "llama-3.1-70b"),
+        ("codellama/CodeLlama-34b-Instruct-hf", "codellama-34b"),
+        ("llama2-70b", "llama-2-70b"),
+        ("bigscience/bloom", "bloom-176b"),
+    ],
+)
+def test_aliases_and_hugging_face_ids(alias, name):
+    assert load_model(alias) == load_model(name)
+
+
+def test_no_alias_stands_for_two_models():
+    for name in model_names():
+        assert load_model(name).name == name
+    with pytest.raises(ScenarioError, match="no model"):
+        load_model("")
+
+
+def test_sizes_of_a_small_model():
+    model = read()
+    assert model.head_dim == 8
+    assert model.attention_params_per_layer == 64 * 64 * 2 + 64 * 16 * 2
+    assert model.mlp_params_per_layer == 3 * 64 * 96
+    assert model.layer_params == 2 * (10_240 + 18_432 + 2 * 64)
+    assert model.embedding_params == 2 * 101 * 64
+    assert model.num_parameters == model.layer_params + model.embedding_params + 64
+    assert read(tie_word_embeddings=True).embedding_params == 101 * 64
+
+
+def test_ranks_share_matrices_and_replicate_kv_heads_and_norms():
+    model = read()
+    assert [model.kv_heads_per_rank(ranks) for ranks in (1, 2, 4, 8)] == [2, 1, 1, 1]
+    assert model.kv_bytes_per_token == model.kv_bytes_per_token_per_rank(1) == 2 * 2 * 2 * 8 * 2
+    assert model.kv_bytes_per_token_per_rank(4) == model.kv_bytes_per_token // 2
+    matrices = 2 * (16 + 8) * 64 + 18_432 // 4  # 2 query heads and 1 KV head of 8 on each rank
+    vocabulary = 2 * 26 * 64  # 101 rows over 4 ranks
+    assert model.weight_bytes_per_rank(4) == 2 * (2 * (matrices + 2 * 64) + vocabulary + 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "problem"),
+    [
+        ("qwen2.5-14b", 3, r"divide the 40 attention heads of qwen2\.5-14b, got 3; these work: 1,"),
+        (
+            "qwen2.5-14b",
+            5,
+            r"divide, or be a multiple of, the 8 KV heads .* these work: 1, 2, 4, 8",
+        ),
+        ("llama-3.1-70b", 0, "divide the 64 attention heads"),
+        ("llama-3.1-70b", -2, "divide the 64 attention heads"),
+        ("llama-3.1-70b", 128, "divide the 64 attention heads"),
+    ],
+)
+def test_impossible_tensor_parallel_sizes(name, ranks, problem):
+    model = load_model(name)
+    for call in (
+        model.check_tensor_parallel,
+        model.weight_bytes_per_rank,
+        model.kv_bytes_per_token_per_rank,
+    ):
+        with pytest.raises(ScenarioError, match=problem):
+            call(ranks)
+
+
+def test_mlp_must_split_too():
+    with pytest.raises(ScenarioError, match="divide the MLP size 100"):
+        read(intermediate_size=100).check_tensor_parallel(8)
+
+
+@given(
+    heads=st.sampled_from([1, 2, 4, 6, 8, 12, 40]),
+    group=st.sampled_from([1, 2, 4, 5]),
+    ranks=st.integers(-1, 41),
+    tied=st.booleans(),
+    vocab=st.integers(1, 300),
+)
+def test_ranks_together_hold_the_model_and_no_less(heads, group, ranks, tied, vocab):
+    kv_heads = max(1, heads // group) if heads % group == 0 else heads
+    model = read(
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=8,
+        intermediate_size=40 * 12,
+        vocab_size=vocab,
+        tie_word_embeddings=tied,
+    )
+    if ranks < 1 or heads % ranks or (kv_heads % ranks and ranks % kv_heads):
+        with pytest.raises(ScenarioError, match="tensor_parallel_size must divide"):
+            model.weight_bytes_per_rank(ranks)
+    else:
+        assert ranks * model.weight_bytes_per_rank(ranks) >= 2 * model.num_parameters
+        assert ranks * model.kv_bytes_per_token_per_rank(ranks) >= model.kv_bytes_per_token
+
+
+# ------------------------------------------------------------------ reading a config
+
+
+def test_biases_and_norms_of_each_architecture():
+    qkv, out, mlp = (8 + 2 * 2) * 8, 64, 2 * 96 + 64
+    norms = 2 * 64
+    assert read().vector_params_per_layer == norms
+    assert read(model_type="mistral").vector_params_per_layer == norms
+    assert read(model_type="qwen2").vector_params_per_layer == norms + qkv
+    assert read(model_type="qwen3").vector_params_per_layer == norms + 2 * 8
+    assert read(attention_bias=True).vector_params_per_layer == norms + qkv + out
+    assert read(mlp_bias=True).vector_params_per_layer == norms + mlp
+    bloom = read(model_type="bloom", num_key_value_heads=...)
+    assert bloom.vector_params_per_layer == 2 * 128 + 3 * 64 + 64 + 96 + 64
+    assert bloom.vector_params_outside_layers == 2 * 128
+
+
+def test_bloom_names():
+    config = {"model_type": "bloom", "n_layer": 2, "n_embed": 64, "n_head": 8, "vocab_size": 101}
+    model = ModelSpec.from_config(config, name="tiny", source="config.json")
+    assert (model.intermediate_size, model.num_key_value_heads) == (256, 8)
+    assert (model.tie_word_embeddings, model.gated_mlp) == (True, False)
+    assert (model.max_position_embeddings, model.dtype_bytes) == (2048, 2)
+
+
+def test_defaults_of_absent_keys():
+    bare = read(num_key_value_heads=..., tie_word_embeddings=..., torch_dtype=..., hidden_act=...)
+    assert bare.num_key_value_heads == bare.num_attention_heads
+    assert not bare.tie_word_embeddings
+    assert bare.dtype_bytes == 2
+    assert read(head_dim=None).head_dim == 8
+    assert read(model_type="other", tie_word_embeddings=...).tie_word_embeddings
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "torch.float16"])
+def test_sixteen_bits_are_served(dtype):
+    assert read(torch_dtype=dtype).dtype_bytes == 2
+    assert read(torch_dtype=..., dtype=dtype).dtype_bytes == 2
+
+
+def test_other_dense_models_say_whether_their_mlp_is_gated():
+    assert read(model_type="phi3").gated_mlp
+    assert not read(model_type="gptx", hidden_act="gelu", gated_mlp=False).gated_mlp
+    with pytest.raises(ScenarioError, match=r'tiny/config.json: .*add "gated_mlp"'):
+        read(model_type="gptx", hidden_act="gelu")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False},
+        {"model_type": "qwen3", "sliding_window": 64},
+        {"model_type": "mistral", "sliding_window": None},
+        {"model_type": "mistral", "sliding_window": 128},  # as long as the context
+        {"layer_types": ["full_attention", "full_attention"]},
+        {"num_local_experts": None, "kv_lora_rank": None, "quantization_config": None},
+    ],
+)
+def test_features_that_are_named_but_off(changes):
+    read(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_experts": 128}, "num_experts means a mixture of experts"),
+        ({"num_local_experts": 8}, "num_local_experts means a mixture of experts"),
+        ({"n_routed_experts": 256}, "n_routed_experts means a mixture of experts"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank means multi-head latent attention"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config means quantized weights"),
+        ({"text_config": {}, "hidden_size": ...}, "hidden_size"),
+        ({"text_config": {"hidden_size": 1}, "hidden_size": ...}, "a multimodal model"),
+        ({"is_encoder_decoder": True}, "an encoder-decoder model"),
+        ({"model_type": "mistral", "sliding_window": 64}, "sliding_window 64 is in use"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, "sliding_window None is in use"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types other than"),
+        ({"num_hidden_layers": ...}, r"num_hidden_layers \(or n_layer\) is missing"),
+        ({"vocab_size": ...}, "vocab_size is missing"),
+        ({"intermediate_size": ...}, "intermediate_size .* is missing"),
+        ({"max_position_embeddings": None}, "max_position_embeddings .* is missing"),
+        ({"hidden_size": 65}, "head_dim is missing"),
+        ({"hidden_size": -64}, "hidden_size must be an integer > 0, got -64"),
+        ({"hidden_size": 0}, "hidden_size must be an integer > 0, got 0"),
+        ({"hidden_size": 64.0}, "hidden_size must be an integer > 0, got 64.0"),
+        ({"hidden_size": "64"}, "hidden_size must be an integer > 0, got '64'"),
+        ({"vocab_size": True}, "vocab_size must be an integer > 0, got True"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads must divide the 8 attention heads"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, got 'no'"),
+        ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype must be one of .* got 'float8_e4m3fn'"),
+    ],
+)
+def test_wrong_configs_name_the_file_and_the_key(changes, problem):
+    with pytest.raises(ScenarioError, match=f"^tiny/config.json: .*{problem}"):
+        read(**changes)
+
+
+def test_a_spec_made_in_python_is_checked_too():
+    with pytest.raises(ValueError, match="dtype_bytes must be > 0, got 0"):
+        ModelSpec(
+            name="x",
+            num_layers=1,
+            hidden_size=1,
+            intermediate_size=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=1,
+            vocab_size=1,
+            max_position_embeddings=1,
+            dtype_bytes=0,
+        )
+
+
+# ------------------------------------------------------------------ finding a model
+
+
+def test_a_file_or_its_folder(tmp_path: Path):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA), "utf-8")
+    (tmp_path / "other.json").write_text(json.dumps(LLAMA), "utf-8")
+    for path, name in ((folder, "my-model"), (folder / "config.json", "my-model")):
+        model = load_model(str(path))
+        assert model.name == name
+        assert model.source == str(folder / "config.json")
+    assert load_model(str(tmp_path / "other.json")).name == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("lama-3.1-70b", "did you mean 'llama-3.1-70b'"),
+        ("meta-llama/Llama-3.1-70", "did you mean 'meta-llama/llama-3.1-70b'"),
+        ("zzz", r"named 'zzz'\. Known: bloom-176b, "),
+        ("nowhere/model.json", "or give the path of a Hugging Face config.json"),
+    ],
+)
+def test_unknown_names_help(name, hint):
+    with pytest.raises(ScenarioError, match=hint):
+        load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "not valid JSON"),
+        (b"{'hidden_size': 1}", "not valid JSON"),
+        (b'{"hidden_size": 1, "hidden_size": 2}', "key 'hidden_size' is given twice"),
+        (b"[1, 2]", "must hold a JSON object, got list"),
+        (b"\xff\xfe", "not a UTF-8 text file"),
+        (b'{"hidden_size": 1e3}', "hidden_size must be an integer"),
+        (b'{"hidden_size": NaN}', "hidden_size must be an integer"),
+    ],
+)
+def test_files_that_cannot_be_read_name_themselves(tmp_path, content, problem):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ScenarioError, match=problem) as caught:
+        load_model(str(path))
+    assert str(caught.value).startswith(str(path))
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(ScenarioError, match=r"config\.json: cannot be read: No such file"):
+        load_model(str(tmp_path))  # a folder without one
+    with pytest.raises(ScenarioError, match=r"config\.json: cannot be read: No such file"):
+        load_model(str(tmp_path / "nowhere" / "config.json"))

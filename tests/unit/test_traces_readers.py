@@ -1,0 +1,291 @@
+"""Azure, Mooncake and length-only readers: forms of files, refusals, facts of real traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mist_sim.errors import ScenarioError, TraceError
+from mist_sim.traces import (
+    TRACE_READERS,
+    AzureReader,
+    LengthsCsvReader,
+    MooncakeReader,
+    TraceReader,
+    TraceRow,
+)
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+ROWS = (
+    "2023-11-16 18:15:46.6805900,374,44",
+    "2023-11-16 18:15:50.9951690,396,109",
+    "2023-11-16 18:16:00.0000001,7,1",
+)
+EXPECTED = [
+    TraceRow(374, 44, 0.0),
+    TraceRow(396, 109, 4.314579),
+    TraceRow(7, 1, 13.3194101),
+]
+
+
+def write(folder: Path, text: str | bytes, name: str = "trace.csv") -> str:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def azure(folder: Path, *rows: str, header: str = HEADER) -> AzureReader:
+    return AzureReader(path=write(folder, "\n".join([header, *rows])))
+
+
+def line(**changes: object) -> str:
+    values = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+    return json.dumps({key: value for key, value in (values | changes).items() if value != "-"})
+
+
+def mooncake(folder: Path, *lines: str) -> MooncakeReader:
+    return MooncakeReader(path=write(folder, "\n".join(lines), "trace.jsonl"))
+
+
+# ------------------------------------------------------------------ forms of files
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_azure_reads_any_line_end_byte_order_mark_and_last_line(tmp_path, end, last, mark):
+    text = end.join([HEADER, *ROWS]) + (end if last else "")
+    reader = AzureReader(path=write(tmp_path, mark + text.encode()))
+    assert list(reader.rows()) == EXPECTED
+    assert list(reader.rows()) == EXPECTED  # a second call starts anew
+
+
+def test_azure_finds_columns_by_name_among_others_and_skips_blank_lines(tmp_path):
+    text = "GeneratedTokens, TIMESTAMP ,x,ContextTokens\n\n44,2023-11-16 18:15:46,,374\n\n"
+    assert list(AzureReader(path=write(tmp_path, text)).rows()) == [TraceRow(374, 44, 0.0)]
+
+
+def test_azure_reads_other_forms_of_time_and_crosses_days(tmp_path):
+    stamps = [
+        "2024-02-28 23:59:59",
+        "2024-02-28T23:59:59.5Z",
+        "2024-02-29 00:00:00.000000001+00:00",
+        "2024-02-29 00:00:00.0000002",
+        "2024-03-01 00:00:00.000000",
+    ]
+    rows = azure(tmp_path, *(f"{stamp},1,1" for stamp in stamps)).rows()
+    assert [row.arrival_time for row in rows] == [0.0, 0.5, 1.000000001, 1.0000002, 86401.0]
+
+
+def test_azure_streams(tmp_path):
+    reader = azure(tmp_path, *ROWS, "bad")
+    rows = reader.rows()
+    assert [next(rows) for _ in EXPECTED] == EXPECTED
+    with pytest.raises(TraceError, match="got 1"):
+        next(rows)
+
+
+def test_mooncake_reads_milliseconds_and_hash_ids(tmp_path):
+    reader = mooncake(tmp_path, line(timestamp=27000), "", line(timestamp=27482.5, hash_ids=[]))
+    assert list(reader.rows()) == [
+        TraceRow(600, 5, 0.0, None, (1, 2)),
+        TraceRow(600, 5, 0.4825, None, ()),
+    ]
+
+
+def test_lengths_csv_reads_named_columns(tmp_path):
+    path = write(tmp_path, "in,out\r\n 12 ,3\r\n4,5")
+    reader = LengthsCsvReader(path=path, prompt_column="in", output_column="out")
+    assert list(reader.rows()) == [TraceRow(12, 3), TraceRow(4, 5)]
+
+
+def test_num_requests_takes_the_first_rows_and_refuses_too_few(tmp_path):
+    path = azure(tmp_path, *ROWS).path
+    assert list(AzureReader(path=path, num_requests=2).rows()) == EXPECTED[:2]
+    assert len(list(AzureReader(path=path, num_requests=3).rows())) == 3
+    with pytest.raises(ScenarioError, match=r"has 3 requests, num_requests asks for 4; lower"):
+        list(AzureReader(path=path, num_requests=4).rows())
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("name", sorted(set(TRACE_READERS)))
+def test_every_reader_opens_nothing_before_the_first_row(name, tmp_path):
+    reader = TRACE_READERS[name](path=str(tmp_path / "missing"))
+    assert isinstance(reader, TraceReader)
+    rows = reader.rows()
+    with pytest.raises(ScenarioError, match=r"missing: no such file"):
+        next(rows)
+
+
+@pytest.mark.parametrize("name", sorted(set(TRACE_READERS)))
+def test_every_reader_refuses_unusable_files(name, tmp_path):
+    def read(text: bytes) -> None:
+        list(TRACE_READERS[name](path=write(tmp_path, text)).rows())
+
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        list(TRACE_READERS[name](path=str(tmp_path)).rows())
+    with pytest.raises(TraceError, match=r"trace\.csv:1: "):
+        read(b"")
+    with pytest.raises(ScenarioError, match=r"not UTF-8 text \(byte 0x8b\); decompress"):
+        read(b"\x1f\x8b\x08")
+    with pytest.raises(ValueError, match="num_requests must be >= 1 or None for all, got 0"):
+        TRACE_READERS[name](path="x", num_requests=0)
+
+
+def test_a_missing_file_gets_a_hint(tmp_path):
+    write(tmp_path, HEADER, "azure.csv")
+    with pytest.raises(ScenarioError, match=r"no such file; did you mean 'azure\.csv'"):
+        next(AzureReader(path=str(tmp_path / "azur.csv")).rows())
+    with pytest.raises(ScenarioError, match="there is no folder"):
+        next(AzureReader(path=str(tmp_path / "no" / "azure.csv")).rows())
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ("", "no header; a first line with TIMESTAMP, ContextTokens, GeneratedTokens is needed"),
+        (
+            "TIMESTAMP,ContextToken,GeneratedTokens",
+            (
+                "no column 'ContextTokens'; did you mean 'ContextToken'? The file has TIMESTAMP, "
+                "ContextToken, GeneratedTokens; needed are TIMESTAMP, ContextTokens, Generated"
+            ),
+        ),
+        ("a,b", "no column 'TIMESTAMP'. The file has a, b; needed are"),
+        (HEADER + ",TIMESTAMP", "more than one column 'TIMESTAMP'"),
+    ],
+)
+def test_a_wrong_header_says_what_is_there_and_what_is_needed(tmp_path, header, problem):
+    with pytest.raises(TraceError) as caught:
+        next(azure(tmp_path, ROWS[0], header=header).rows())
+    assert caught.value.line == 1
+    assert caught.value.problem.startswith(problem)
+
+
+def test_a_header_alone_is_no_trace(tmp_path):
+    with pytest.raises(TraceError, match=":1: the file has no requests"):
+        list(azure(tmp_path).rows())
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("2023-11-16 18:15:51.0,0,5", "ContextTokens must be a whole number of tokens >= 1"),
+        ("2023-11-16 18:15:51.0,5,0", "GeneratedTokens must be a whole number of tokens >= 1"),
+        ("2023-11-16 18:15:51.0,-3,5", "got '-3'; correct or remove the row"),
+        ("2023-11-16 18:15:51.0,5,2.0", "got '2.0'"),
+        ("2023-11-16 18:15:51.0,nan,5", "got 'nan'"),
+        ("2023-11-16 18:15:51.0,,5", "got ''"),
+        ("2023-11-16 18:15:51.0,1_0,5", "got '1_0'"),
+        ("2023-11-16 18:15:51.0,²,5", "got '²'"),
+        ("2023-11-16 18:15:51.0," + "9" * 5000 + ",5", "ContextTokens must be"),
+        ("2023-11-16 18:15:51.0,5", "a row must have 3 columns like the header, got 2"),
+        ("2023-11-16 18:15:51.0,5,5,5", "got 4"),
+        ('"2023-11-16 18:15:51.0,5,5', "not valid CSV"),
+        ("16/11/2023 18:15,5,5", "TIMESTAMP must be a UTC time such as"),
+        ("2023-11-16 18:15:60.0000000,5,5", "TIMESTAMP must be"),
+        ("2023-11-16 18:15:61.0000000,5,5", "TIMESTAMP must be"),
+        ("2023-11-16 18:15:5x.0000000,5,5", "TIMESTAMP must be"),
+        ("2023-11-16 18:15:51,0000000,5,5", "a row must have 3 columns"),
+        ("2023-11-16 18:15:51:0000000,5,5", "TIMESTAMP must be"),
+        ("2023-02-29 18:15:51.0,5,5", "got '2023-02-29 18:15:51.0'"),
+        ("2023-11-16 18:15:51.0+02:00,5,5", "TIMESTAMP must be"),
+        (
+            "2023-11-16 18:15:50.9951689,5,5",
+            "TIMESTAMP must not go backwards, got a time 1e-07 s before the previous row; sort",
+        ),
+    ],
+)
+def test_azure_refuses_a_bad_row_with_file_and_line(tmp_path, row, problem):
+    reader = azure(tmp_path, *ROWS[:2], row)
+    with pytest.raises(TraceError) as caught:
+        list(reader.rows())
+    assert problem in caught.value.problem
+    assert (caught.value.path, caught.value.line) == (reader.path, 4)
+    assert str(caught.value).startswith(f"{reader.path}:4: ")
+
+
+NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_length, hash_ids"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", NO_OBJECT),
+        (line(hash_ids="-", timestamp="-"), f"{NO_OBJECT}; missing: timestamp, hash_ids"),
+        (line(input_length=0), "input_length must be a whole number of tokens >= 1, got 0"),
+        (line(output_length=0), "output_length must be a whole number of tokens >= 1, got 0"),
+        (line(output_length=1.5), "got 1.5"),
+        (line(output_length=True), "got True"),
+        (line(input_length="7"), "got '7'"),
+        (line(input_length=float("nan")), "got nan"),
+        (line(timestamp=float("nan")), "timestamp must be finite milliseconds >= 0, got nan"),
+        (line(timestamp=-1), "got -1"),
+        (line(timestamp="now"), "got 'now'"),
+        (line(timestamp=999), "timestamp must not go backwards, got a time 0.001 s before"),
+        (line(timestamp=2000, hash_ids=[1, "a"]), "hash_ids must be a list of integers"),
+        (line(timestamp=2000, hash_ids=None), "hash_ids must be a list of integers, got None"),
+        (line(timestamp=2000).replace("600", "9" * 5000), "not valid JSON"),
+    ],
+)
+def test_mooncake_refuses_a_bad_row_with_file_and_line(tmp_path, text, problem):
+    reader = mooncake(tmp_path, line(timestamp=1000), text)
+    with pytest.raises(TraceError) as caught:
+        list(reader.rows())
+    assert problem in caught.value.problem
+    assert (caught.value.path, caught.value.line) == (reader.path, 2)
+
+
+@pytest.mark.parametrize("row", ["0,1", "1,0", "1,-2", "a,1", "1.5,1", "1,NaN"])
+def test_lengths_csv_refuses_a_bad_row_with_file_and_line(tmp_path, row):
+    path = write(tmp_path, f"num_prefill_tokens,num_decode_tokens\n5,5\n{row}\n")
+    with pytest.raises(TraceError, match=r"trace\.csv:3: num_\w+ must be a whole number"):
+        list(LengthsCsvReader(path=path).rows())
+
+
+def test_lengths_csv_needs_two_columns():
+    with pytest.raises(ValueError, match="output_column must differ from prompt_column, got 'a'"):
+        LengthsCsvReader(path="x", prompt_column="a", output_column="a")
+
+
+# ------------------------------------------------------------------ facts of real traces
+
+
+@pytest.mark.parametrize(
+    ("name", "num_rows", "last", "prompt_tokens", "output_tokens"),
+    [
+        ("conv", 19_366, 3501.721937, 22_361_870, 4_088_665),
+        ("code", 8_819, 3435.948056, 18_059_974, 245_896),
+    ],
+)
+def test_the_azure_traces(shared, name, num_rows, last, prompt_tokens, output_tokens):
+    path = shared(f"traces/AzureLLMInferenceTrace_{name}.csv")
+    rows = list(AzureReader(path=str(path)).rows())
+    assert len(rows) == num_rows
+    assert (rows[0].arrival_time, rows[-1].arrival_time) == (0.0, last)
+    assert sum(row.num_prompt_tokens for row in rows) == prompt_tokens
+    assert sum(row.num_output_tokens for row in rows) == output_tokens
+
+
+def test_the_mooncake_trace(shared):
+    path = shared("traces/mooncake_synthetic_trace.jsonl")
+    rows = list(MooncakeReader(path=str(path)).rows())
+    assert len(rows) == 3_993
+    assert (rows[0].arrival_time, rows[-1].arrival_time) == (0.0, 1022.025)
+    assert sum(row.num_prompt_tokens for row in rows) == 61_194_628
+    assert sum(row.num_output_tokens for row in rows) == 595_432
+    assert max(row.num_prompt_tokens for row in rows) == 191_378
+    assert all(len(row.hash_ids) == -(-row.num_prompt_tokens // 512) for row in rows)
+
+
+def test_the_arxiv_lengths(shared):
+    path = shared("traces/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv")
+    rows = list(LengthsCsvReader(path=str(path)).rows())
+    assert len(rows) == 28_257
+    assert sum(row.num_prompt_tokens for row in rows) == 73_131_321
+    assert sum(row.num_output_tokens for row in rows) == 8_234_948

@@ -1,0 +1,209 @@
+"""Length distributions, joint profiles, and the sources that draw from them.
+
+Means are compared at 4.42 standard errors: a false alarm once in 100,000 checks, and the seed
+is fixed, so a check that passes once passes for good.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mist_sim.errors import ScenarioError
+from mist_sim.rng import Streams
+from mist_sim.traces import (
+    LENGTHS,
+    SAMPLERS,
+    AzureReader,
+    FixedLength,
+    GeometricLength,
+    LengthDistribution,
+    LogNormalLength,
+    NormalLength,
+    Profile,
+    RowSampler,
+    Synthetic,
+    UniformLength,
+)
+from mist_sim.traces.profiles import _FOLDER, compute_profile, load_profile, profile_names
+
+Z = 4.42
+N = 200_000
+
+
+def rng(seed: int = 7) -> np.random.Generator:
+    return Streams(seed).generator("lengths")
+
+
+# name, distribution, mean and standard deviation in tokens
+CASES = [
+    (FixedLength(tokens=9), 9, 0),
+    (UniformLength(low=1, high=9), 5, np.sqrt(80 / 12)),
+    (NormalLength(mean=1000, std=200), 1000, 200),
+    (LogNormalLength(mean=200, std=150), 200, 150),
+    (GeometricLength(mean=50), 50, np.sqrt(50 * 49)),
+]
+
+
+@pytest.mark.parametrize(("distribution", "mean", "std"), CASES)
+def test_a_distribution_has_its_mean_and_deviation(distribution, mean, std):
+    drawn = distribution.sample(rng(), N)
+    assert drawn.dtype == np.int64
+    assert drawn.shape == (N,)
+    assert drawn.min() >= 1
+    assert abs(drawn.mean() - mean) <= Z * std / np.sqrt(N)
+    assert drawn.std() == pytest.approx(std, rel=0.03)  # about 4 errors for the widest tail
+    assert np.array_equal(drawn, distribution.sample(rng(), N))
+
+
+def test_every_registered_distribution_is_tested_and_fits_the_protocol():
+    assert {LENGTHS[name] for name in LENGTHS} == {type(case[0]) for case in CASES}
+    assert all(isinstance(case[0], LengthDistribution) for case in CASES)
+
+
+def test_normal_redraws_what_is_below_one_and_keeps_the_shape_above():
+    drawn = NormalLength(mean=1, std=3).sample(rng(), N)
+    share_of_ones = stats.norm.cdf(1.5, 1, 3) - stats.norm.cdf(0.5, 1, 3)
+    expected = share_of_ones / stats.norm.sf(0.5, 1, 3)
+    error = Z * np.sqrt(expected * (1 - expected) / N)
+    assert abs(np.mean(drawn == 1) - expected) < error  # clipping would put half of them here
+    a = (0.5 - 1) / 3
+    mean = 1 + 3 * stats.norm.pdf(a) / stats.norm.sf(a)  # the bias that the docstring states
+    assert drawn.mean() == pytest.approx(mean, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FixedLength(tokens=0), "tokens must be >= 1, got 0"),
+        (lambda: UniformLength(low=0, high=3), "low must be >= 1, got 0"),
+        (lambda: UniformLength(low=4, high=3), r"high must be >= low \(4\), got 3"),
+        (lambda: NormalLength(mean=0.5, std=1), "mean must be finite and >= 1 token, got 0.5"),
+        (lambda: NormalLength(mean=float("nan"), std=1), "mean must be finite"),
+        (lambda: NormalLength(mean=5, std=-1), "std must be finite and >= 0 tokens, got -1"),
+        (lambda: LogNormalLength(mean=5, std=float("inf")), "std must be finite"),
+        (lambda: LogNormalLength(mean=5, std=501), r"std must be <= 100 x mean \(500\), got 501"),
+        (lambda: GeometricLength(mean=0.9), "mean must be finite and >= 1 token, got 0.9"),
+        (lambda: synthetic(0), "num_requests must be >= 1, got 0"),
+        (lambda: Profile(num_requests=0), "num_requests must be >= 1, got 0"),
+        (lambda: Profile(num_requests=1, name="azure"), "name must be one of azure-code-2023, az"),
+    ],
+)
+def test_impossible_parameters_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# ------------------------------------------------------------------ sources
+
+
+def synthetic(num_requests: int, **changes: object) -> Synthetic:
+    parameters = {
+        "prompt": NormalLength(mean=100, std=60),
+        "output": GeometricLength(mean=20),
+    } | changes
+    return Synthetic(num_requests=num_requests, **parameters)
+
+
+@pytest.mark.parametrize("make", [synthetic, lambda count: Profile(num_requests=count)])
+def test_a_longer_run_begins_like_a_shorter_one(make):
+    longest = list(make(10_000).sample_rows(rng()))
+    assert len(longest) == 10_000
+    assert all(row.arrival_time is None for row in longest)
+    for count in (1, 4_095, 4_096, 4_097, 9_999):
+        assert list(make(count).sample_rows(rng())) == longest[:count]
+    assert list(islice(make(10_000).sample_rows(rng(8)), 100)) != longest[:100]
+    assert isinstance(make(1), RowSampler)
+
+
+def test_prompts_do_not_depend_on_the_distribution_of_outputs():
+    first = list(synthetic(5_000).sample_rows(rng()))
+    second = list(synthetic(5_000, output=LogNormalLength(mean=9, std=9)).sample_rows(rng()))
+    assert [r.num_prompt_tokens for r in first] == [r.num_prompt_tokens for r in second]
+    assert [r.num_output_tokens for r in first] != [r.num_output_tokens for r in second]
+
+
+def test_prompts_and_outputs_are_independent():
+    same = NormalLength(mean=500, std=100)
+    rows = list(synthetic(20_000, prompt=same, output=same).sample_rows(rng()))
+    pairs = np.array([(row.num_prompt_tokens, row.num_output_tokens) for row in rows])
+    assert abs(np.corrcoef(pairs.T)[0, 1]) < Z / np.sqrt(len(rows))
+
+
+def test_a_third_party_distribution_below_one_token_is_refused():
+    class Zeros:
+        def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+            return np.zeros(n, dtype=np.int64)
+
+    with pytest.raises(ScenarioError, match=r"lengths must be >= 1 token, got 0 from .*Zeros"):
+        next(synthetic(5, output=Zeros()).sample_rows(rng()))
+
+
+def test_samplers_are_registered():
+    assert dict(SAMPLERS) == {"synthetic": Synthetic, "profile": Profile}
+
+
+# ------------------------------------------------------------------ profiles
+
+TRACES = {"azure-conv-2023": "conv", "azure-code-2023": "code"}
+
+
+def pairs(shared, name: str) -> np.ndarray:
+    path = shared(f"traces/AzureLLMInferenceTrace_{TRACES[name]}.csv")
+    rows = AzureReader(path=str(path)).rows()
+    return np.array([(row.num_prompt_tokens, row.num_output_tokens) for row in rows])
+
+
+def test_shipped_profiles_are_small_and_name_their_source():
+    assert profile_names() == sorted(TRACES)
+    for name in profile_names():
+        path = _FOLDER / f"{name}.json"
+        assert path.stat().st_size < 10_000
+        table = json.loads(path.read_text())
+        assert "CC-BY 4.0" in table["source"]
+        assert "ISCA 2024" in table["source"]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_profile_is_monotone_and_stays_in_range(name):
+    profile = load_profile(name)
+    assert np.all(np.diff(profile.prompt) >= 0)
+    assert np.all(np.diff(profile.output, axis=1) >= 0)
+    prompts, outputs = profile.sample(rng(), N)
+    assert profile.prompt[0] <= prompts.min() <= prompts.max() <= profile.prompt[-1]
+    assert profile.output.min() <= outputs.min() <= outputs.max() <= profile.output.max()
+    assert prompts.min() >= 1
+    assert outputs.min() >= 1
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_shipped_profile_is_what_its_trace_gives(shared, name):
+    table = json.loads((_FOLDER / f"{name}.json").read_text())
+    computed = compute_profile((int(prompt), int(output)) for prompt, output in pairs(shared, name))
+    for key, value in json.loads(json.dumps(computed)).items():
+        assert table[key] == value, key
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_profile_draws_what_the_trace_holds(shared, name):
+    trace = pairs(shared, name)
+    drawn = np.array(load_profile(name).sample(rng(), 1_000_000)).T
+    assert drawn.mean(axis=0) == pytest.approx(trace.mean(axis=0), rel=0.01)
+    assert drawn.std(axis=0) == pytest.approx(trace.std(axis=0), rel=0.07)
+    percents = [10, 25, 50, 75, 90, 95, 99]
+    expected = np.percentile(trace, percents, axis=0)
+    assert np.percentile(drawn, percents, axis=0) == pytest.approx(expected, rel=0.02, abs=2)
+    ranks = stats.spearmanr(trace).statistic
+    assert stats.spearmanr(drawn).statistic == pytest.approx(ranks, abs=0.01)
+
+
+def test_the_conversation_profile_keeps_the_dependence():
+    """Half-long prompts got the longest answers: the mean output is no function of rank only."""
+    prompts, outputs = load_profile("azure-conv-2023").sample(rng(), N)
+    short = outputs[prompts < np.quantile(prompts, 0.2)].mean()
+    middle = outputs[np.abs(stats.rankdata(prompts) / N - 0.5) < 0.1].mean()
+    assert abs(short / middle - 1) > 0.2
