@@ -22,7 +22,7 @@ from mist_sim.errors import InvariantError
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.stages import Decode, Prefill
 
-_FIRST_RUN = 32  # steps computed ahead; doubles while nothing cuts in (DESIGN §5)
+_FIRST_RUN = 64  # steps computed ahead; doubles while nothing cuts in (DESIGN §5)
 _LONGEST_RUN = 65536
 
 
@@ -100,16 +100,13 @@ class LlmClient(Client):
     def _begin(self, plan: StepPlan) -> None:
         """Start the steps of a plan."""
         now = self.env.now
-        for sequence in plan.preempted:
-            self._leave_decoding(sequence)
-            sequence.visit.num_preemptions += 1
-        for sequence in plan.dropped:
-            self._leave_decoding(sequence)
-            self._reject(sequence.visit, self.scheduler.refusal(sequence) or "dropped")
         for sequence in plan.admitted:
             if not sequence.visit.num_preemptions:
                 sequence.visit.started_at = now
-        self._publish()
+        if plan.preempted or plan.dropped:
+            self._evict(plan)
+        self.view.num_waiting = len(self.scheduler.waiting)
+        self.view.num_running = len(self.scheduler.running)
         if not plan.prefills and not plan.decodes:
             return
         batch = self.scheduler.batch(plan)
@@ -118,34 +115,41 @@ class LlmClient(Client):
         self._run = _Run(plan, batch, now, ends, plan.num_steps, end)
         self._wake = self.env.at(end, STEP_END)
 
+    def _evict(self, plan: StepPlan) -> None:
+        """Note what lost its memory, and hand back what can never have enough."""
+        for sequence in plan.preempted:
+            self._leave_decoding(sequence)
+            sequence.visit.num_preemptions += 1
+        for sequence in plan.dropped:
+            self._leave_decoding(sequence)
+            self._reject(sequence.visit, self.scheduler.refusal(sequence) or "dropped")
+
     def _time(self, batch: StepBatch, plan: StepPlan, now: float) -> NDArray[np.float64] | float:
         """Return when each step of a plan ends."""
         if plan.num_steps == 1:
             return now + self.predictor.step_time(batch)
-        chunk_growth = plan.prefills[0][1] if plan.prefills else 0
-        growth = StepGrowth(batch.num_decodes, chunk_growth)
-        times = np.empty(plan.num_steps + 1)
-        times[0] = now
-        times[1:] = self.predictor.run(batch, growth, plan.num_steps)
-        return np.add.accumulate(times, out=times)[1:]
+        growth = StepGrowth(batch.num_decodes, plan.prefills[0][1] if plan.prefills else 0)
+        times = self.predictor.run(batch, growth, plan.num_steps)
+        times[0] += now
+        return np.add.accumulate(times, out=times)
 
     def _end(self, run: _Run) -> None:
         """Account for the executed steps and hand back what finished."""
-        now = self.env.now
         self._run = None
         self._record(run)
         self._num_steps_done += run.num_steps
-        uninterrupted = run.num_steps == run.plan.num_steps == self._run_limit
         emitted, finished = self.scheduler.update(run.plan, run.num_steps)
         for sequence in emitted:
-            self._emit(sequence, now)
+            self._emit(sequence, run.end)
         for sequence in finished:
             self._record_tokens(sequence)
             sequence.visit.num_output_tokens = sequence.num_output_tokens
             self._finish(sequence.visit)
-        grows = uninterrupted and not finished and not emitted
-        self._run_limit = min(2 * self._run_limit, _LONGEST_RUN) if grows else _FIRST_RUN
-        self._publish()
+        if emitted or finished or run.num_steps < self._run_limit:
+            self._run_limit = _FIRST_RUN
+        else:  # nothing changed: look twice as far
+            self._run_limit = min(2 * self._run_limit, _LONGEST_RUN)
+        self.view.num_running = len(self.scheduler.running)
 
     def _sleep_check(self) -> None:
         if self.scheduler.waiting:
@@ -190,10 +194,6 @@ class LlmClient(Client):
             self._wake = self.env.move(self._wake, run.end, STEP_END)
 
     # --- records --------------------------------------------------------------------------
-
-    def _publish(self) -> None:
-        self.view.num_waiting = len(self.scheduler.waiting)
-        self.view.num_running = len(self.scheduler.running)
 
     def _record(self, run: _Run) -> None:
         """Write a run of steps, and the time between tokens where it is not a step's time."""

@@ -30,12 +30,13 @@ def describe_weighted(values: Array, counts: NDArray[np.int64]) -> dict[str, flo
     values, counts = values[kept], counts[kept]
     if not len(values):
         return describe(values)
-    order = np.argsort(values, kind="stable")
-    values, cumulative = values[order], np.cumsum(counts[order])
-    total = int(cumulative[-1])
-    quantiles = _quantiles(values, cumulative, np.array(PERCENTILES) / 100 * (total - 1))
-    mean = float(np.dot(values, counts[order]) / total)
-    variance = float(np.dot((values - mean) ** 2, counts[order]) / total)
+    total = int(counts.sum())
+    mean = float(np.dot(values, counts) / total)
+    variance = float(np.dot((values - mean) ** 2, counts) / total)
+    order = np.argsort(values)
+    cumulative = np.cumsum(counts[order])
+    ranks = np.array(PERCENTILES) / 100 * (total - 1)
+    quantiles = _quantiles(values[order], cumulative, ranks)
     return {
         "mean": mean,
         "median": float(quantiles[0]),

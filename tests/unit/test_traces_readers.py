@@ -241,6 +241,12 @@ def test_mooncake_refuses_a_bad_row_with_file_and_line(tmp_path, text, problem):
     assert (caught.value.path, caught.value.line) == (reader.path, 2)
 
 
+def test_mooncake_times_are_compared_with_the_row_before(tmp_path):
+    reader = mooncake(tmp_path, *(line(timestamp=time) for time in (0, 500, 499)))
+    with pytest.raises(TraceError, match=r":3: timestamp must not go backwards"):
+        list(reader.rows())
+
+
 @pytest.mark.parametrize("row", ["0,1", "1,0", "1,-2", "a,1", "1.5,1", "1,NaN"])
 def test_lengths_csv_refuses_a_bad_row_with_file_and_line(tmp_path, row):
     path = write(tmp_path, f"num_prefill_tokens,num_decode_tokens\n5,5\n{row}\n")

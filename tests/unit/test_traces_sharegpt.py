@@ -93,6 +93,7 @@ def test_empty_answers_are_refused_or_left_out(tmp_path):
         ('[{"conversations": [7]}]', 1, 'message 0: must have the strings "from" and "value"'),
         ('[{"conversations": [{"from": "gpt"}]}]', 1, "message 0: must have the strings"),
         ([talk(("human", "a"), ("gtp", "b"))], 2, "got 'gtp'; did you mean 'gpt'?"),
+        ([talk(("human", "a"), ("gpt", "b")), talk(("you", "c"))], 15, "got 'you'"),
     ],
 )
 def test_bad_files_are_refused_with_file_and_line(tmp_path, content, line, problem):

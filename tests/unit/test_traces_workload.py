@@ -115,6 +115,14 @@ def test_lengths_and_arrivals_have_streams_of_their_own():
     assert times(poisson) == times(Workload(other, PoissonArrivals(rate=3)))
 
 
+def test_streams_have_their_documented_names():
+    arrivals = PoissonArrivals(rate=3)
+    workload = Workload(SYNTHETIC, arrivals)
+    assert times(workload)[:9] == list(islice(arrivals.times(STREAMS.generator("arrivals")), 9))
+    rows = list(SYNTHETIC.sample_rows(STREAMS.generator("lengths")))
+    assert lengths(workload) == [(row.num_prompt_tokens, row.num_output_tokens) for row in rows]
+
+
 def test_equal_seeds_give_equal_requests():
     workload = Workload(SYNTHETIC, PoissonArrivals(rate=3))
     assert lengths(workload) == lengths(workload)

@@ -103,12 +103,13 @@ class Scheduler(ABC):
         last step, and sequences that have all their tokens, decodes first.
         """
         finished: list[Sequence] = []
+        pool, clock = self.pool, self.clock
         if plan.decodes:
-            self.pool.allocate(self.clock.blocks_needed(num_steps))
-            self.clock.advance(num_steps)
-            finished = self.clock.pop_finished()
+            pool.allocate(clock.blocks_needed(num_steps))
+            clock.advance(num_steps)
+            finished = clock.pop_finished()
             for sequence in finished:
-                self.pool.release(self.pool.blocks_for(self.clock.leave(sequence)))
+                pool.release(pool.blocks_for(clock.leave(sequence)))
                 del self.running[sequence]
         emitted = []
         for sequence, num_new_tokens in plan.prefills:

@@ -27,7 +27,10 @@ class Predictor(Protocol):
         """Return the duration of one step in seconds (> 0)."""
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
-        """Return the durations in seconds, shape (num_steps,), of consecutive steps."""
+        """Return the durations in seconds, shape (num_steps,), of consecutive steps.
+
+        The caller owns the array and may overwrite it.
+        """
 
 
 def sustained_rates(gpu: GpuSpec, efficiency: Efficiency) -> tuple[float, float]:

@@ -57,10 +57,10 @@ class RooflinePredictor:
         seconds = self._fixed(batch)
         for new, context in batch.chunks:
             pairs = new * (context + (new + 1) * 0.5)
-            seconds = seconds + self._prefill.attention.seconds(new, context + new, pairs)
+            seconds += self._prefill.attention.seconds(new, context + new, pairs)
         if batch.num_decodes:
             keys = batch.context_sum + batch.num_decodes
-            seconds = seconds + self._decode.attention.seconds(batch.num_decodes, keys, keys)
+            seconds += self._decode.attention.seconds(batch.num_decodes, keys, keys)
         return max(seconds, self._floor)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
@@ -70,11 +70,14 @@ class RooflinePredictor:
         for new, context in batch.chunks:
             contexts = ahead * growth.chunk_context + context
             pairs = new * (contexts + (new + 1) * 0.5)
-            seconds = seconds + self._prefill.attention.run(new, contexts + new, pairs)
+            seconds = self._prefill.attention.run(new, contexts + new, pairs) + seconds
         if batch.num_decodes:
-            keys = ahead * growth.context_sum + (batch.context_sum + batch.num_decodes)
-            seconds = seconds + self._decode.attention.run(batch.num_decodes, keys, keys)
-        return np.maximum(seconds, self._floor) if self._floor else np.asarray(seconds)
+            keys = ahead * float(growth.context_sum)
+            keys += batch.context_sum + batch.num_decodes
+            seconds = self._decode.attention.run(batch.num_decodes, keys, keys) + seconds
+        if isinstance(seconds, float):  # an empty batch
+            seconds = np.full(num_steps, seconds)
+        return np.maximum(seconds, self._floor, out=seconds) if self._floor else seconds
 
     def _fixed(self, batch: StepBatch) -> float:
         """Seconds of a step without attention; they depend on token counts only."""

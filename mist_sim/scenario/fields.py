@@ -1,0 +1,72 @@
+"""From a dataclass field's annotation to what a scenario file may say for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from mist_sim.units import DURATION, Kind
+
+_PLAIN = (bool, int, float, str, NoneType)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Marks a float that a file writes with a unit ("2 s"); bare numbers are refused."""
+
+    kind: Kind
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.kind.parse,
+            serialization=core_schema.plain_serializer_function_ser_schema(self.kind.format),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        units = "|".join(re.escape(unit) for unit, _ in self.kind.factors)
+        number = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+        return {
+            "type": "string",
+            "pattern": rf"^\s*{number}\s*({units})\s*$",
+            "description": f"a {self.kind.name} with its unit",
+            "examples": [f"1 {self.kind.base}"],
+        }
+
+
+Duration = Annotated[float, Quantity(DURATION)]
+
+
+def as_tuple(value: object) -> object:
+    """Return a list as a tuple, which is what frozen models hold; anything else as it is."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def file_type(hint: Any) -> Any:
+    """Return the type with which pydantic reads a field of this annotation from a file.
+
+    Raises TypeError for an annotation that a file has no form for.
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kinds = [mark for mark in args[1:] if isinstance(mark, Kind)]
+        return Annotated[float, Quantity(kinds[0])] if kinds else file_type(args[0])
+    if hint in _PLAIN or origin is Literal:
+        return hint
+    if origin in (Union, UnionType):
+        return Union[tuple(file_type(arg) for arg in args)]  # noqa: UP007: made of a tuple
+    if origin in (tuple, list, Sequence):
+        items = [arg if arg is Ellipsis else file_type(arg) for arg in args]
+        whole = items if origin is tuple else [*items, Ellipsis]
+        return Annotated[tuple[tuple(whole)], BeforeValidator(as_tuple)]  # type: ignore[misc]
+    raise TypeError(f"a scenario file has no form for {hint!r}")

@@ -1,0 +1,88 @@
+"""Random engines and workloads, with memory pressure and times that meet."""
+
+from __future__ import annotations
+
+from math import inf, nextafter
+
+from hypothesis import strategies as st
+
+from mist_sim.hardware.predictors import Predictor
+from tests.reference.comparison import Case, EngineOptions
+from tests.reference.stepwise import Job
+
+
+def lengths(block_size: int, longest: int) -> st.SearchStrategy[int]:
+    """Token counts; half of them at, before or behind the end of a block."""
+    cycles = st.integers(1, max(1, longest // block_size))
+    near_a_boundary = st.tuples(cycles, st.integers(-1, 1)).map(
+        lambda pair: max(1, pair[0] * block_size + pair[1])
+    )
+    return st.integers(1, longest) | near_a_boundary
+
+
+def arrival_times(num_jobs: int) -> st.SearchStrategy[list[float]]:
+    """Sorted arrivals in seconds: all at once, in bursts, on a dyadic grid, or anywhere."""
+    at_once = st.just([0.0] * num_jobs)
+    moment = st.floats(0, 0.5, allow_subnormal=False)
+    bursts = st.lists(moment, min_size=1, max_size=3).flatmap(
+        lambda moments: st.lists(st.sampled_from(moments), min_size=num_jobs, max_size=num_jobs)
+    )
+    grid = st.integers(0, 128).map(lambda tick: tick / 256)
+    anywhere = st.lists(moment, min_size=num_jobs, max_size=num_jobs)
+    on_grid = st.lists(grid, min_size=num_jobs, max_size=num_jobs)
+    return st.one_of(anywhere, bursts, on_grid, at_once).map(sorted)
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    max_jobs: int = 12,
+    longest: int = 200,
+    policy: str | None = None,
+    ample: bool = False,
+) -> Case:
+    """One engine with jobs; unless `ample`, most pools hold few of them at once."""
+    block_size = draw(st.sampled_from([1, 2, 3, 4, 8, 16, 32]) | st.integers(1, 32))
+    length = lengths(block_size, longest)
+    times = draw(st.integers(1, max_jobs).flatmap(arrival_times))
+    jobs = [Job(time, draw(length), draw(length)) for time in times]
+    most = [-(-(job.num_prompt_tokens + job.num_output_tokens - 1) // block_size) for job in jobs]
+    largest, together = max(most), sum(most)
+    num_blocks = draw(
+        st.integers(together, together + 8)
+        if ample
+        else st.integers(largest, largest + 3)
+        | st.integers(largest, max(largest, together // 2))
+        | st.integers(max(1, largest - 2), together + 1)
+    )
+    policy = policy or draw(st.sampled_from(["chunked", "continuous"]))
+    max_num_seqs = draw(st.integers(1, 16))
+    max_num_batched_tokens = draw(
+        st.integers(max_num_seqs, max_num_seqs + 64) | st.integers(max_num_seqs, 2 * longest)
+        if policy == "chunked"
+        else st.none() | st.integers(longest // 4, 2 * longest)
+    )
+    options = EngineOptions(policy, num_blocks, block_size, max_num_seqs, max_num_batched_tokens)
+    return Case(options, tuple(jobs))
+
+
+def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Predictor) -> Case:
+    """Add jobs that arrive at the end of a step, or the next float before or behind it.
+
+    Each is placed by the reference's run of the case with those before it, in order of time, so
+    that it does meet the end of a step.
+    """
+    length = lengths(case.options.block_size, 60)
+    earliest = 0.0
+    for _ in range(data.draw(st.integers(1, 4), label="number of jobs on boundaries")):
+        ends = [step.end for step in case.stepwise(predictor).steps if step.end >= earliest]
+        if not ends:
+            break
+        earliest = data.draw(st.sampled_from(ends), label="boundary")
+        for shift in data.draw(
+            st.lists(st.sampled_from([-inf, 0.0, 0.0, inf]), min_size=1, max_size=2), label="shifts"
+        ):
+            time = nextafter(earliest, shift) if shift else earliest
+            job = Job(time, data.draw(length), data.draw(length))
+            case = case.with_job(job)
+    return case

@@ -1,0 +1,231 @@
+"""Runs the same case through mist-sim and through the stepwise engine, and compares to the bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Literal
+
+import numpy as np
+
+from mist_sim.clients import LlmClient
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
+from mist_sim.hardware.predictors import Predictor
+from mist_sim.metrics import Result
+from mist_sim.metrics.summary import client_steps, pooled_gaps
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Workload
+from tests.reference.stepwise import Job, StepwiseChunked, StepwiseContinuous, StepwiseEngine
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """One LLM engine, to be built in either form."""
+
+    policy: Literal["chunked", "continuous"]
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int | None
+
+    def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
+        scheduler: Scheduler
+        if self.policy == "chunked":
+            assert self.max_num_batched_tokens is not None
+            scheduler = ChunkedScheduler(
+                max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens
+            )
+        else:
+            scheduler = ContinuousScheduler(
+                max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens
+            )
+        return LlmClient(
+            name,
+            scheduler=scheduler,
+            predictor=predictor,
+            num_gpu_blocks=self.num_blocks,
+            block_size=self.block_size,
+        )
+
+    def stepwise(self, predictor: Predictor, jobs: Iterable[Job]) -> StepwiseEngine:
+        """Return the reference engine after it served the jobs."""
+        kind = StepwiseChunked if self.policy == "chunked" else StepwiseContinuous
+        engine = kind(
+            predictor=predictor,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
+        engine.run(jobs)
+        return engine
+
+
+@dataclass(frozen=True)
+class Case:
+    """One engine and its jobs, in order of arrival."""
+
+    options: EngineOptions
+    jobs: tuple[Job, ...]
+
+    def stepwise(self, predictor: Predictor) -> StepwiseEngine:
+        return self.options.stepwise(predictor, self.jobs)
+
+    def simulate(self, predictor: Predictor) -> Result:
+        client = self.options.client(predictor)
+        return Simulation(clients=[client], workload=workload(self.jobs)).run()
+
+    def with_job(self, job: Job) -> Case:
+        """Return the case with one job more, behind those that arrive at the same time."""
+        jobs = sorted((*self.jobs, job), key=lambda job: job.arrival_time)
+        return replace(self, jobs=tuple(jobs))
+
+
+def workload(jobs: Sequence[Job]) -> Workload:
+    return Workload.from_lists(
+        [job.num_prompt_tokens for job in jobs],
+        [job.num_output_tokens for job in jobs],
+        [job.arrival_time for job in jobs],
+    )
+
+
+def assert_exact(case: Case, predictor: Predictor) -> StepwiseEngine:
+    """Run a case both ways and compare all records; return the reference."""
+    engine = case.stepwise(predictor)
+    result = case.simulate(predictor)
+    assert_same_records(result, engine, 0, range(len(case.jobs)))
+    assert_same_gaps(result, [engine])
+    return engine
+
+
+def assert_same_records(
+    result: Result, engine: StepwiseEngine, client_id: int, request_ids: Sequence[int]
+) -> None:
+    """Compare one client's records with a reference; `request_ids` are those of its jobs."""
+    assert expanded_steps(result, client_id) == [
+        (
+            step.start,
+            step.end,
+            len(step.batch.chunks),
+            step.batch.num_prefill_tokens,
+            step.batch.num_decodes,
+            step.batch.context_sum,
+        )
+        for step in engine.steps
+    ]
+    requests = result.requests.set_index("request_id").to_dict("index")
+    started_at, order = visit_records(result, client_id)
+    for request_id, outcome in zip(request_ids, engine.outcomes, strict=True):
+        row = requests[request_id]
+        got = {
+            "status": row["status"],
+            "started_at": bits(started_at[request_id]),
+            "first_token_at": bits(row["first_token_at"]),
+            "finished_at": bits(row["finished_at"]),
+            "num_preemptions": row["num_preemptions"],
+            "token_times": result.token_times(request_id).tolist(),
+        }
+        assert (request_id, got) == (
+            request_id,
+            {
+                "status": outcome.status,
+                "started_at": bits(outcome.started_at),
+                "first_token_at": bits(outcome.first_token_at),
+                "finished_at": bits(outcome.finished_at),
+                "num_preemptions": outcome.num_preemptions,
+                "token_times": outcome.token_times,
+            },
+        )
+        if outcome.status == "finished":
+            assert row["num_output_tokens"] == len(outcome.token_times)
+    finished = {rid for rid in request_ids if requests[rid]["status"] == "finished"}
+    assert [rid for rid in order if rid in finished] == [
+        request_ids[position] for position in engine.finished
+    ]
+    assert_same_totals(result, engine, client_id)
+
+
+def assert_same_totals(result: Result, engine: StepwiseEngine, client_id: int) -> None:
+    """Compare a client's row, and the blocks held when each run of steps began."""
+    row = result.clients.iloc[client_id]
+    batches = [step.batch for step in engine.steps]
+    assert row["num_steps"] == len(batches)
+    assert row["num_prefill_tokens"] == sum(batch.num_prefill_tokens for batch in batches)
+    assert row["num_decode_tokens"] == sum(batch.num_decodes for batch in batches)
+    busy = sum(step.end - step.start for step in engine.steps)
+    assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
+    runs = client_steps(result.recorder, client_id)
+    firsts = np.cumsum(runs["num_steps"]) - runs["num_steps"]
+    assert runs["num_used_blocks"].tolist() == [
+        engine.steps[first].num_used_blocks for first in firsts
+    ]
+
+
+def assert_same_gaps(result: Result, engines: Iterable[StepwiseEngine]) -> None:
+    """Compare the pooled inter-token latencies, as multisets of bits."""
+    expected = Counter(
+        after - before
+        for engine in engines
+        for outcome in engine.outcomes
+        for before, after in zip(outcome.token_times, outcome.token_times[1:], strict=False)
+    )
+    pooled: Counter[float] = Counter()
+    for gap, count in zip(*(column.tolist() for column in pooled_gaps(result.recorder)), strict=True):
+        assert count >= 0
+        pooled[gap] += count
+    assert +pooled == expected
+
+
+def expanded_steps(
+    result: Result, client_id: int
+) -> list[tuple[float, float, int, int, int, int]]:
+    """Return (start, end, chunks, prefill tokens, decodes, context sum) of every single step."""
+    runs = client_steps(result.recorder, client_id)
+    ends = runs["ends"].tolist()
+    steps = []
+    for start, end, num_steps, num_chunks, num_prefill_tokens, num_decodes, context_sum in zip(
+        *(
+            runs[name].tolist()
+            for name in (
+                "start",
+                "end",
+                "num_steps",
+                "num_chunks",
+                "num_prefill_tokens",
+                "num_decodes",
+                "context_sum",
+            )
+        ),
+        strict=True,
+    ):
+        for ahead in range(num_steps):
+            step_end = ends[len(steps)]
+            steps.append(
+                (
+                    start,
+                    step_end,
+                    num_chunks,
+                    num_prefill_tokens,
+                    num_decodes,
+                    context_sum + ahead * num_decodes,
+                )
+            )
+            start = step_end  # noqa: PLW2901
+        assert end == step_end
+    assert len(steps) == len(ends)
+    return steps
+
+
+def visit_records(result: Result, client_id: int) -> tuple[dict[int, float], list[int]]:
+    """Return when each request of a client was started, and the order in which they left."""
+    visits = result.recorder.visits.columns()
+    mine = visits["client_id"] == client_id
+    ids = visits["request_id"][mine].tolist()
+    return dict(zip(ids, visits["started_at"][mine].tolist(), strict=True)), ids
+
+
+def bits(value: float) -> float | None:
+    """Return a value that compares to the bit: NaN, which differs from itself, becomes None."""
+    return None if isnan(value) else value

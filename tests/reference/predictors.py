@@ -1,0 +1,63 @@
+"""Predictors for tests: simple laws whose `run` equals `step_time` to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+
+
+@dataclass(frozen=True)
+class AffinePredictor:
+    """Seconds that grow with tokens, decodes and context, added up in one written order.
+
+    The defaults have no short binary form, so that every sum of theirs rounds.
+    """
+
+    base: float = 1.1e-3 / 3
+    per_prompt_token: float = 7.7e-6 / 9
+    per_score: float = 1.3e-9 / 7
+    per_decode: float = 1.9e-5 / 11
+    per_context_token: float = 2.3e-8 / 13
+
+    def step_time(self, batch: StepBatch) -> float:
+        seconds = self.base + self.per_prompt_token * batch.num_prefill_tokens
+        for num_new, num_context in batch.chunks:
+            seconds += self.per_score * (num_new * num_context)
+        seconds += self.per_decode * batch.num_decodes
+        return seconds + self.per_context_token * batch.context_sum
+
+    def run(
+        self, batch: StepBatch, growth: StepGrowth, num_steps: int
+    ) -> NDArray[np.float64]:
+        ahead = np.arange(num_steps)
+        seconds = np.full(num_steps, self.base + self.per_prompt_token * batch.num_prefill_tokens)
+        for num_new, num_context in batch.chunks:
+            seconds += self.per_score * (num_new * (num_context + growth.chunk_context * ahead))
+        seconds += self.per_decode * batch.num_decodes
+        contexts = batch.context_sum + growth.context_sum * ahead
+        return np.asarray(seconds + self.per_context_token * contexts)
+
+
+AWKWARD = AffinePredictor()
+
+DYADIC = AffinePredictor(2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20)
+"""Sums of these do not round, so that times which should meet do."""
+
+
+@dataclass(frozen=True)
+class ConstantPredictor:
+    """Every step takes the same time, whatever it computes."""
+
+    seconds: float
+
+    def step_time(self, batch: StepBatch) -> float:
+        return self.seconds
+
+    def run(
+        self, batch: StepBatch, growth: StepGrowth, num_steps: int
+    ) -> NDArray[np.float64]:
+        return np.full(num_steps, self.seconds)

@@ -1,0 +1,283 @@
+"""A plain LLM engine: one loop iteration a step, and within it one a running request.
+
+It is what the decode clock of `mist_sim.clients` is held against (DESIGN §5): no clock, no closed
+form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
+
+- At equal times steps end, then requests move (who finished leaves, who arrives is queued), then
+  the engine plans. A step in flight is never preempted; it ends at start + step time.
+- A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
+  one token at its end. A decode step gives every running decode one token.
+- Memory is counted in blocks. Admission takes those of all known tokens at once; a decode takes
+  one block whenever the tokens it holds fill its blocks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import nan
+from typing import Protocol
+
+from mist_sim.core.batch import StepBatch
+
+
+class TimesSteps(Protocol):
+    def step_time(self, batch: StepBatch) -> float: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request: when it arrives (s), its prompt, and the output tokens it will get (>= 1)."""
+
+    arrival_time: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What became of a job. `finished_at` is the time of rejection for a rejected one."""
+
+    status: str = "unfinished"
+    started_at: float = nan
+    first_token_at: float = nan
+    finished_at: float = nan
+    token_times: list[float] = field(default_factory=list)
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """An executed step. `num_used_blocks`: held when it began, before its decodes took more."""
+
+    start: float
+    end: float
+    batch: StepBatch
+    num_used_blocks: int
+
+
+@dataclass(eq=False)
+class Live:
+    """A job inside the engine. `num_cached`: tokens in the KV cache. `num_blocks`: held."""
+
+    job: Job
+    outcome: Outcome
+    num_emitted: int = 0
+    num_cached: int = 0
+    num_blocks: int = 0
+    decoding: bool = False
+
+    @property
+    def num_known(self) -> int:
+        """Tokens that exist: the prompt and the outputs emitted so far."""
+        return self.job.num_prompt_tokens + self.num_emitted
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_emitted == self.job.num_output_tokens
+
+    def emit(self, time: float) -> None:
+        self.num_emitted += 1
+        self.outcome.token_times.append(time)
+        if self.num_emitted == 1:
+            self.outcome.first_token_at = time
+
+
+Plan = tuple[list[tuple[Live, int]], list[Live]]
+"""(prompt, new tokens) of every prompt in the step; the decodes in the step."""
+
+
+@dataclass(kw_only=True)
+class StepwiseEngine(ABC):
+    """An engine with one scheduling policy, which is `plan`; `run` fills the fields after it.
+
+    outcomes: one for each job, in their order. steps: in order of time.
+    finished: positions of the jobs that finished, in the order in which they did.
+    """
+
+    predictor: TimesSteps
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    outcomes: list[Outcome] = field(default_factory=list, init=False)
+    steps: list[Step] = field(default_factory=list, init=False)
+    finished: list[int] = field(default_factory=list, init=False)
+
+    def run(self, jobs: Iterable[Job]) -> None:
+        """Serve all jobs, given in order of arrival."""
+        self.now = 0.0
+        self.num_free = self.num_blocks
+        self.queue: deque[Live] = deque()
+        self.running: list[Live] = []  # in the order of admission
+        self.decodes: list[Live] = []  # in the order in which they joined
+        arriving = deque(Live(job, Outcome()) for job in jobs)
+        self.outcomes = [live.outcome for live in arriving]
+        while arriving or self.queue or self.running:
+            if not self.queue and not self.running:
+                self.now = max(self.now, arriving[0].job.arrival_time)
+            while arriving and arriving[0].job.arrival_time <= self.now:
+                self.arrive(arriving.popleft())
+            chunks, decodes = self.plan()
+            if chunks or decodes:
+                self.execute(chunks, decodes)
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Admit, preempt, and say what the next step computes; nothing when idle."""
+
+    # --- arrivals and memory ------------------------------------------------------------------
+
+    def arrive(self, live: Live) -> None:
+        if self.can_never_start(live):
+            self.reject(live, live.job.arrival_time)
+        else:
+            self.queue.append(live)
+
+    def can_never_start(self, live: Live) -> bool:
+        return self.outgrows_pool(live)
+
+    def outgrows_pool(self, live: Live) -> bool:
+        return self.blocks_for(live.num_known) > self.num_blocks
+
+    def blocks_for(self, num_tokens: int) -> int:
+        full, rest = divmod(num_tokens, self.block_size)
+        return full + 1 if rest else full
+
+    def decode_need(self) -> int:
+        """Blocks that the running decodes take in their next step."""
+        return sum(1 for live in self.decodes if live.num_cached % self.block_size == 0)
+
+    def reject(self, live: Live, time: float) -> None:
+        live.outcome.status = "rejected"
+        live.outcome.finished_at = time
+
+    def head_fits(self) -> bool:
+        return (
+            bool(self.queue)
+            and len(self.running) < self.max_num_seqs
+            and self.blocks_for(self.queue[0].num_known) <= self.num_free - self.decode_need()
+        )
+
+    def admit_head(self) -> Live:
+        live = self.queue.popleft()
+        live.num_blocks = self.blocks_for(live.num_known)
+        self.num_free -= live.num_blocks
+        self.running.append(live)
+        if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
+            live.outcome.started_at = self.now
+        return live
+
+    def leave(self, live: Live) -> None:
+        """Stop running and give all blocks back."""
+        self.running.remove(live)
+        if live.decoding:
+            self.decodes.remove(live)
+        live.decoding = False
+        self.num_free += live.num_blocks
+        live.num_blocks = 0
+        live.num_cached = 0
+
+    def make_room(self) -> bool:
+        """Preempt until the decodes' next step fits; return whether anyone had to go."""
+        disturbed = False
+        while self.decode_need() > self.num_free:
+            disturbed = True
+            victim = self.running[-1]
+            self.leave(victim)
+            if self.outgrows_pool(victim):
+                self.reject(victim, self.now)
+            else:
+                victim.outcome.num_preemptions += 1
+                self.queue.appendleft(victim)
+        return disturbed
+
+    # --- a step -------------------------------------------------------------------------------
+
+    def execute(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> None:
+        batch = StepBatch(
+            tuple((num_new, live.num_cached) for live, num_new in chunks),
+            len(decodes),
+            sum(live.num_cached for live in decodes),
+        )
+        start, num_used_blocks = self.now, self.num_blocks - self.num_free
+        for live in decodes:
+            if live.num_cached % self.block_size == 0:
+                live.num_blocks += 1
+                self.num_free -= 1
+        assert 0 <= self.num_free <= self.num_blocks
+        self.now = start + self.predictor.step_time(batch)
+        self.steps.append(Step(start, self.now, batch, num_used_blocks))
+        complete = []
+        for live in decodes:
+            live.num_cached += 1
+            live.emit(self.now)
+            if live.is_complete:
+                complete.append(live)
+        for live, num_new in chunks:
+            live.num_cached += num_new
+            if live.num_cached == live.num_known:
+                live.emit(self.now)
+                if live.is_complete:
+                    complete.append(live)
+                else:
+                    live.decoding = True
+                    self.decodes.append(live)
+        for live in complete:
+            self.leave(live)
+            live.outcome.status = "finished"
+            live.outcome.finished_at = self.now
+            self.finished.append(self.outcomes.index(live.outcome))
+
+
+@dataclass(kw_only=True)
+class StepwiseChunked(StepwiseEngine):
+    """Decodes first; the rest of the token budget goes to prompts, cut where it ends."""
+
+    max_num_batched_tokens: int
+
+    def plan(self) -> Plan:
+        disturbed = self.make_room()
+        budget = self.max_num_batched_tokens - len(self.decodes)
+        chunks = []
+        for live in self.running:
+            if not live.decoding:
+                num_new = min(live.num_known - live.num_cached, budget)
+                chunks.append((live, num_new))
+                budget -= num_new
+        while not disturbed and budget > 0 and self.head_fits():
+            live = self.admit_head()
+            num_new = min(live.num_known, budget)
+            chunks.append((live, num_new))
+            budget -= num_new
+        return chunks, list(self.decodes)
+
+
+@dataclass(kw_only=True)
+class StepwiseContinuous(StepwiseEngine):
+    """Whole prompts first and alone; decodes run when no prompt can be admitted."""
+
+    max_num_batched_tokens: int | None
+
+    @property
+    def limit(self) -> int:
+        limit = self.max_num_batched_tokens
+        return self.num_blocks * self.block_size if limit is None else limit
+
+    def can_never_start(self, live: Live) -> bool:
+        return live.num_known > self.limit or super().can_never_start(live)
+
+    def plan(self) -> Plan:
+        chunks: list[tuple[Live, int]] = []
+        total = 0
+        while self.head_fits():
+            num_new = self.queue[0].num_known
+            if chunks and total + num_new > self.limit:
+                break
+            chunks.append((self.admit_head(), num_new))
+            total += num_new
+        if chunks:
+            return chunks, []
+        self.make_room()
+        return [], list(self.decodes)
