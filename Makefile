@@ -32,11 +32,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf .venv build dist out results .mypy_cache .ruff_cache .pytest_cache
-	rm -rf .import_linter_cache .hypothesis .benchmarks
+	rm -rf .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make a second call fast; new dependencies or versions make them stale.

@@ -35,7 +35,7 @@ class Environment(simpy.Environment):
             raise ValueError(f"cannot schedule at {time!r} s, the clock is at {self._now!r} s")
         event._ok = True
         event._value = value
-        heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[arg-type]
+        heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
 
     def move(self, event: Event, time: float, phase: int) -> Event:
         """Let whoever waits for a scheduled event wait for an earlier one instead.

@@ -31,7 +31,7 @@ class Registry(Mapping[str, type[Any]]):
 
         def add(cls: T) -> T:
             known = self._classes.get(name)
-            if known is not None and known.__qualname__ != cls.__qualname__:
+            if known is not None and _identity(known) != _identity(cls):
                 raise ValueError(f"{self.family} {name!r} is already {known!r}, cannot be {cls!r}")
             self._classes[name] = cls
             return cls
@@ -42,7 +42,6 @@ class Registry(Mapping[str, type[Any]]):
         """Register what installed packages offer under the group `mist_sim.<family>`, once."""
         if self._loaded:
             return
-        self._loaded = True
         for point in entry_points(group=f"mist_sim.{self.family}"):
             try:
                 self.register(point.name)(point.load())
@@ -51,6 +50,7 @@ class Registry(Mapping[str, type[Any]]):
                     f"plugin {point.value!r} ({self.family} {point.name!r}) cannot be loaded: "
                     f"{error}; repair or uninstall the package that offers it"
                 ) from error
+        self._loaded = True
 
     def __getitem__(self, name: str) -> type[Any]:
         try:
@@ -69,3 +69,8 @@ class Registry(Mapping[str, type[Any]]):
 
     def __len__(self) -> int:
         return len(self._classes)
+
+
+def _identity(cls: type[Any]) -> tuple[str, str]:
+    """A class is the same again when its module was loaded twice, as notebooks do."""
+    return cls.__module__, cls.__qualname__

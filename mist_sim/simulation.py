@@ -13,7 +13,7 @@ from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.metrics import ColumnRecorder, Result, Slo
 from mist_sim.rng import Streams
-from mist_sim.routers import Router, RoundRobinRouter, Seeded
+from mist_sim.routers import RoundRobinRouter, Router, Seeded
 from mist_sim.traces import ClosedLoop, Workload
 
 Progress = Callable[[int, float], None]
@@ -98,7 +98,8 @@ class Simulation:
     def _inject(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
         """Send open-loop requests at their arrival times, pulled one ahead."""
         for request in requests:
-            assert request.arrival_time is not None
+            if request.arrival_time is None:
+                raise InvariantError(f"open-loop request {request.request_id} has no arrival time")
             yield self._env.at(request.arrival_time, MOVE)
             self._env.process(self._follow(request))
             self._num_injected += 1

@@ -181,12 +181,13 @@ class LlmClient(Client):
         if self._idle:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, PLAN)
-        elif self._run is not None and self._run.num_steps > 1:
+        elif self._run is not None:
             self._cut(self._run, sequence)
 
     def _cut(self, run: _Run, sequence: Sequence) -> None:
         """End a run with the step in flight if the new sequence could be admitted then."""
-        assert not isinstance(run.ends, float)
+        if isinstance(run.ends, float):
+            return  # a single step is never preempted
         num_steps = int(run.ends.searchsorted(self.env.now)) + 1
         if num_steps < run.num_steps and self.scheduler.would_admit(sequence, num_steps):
             run.num_steps = num_steps
@@ -243,23 +244,20 @@ class LlmClient(Client):
 
     def _leave_decoding(self, sequence: Sequence) -> None:
         """A sequence lost its memory: close its stay in the decode batch, if it was there."""
-        if sequence.first_step is None:
-            return
         if sequence in self._newly_decoding:
             self._newly_decoding.remove(sequence)
-        sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)
-        self._record_tokens(sequence)
+        if sequence.first_step is not None:
+            sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)
+            self._record_tokens(sequence)
 
     def _record_tokens(self, sequence: Sequence) -> None:
         """Write which steps gave a sequence its tokens since its last prefill."""
-        assert sequence.first_step is not None
-        self.recorder.record_tokens(
-            self.client_id,
-            sequence.visit.request.request_id,
-            sequence.first_step,
-            self._num_steps_done,
-        )
-        sequence.first_step = None
+        if sequence.first_step is not None:
+            request_id = sequence.visit.request.request_id
+            self.recorder.record_tokens(
+                self.client_id, request_id, sequence.first_step, self._num_steps_done
+            )
+            sequence.first_step = None
 
 
 def _sequence(visit: Visit) -> Sequence:

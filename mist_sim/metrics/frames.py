@@ -73,8 +73,15 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
                     }
                 )
             )
-    columns = ["request_id", "position", "stage", "client", "queued_at", "started_at",
-               "finished_at"]
+    columns = [
+        "request_id",
+        "position",
+        "stage",
+        "client",
+        "queued_at",
+        "started_at",
+        "finished_at",
+    ]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
     order = ["request_id", "queued_at", "position"]
     return frame.sort_values(order, ignore_index=True, kind="stable").drop(columns="position")

@@ -32,16 +32,22 @@ def e2e(arrival: Array, finished: Array) -> Array:
     return finished - arrival
 
 
-def tpot(arrival: Array, first_token: Array, finished: Array, num_output: NDArray[np.int64]) -> Array:
+def tpot(
+    arrival: Array, first_token: Array, finished: Array, num_output: NDArray[np.int64]
+) -> Array:
     """Time per output token after the first, seconds; NaN for a single token."""
     gaps = num_output - 1
     seconds = e2e(arrival, finished) - ttft(arrival, first_token)
-    return np.divide(seconds, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+    result: Array = np.divide(seconds, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+    return result
 
 
 def step_gaps(
-    start: Array, num_steps: NDArray[np.int64], num_decodes: NDArray[np.int64],
-    num_gaps: NDArray[np.int64], step_ends: Array,
+    start: Array,
+    num_steps: NDArray[np.int64],
+    num_decodes: NDArray[np.int64],
+    num_gaps: NDArray[np.int64],
+    step_ends: Array,
 ) -> tuple[Array, NDArray[np.int64]]:
     """Return (gap, count) of every step of one client: its duration, and whom it counts for.
 

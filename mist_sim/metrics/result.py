@@ -94,7 +94,9 @@ def prepare_folder(folder: str | Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ScenarioError(f"output folder {target}: cannot be written: {error.strerror}") from error
+        raise ScenarioError(
+            f"output folder {target}: cannot be written: {error.strerror}"
+        ) from error
     if occupied:
         raise ScenarioError(f"output folder {target}: is not empty; choose another or clear it")
     return target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -89,7 +91,7 @@ def queue_grows(arrival: Array, started: Array, num_clients: int) -> bool:
     if edges[0] == edges[-1]:
         return False
     left = np.where(np.isnan(started), np.inf, started)
-    waiting = np.array([_mean_inside(arrival, left, a, b) for a, b in zip(edges, edges[1:])])
+    waiting = np.array([_mean_inside(arrival, left, a, b) for a, b in pairwise(edges)])
     ranks = np.argsort(np.argsort(waiting, kind="stable"), kind="stable")
     rising = np.corrcoef(ranks, np.arange(_WINDOWS))[0, 1]
     start, end = waiting[:2].mean(), waiting[-2:].mean()

@@ -12,14 +12,13 @@ Symbols: n new tokens, t ranks, h hidden size, h0 intermediate size, a = query h
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.models.spec import ModelSpec
 
-Tokens = TypeVar("Tokens", float, NDArray[np.float64])
 Number = float | NDArray[np.float64]
 
 
@@ -71,7 +70,9 @@ def eager_projections(model: ModelSpec, n: float, t: int, prefill: bool) -> list
     ]
 
 
-def eager_prefill_attention(model: ModelSpec, new: Tokens, context: Tokens, t: int) -> list[Operator]:
+def eager_prefill_attention(
+    model: ModelSpec, new: Number, context: Number, t: int
+) -> list[Operator]:
     """Attention of one chunk. Source: BestServe table 10, where s x s is new x (context + new)."""
     heads = model.num_attention_heads
     a = heads * model.head_dim
@@ -86,7 +87,9 @@ def eager_prefill_attention(model: ModelSpec, new: Tokens, context: Tokens, t: i
     ]
 
 
-def eager_decode_attention(model: ModelSpec, n: float, length_sum: Tokens, t: int) -> list[Operator]:
+def eager_decode_attention(
+    model: ModelSpec, n: float, length_sum: Number, t: int
+) -> list[Operator]:
     """Attention of n decodes over length_sum tokens, their own included. Source: table 11.
 
     Updating the cache, repeating KV heads and upcasting (rates kappa in eq. 12) are left out:
@@ -148,7 +151,7 @@ def fused_layer(model: ModelSpec, n: float, t: int) -> list[Operator]:
 
 
 def fused_attention(
-    model: ModelSpec, queries: Tokens, keys: Tokens, pairs: Tokens, t: int
+    model: ModelSpec, queries: Number, keys: Number, pairs: Number, t: int
 ) -> Operator:
     """Flash attention: scores stay on chip, each key and value is read once.
 

@@ -59,7 +59,7 @@ def explained(error: ValidationError, model: type[BaseModel]) -> ValidationError
     )
 
 
-def said_by(location: Location, error: ValueError, model: type[BaseModel]) -> Problem:
+def said_by(error: ValueError, model: type[BaseModel], location: Location = ()) -> Problem:
     """Return the problem of a dataclass that refused its parameters, at the field it names."""
     return _at_field(Problem(location, str(error)), model)
 

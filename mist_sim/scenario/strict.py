@@ -25,8 +25,6 @@ class Strict(BaseModel):
         strict=True,
         allow_inf_nan=False,
         protected_namespaces=(),
-        use_attribute_docstrings=True,
-        json_schema_serialization_defaults_required=True,
     )
 
     @model_validator(mode="wrap")

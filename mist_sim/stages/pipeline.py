@@ -14,6 +14,8 @@ def completion(num_prompt_tokens: int, num_output_tokens: int) -> tuple[Stage, .
     num_prompt_tokens: > 0. num_output_tokens: >= 1; prefill emits the first.
     Raises ValueError for lengths outside these ranges.
     """
+    if num_output_tokens < 1:
+        raise ValueError(f"num_output_tokens must be >= 1, got {num_output_tokens}")
     return (
         Prefill(num_prompt_tokens=num_prompt_tokens),
         Decode(num_tokens=num_output_tokens - 1),

@@ -43,22 +43,24 @@ def cases(
 ) -> Case:
     """One engine with jobs; unless `ample`, most pools hold few of them at once."""
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8, 16, 32]) | st.integers(1, 32))
-    length = lengths(block_size, longest)
-    times = draw(st.integers(1, max_jobs).flatmap(arrival_times))
-    jobs = [Job(time, draw(length), draw(length)) for time in times]
+    prompt = lengths(block_size, draw(st.sampled_from([longest, longest // 10])))
+    output = lengths(block_size, longest)
+    num_jobs = draw(st.integers(1, max_jobs) | st.just(max_jobs))
+    times = draw(arrival_times(num_jobs))
+    jobs = [Job(time, draw(prompt), draw(output)) for time in times]
     most = [-(-(job.num_prompt_tokens + job.num_output_tokens - 1) // block_size) for job in jobs]
     largest, together = max(most), sum(most)
     num_blocks = draw(
         st.integers(together, together + 8)
         if ample
-        else st.integers(largest, largest + 3)
+        else st.integers(largest, largest + largest // 4 + 3)
         | st.integers(largest, max(largest, together // 2))
         | st.integers(max(1, largest - 2), together + 1)
     )
     policy = policy or draw(st.sampled_from(["chunked", "continuous"]))
     max_num_seqs = draw(st.integers(1, 16))
     max_num_batched_tokens = draw(
-        st.integers(max_num_seqs, max_num_seqs + 64) | st.integers(max_num_seqs, 2 * longest)
+        st.integers(max_num_seqs, max_num_seqs + 8) | st.integers(max_num_seqs, 2 * longest)
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 
-
 from mist_sim.clients.decode_clock import DecodeClock
 from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.clients.sequence import Sequence

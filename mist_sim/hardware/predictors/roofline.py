@@ -174,4 +174,3 @@ class _AttentionTime:
         if pairs is keys and self.per_key >= self.per_pair:  # decode that waits for memory
             return memory
         return np.maximum(memory, pairs * self.per_pair)
-

@@ -1,0 +1,97 @@
+"""Files that a scenario names: found beside the scenario file, else in the working directory.
+
+A relative path is looked for in the folder of the scenario file first and in the working
+directory second. What is found is written down relative to the working directory, so that the
+resolved scenario, which lies in another folder, finds it again from the same place. A path that
+the user gave as an absolute one stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationInfo
+
+from mist_sim.errors import ScenarioError, did_you_mean
+
+Folder = Path | None
+
+
+def context(folder: Folder) -> dict[str, Folder]:
+    """Return the validation context for a scenario file in `folder` (None: no file)."""
+    return {"folder": folder}
+
+
+def trace_file(text: str, info: ValidationInfo) -> str:
+    """Return where a trace is; a validator. Raises ScenarioError when it is nowhere."""
+    return find(text, _folder(info))
+
+
+def spec(text: str, info: ValidationInfo, suffix: str, load: Callable[[str], object]) -> str:
+    """Return the catalog name or the path of a model or GPU; a validator.
+
+    A path is what begins with ".", "/" or "~", ends in `suffix`, or lies beside the scenario
+    file and is in no catalog. load: reads either; its ScenarioError is passed on.
+    """
+    folder = _folder(info)
+    if text.startswith((".", "/", "~")) or text.endswith(suffix):
+        found = _as_path(find(text, folder))
+        load(found)
+        return found
+    try:
+        load(text)
+    except ScenarioError:
+        beside = folder / text if folder else None
+        if beside is None or not text or not beside.exists():
+            raise
+        found = _as_path(_from_here(beside))
+        load(found)
+        return found
+    return text
+
+
+def find(text: str, folder: Folder) -> str:
+    """Return the path to an existing file; see the module's docstring."""
+    path = Path(text).expanduser()
+    if path.is_absolute():
+        if path.exists():
+            return str(path)
+        raise ScenarioError(f"no file {text}{_similar([path])}")
+    if folder is not None and (folder / path).exists():
+        return _from_here(folder / path)
+    if path.exists():
+        return text
+    if folder is None or folder.resolve() == Path.cwd():
+        raise ScenarioError(f"no file {text} in the working directory{_similar([path])}")
+    raise ScenarioError(
+        f"no file {folder / path} (beside the scenario) and no file {text} "
+        f"(in the working directory){_similar([folder / path, path])}"
+    )
+
+
+def _folder(info: ValidationInfo) -> Folder:
+    return info.context["folder"] if info.context else None
+
+
+def _from_here(path: Path) -> str:
+    """Return a path relative to the working directory; absolute where there is no such path."""
+    try:
+        return Path(os.path.relpath(path)).as_posix()
+    except ValueError:  # another drive
+        return str(path.resolve())
+
+
+def _as_path(text: str) -> str:
+    """Write a path so that it cannot be taken for a name in a catalog."""
+    return text if "/" in text or Path(text).is_absolute() else f"./{text}"
+
+
+def _similar(paths: list[Path]) -> str:
+    for path in paths:
+        if path.parent.is_dir():
+            names = [entry.name for entry in path.parent.iterdir()]
+            if hint := did_you_mean(path.name, names):
+                return hint
+    return ""

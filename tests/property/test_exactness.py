@@ -1,0 +1,271 @@
+"""The decode clock gives what a plain stepwise engine gives: equal bits, not a tolerance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from mist_sim.clients import llm
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.metrics import Result
+from mist_sim.models import load_model
+from mist_sim.routers import ROUTERS
+from mist_sim.simulation import Simulation
+from mist_sim.traces import ClosedLoop, Workload
+from tests.property.strategies import arrival_times, cases, lengths, with_arrivals_on_boundaries
+from tests.reference.comparison import (
+    Case,
+    EngineOptions,
+    assert_exact,
+    assert_same_gaps,
+    assert_same_records,
+    expanded_steps,
+    workload,
+)
+from tests.reference.predictors import AWKWARD, DYADIC
+from tests.reference.stepwise import Job, StepwiseEngine
+
+POLICIES = ["chunked", "continuous"]
+
+
+@cache
+def roofline(tensor_parallel_size: int = 1) -> RooflinePredictor:
+    cluster = Cluster(load_gpu("h100-sxm"), tensor_parallel_size)
+    return RooflinePredictor(load_model("llama-3.1-8b"), cluster)
+
+
+def features(engine: StepwiseEngine) -> set[str]:
+    """What a case exercised."""
+    found = set()
+    for outcome in engine.outcomes:
+        if outcome.num_preemptions:
+            found.add("preempted")
+            if np.isnan(outcome.first_token_at):
+                found.add("preempted before its first token")
+        if outcome.num_preemptions > 2:
+            found.add("preempted more than twice")
+        if outcome.status == "rejected":
+            found.add("rejected later" if outcome.token_times else "rejected at arrival")
+    if any(len(step.batch.chunks) > 1 for step in engine.steps):
+        found.add("several prompts in a step")
+    if any(context for step in engine.steps for _, context in step.batch.chunks):
+        found.add("a prompt in chunks")
+    if any(step.batch.chunks and step.batch.num_decodes for step in engine.steps):
+        found.add("prompts beside decodes")
+    return found
+
+
+# --- random cases -----------------------------------------------------------------------------
+
+
+@given(case=cases(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_random_cases(case, predictor):
+    for feature in features(assert_exact(case, predictor)):
+        event(feature)
+
+
+@given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_arrivals_on_the_end_of_a_step(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@given(case=cases(max_jobs=8), data=st.data())
+def test_roofline(case, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, roofline()), roofline())
+
+
+@settings(max_examples=25)
+@given(case=cases(max_jobs=5, longest=2_000), data=st.data())
+def test_long_requests(case, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, AWKWARD), AWKWARD)
+
+
+def test_the_random_cases_reach_what_is_hard():
+    """A change of the strategies that loses the pressure on memory shows here."""
+    seen = Counter()
+    number = 200
+
+    @settings(max_examples=number, database=None)
+    @given(case=cases())
+    def look(case):
+        seen.update(features(case.stepwise(DYADIC)))
+
+    look()
+    assert seen["preempted"] > number / 4
+    for feature in (
+        "preempted before its first token",
+        "preempted more than twice",
+        "rejected later",
+        "rejected at arrival",
+        "several prompts in a step",
+        "a prompt in chunks",
+        "prompts beside decodes",
+    ):
+        assert seen[feature] > number / 50, (feature, seen)
+
+
+# --- chosen cases -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("predictor", [AWKWARD, roofline()], ids=["affine", "roofline"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_outputs_of_thousands_of_tokens(policy, predictor):
+    """Runs double up to thousands of steps; late arrivals cut them."""
+    options = EngineOptions(policy, 4_000, 16, 8, 4_096)
+    jobs = [Job(0.0, 100, 9_000), Job(0.0, 37, 6_001), Job(1e-3, 1_024, 4_096)]
+    case = Case(options, tuple(jobs))
+    ends = [step.end for step in case.stepwise(predictor).steps]
+    for position in (700, 2_345, 5_000):
+        case = case.with_job(Job(ends[position], 64, 500))
+    engine = assert_exact(case, predictor)
+    assert all(outcome.status == "finished" for outcome in engine.outcomes)
+    runs = case.simulate(predictor).steps["num_steps"]
+    assert runs.max() > 500
+    assert len(runs) < len(engine.steps) / 100
+
+
+@pytest.mark.parametrize("predictor", [AWKWARD, roofline()], ids=["affine", "roofline"])
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_prompt_of_thousands_of_tokens_in_chunks(others, predictor):
+    options = EngineOptions("chunked", 1_000, 16, 16, 128)
+    jobs = [Job(0.0, 20 + k, 300 + k) for k in range(others)]
+    long_prompt = Job(0.05, 5_000, 30)
+    case = Case(options, (*jobs, long_prompt, Job(0.06, 50, 10)))
+    engine = assert_exact(case, predictor)
+    chunked = [step for step in engine.steps if step.batch.chunks]
+    assert len(chunked) > 5_000 // 128
+    runs = case.simulate(predictor).steps
+    assert runs.loc[runs["num_chunks"] == 1, "num_steps"].max() > 10
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_fixed_case_under_memory_pressure(policy):
+    options = EngineOptions(policy, 30, 4, 8, 64)
+    jobs = tuple(Job(0.001 * k, 8 + k, 50 + 3 * k) for k in range(12))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert sum(outcome.num_preemptions for outcome in engine.outcomes) > 20
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_request_that_outgrows_the_pool_is_rejected_on_the_way(policy):
+    options = EngineOptions(policy, 10, 4, 8, 64)
+    engine = assert_exact(Case(options, (Job(0.0, 30, 50), Job(0.0, 4, 4))), AWKWARD)
+    assert [outcome.status for outcome in engine.outcomes] == ["rejected", "finished"]
+    assert len(engine.outcomes[0].token_times) == 10 * 4 - 30 + 1
+
+
+# --- the cut of runs does not show ------------------------------------------------------------
+
+
+def records(result: Result) -> dict[str, object]:
+    """All that does not depend on how steps were put together into runs."""
+    return {
+        "steps": [expanded_steps(result, client) for client in range(len(result.client_names))],
+        "requests": result.requests.to_csv(),  # floats as repr writes them: all their bits
+        "stages": result.stages.to_csv(),
+        "tokens": [result.token_times(int(k)).tolist() for k in result.requests["request_id"]],
+    }
+
+
+@given(
+    case=cases(),
+    first=st.integers(1, 5),
+    longest=st.integers(1, 40),
+    data=st.data(),
+)
+def test_the_length_of_runs_changes_nothing(case, first, longest, data):
+    case = with_arrivals_on_boundaries(data, case, AWKWARD)
+    normal = records(case.simulate(AWKWARD))
+    for limits in ({"_FIRST_RUN": 1, "_LONGEST_RUN": 1},
+                   {"_FIRST_RUN": first, "_LONGEST_RUN": max(first, longest)}):
+        with patch.multiple(llm, **limits):
+            assert records(case.simulate(AWKWARD)) == normal
+
+
+# --- several clients --------------------------------------------------------------------------
+
+Fleet = tuple[list[EngineOptions], list[Job]]
+
+
+@st.composite
+def fleets(draw: st.DrawFn, ample: bool = False) -> Fleet:
+    """Engines of different sizes, and the jobs that they share."""
+    some = cases(max_jobs=6, longest=60, ample=ample)
+    engines = [case.options for case in draw(st.lists(some, min_size=2, max_size=5))]
+    times = draw(st.integers(1, 30).flatmap(arrival_times))
+    length = lengths(8, 60)
+    return engines, [Job(time, draw(length), draw(length)) for time in times]
+
+
+def simulation(
+    engines: list[EngineOptions], jobs: Workload, router: str, predictor: Predictor
+) -> Simulation:
+    clients = [
+        options.client(predictor, f"engine{position}") for position, options in enumerate(engines)
+    ]
+    return Simulation(clients=clients, workload=jobs, router=ROUTERS[router](), seed=3)
+
+
+def assert_every_client_is_exact(result: Result, fleet: Fleet, predictor: Predictor) -> None:
+    """Replay what each client was sent, and when, on a stepwise engine of its own."""
+    engines, jobs = fleet
+    visits = result.recorder.visits.columns()
+    arrivals = result.requests["arrival_time"].tolist()
+    replays = []
+    for client_id, options in enumerate(engines):
+        ids = sorted(visits["request_id"][visits["client_id"] == client_id].tolist())
+        sent = [replace(jobs[k], arrival_time=arrivals[k]) for k in ids]
+        replays.append(options.stepwise(predictor, sent))
+        assert_same_records(result, replays[-1], client_id, ids)
+    assert sum(len(replay.outcomes) for replay in replays) == len(jobs)
+    assert_same_gaps(result, replays)
+
+
+@pytest.mark.parametrize("router", list(ROUTERS))
+@settings(max_examples=40)
+@given(fleet=fleets(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_every_client_of_a_fleet_is_exact_and_runs_repeat(router, fleet, predictor):
+    engines, jobs = fleet
+    result = simulation(engines, workload(jobs), router, predictor).run()
+    assert_every_client_is_exact(result, fleet, predictor)
+    again = simulation(engines, workload(jobs), router, predictor).run()
+    assert records(again) == records(result)
+
+
+@pytest.mark.parametrize("router", list(ROUTERS))
+@settings(max_examples=10)
+@given(fleet=fleets())
+def test_a_simulation_can_run_again(router, fleet):
+    engines, jobs = fleet
+    twice = simulation(engines, workload(jobs), router, AWKWARD)
+    assert records(twice.run()) == records(twice.run())
+
+
+@settings(max_examples=60)
+@given(
+    fleet=fleets(),
+    concurrency=st.integers(1, 20),
+    think_time=st.sampled_from([0.0, 2.0**-8, 0.01]),
+    predictor=st.sampled_from([AWKWARD, DYADIC]),
+)
+def test_closed_loops_are_exact(fleet, concurrency, think_time, predictor):
+    """Without think time every arrival but the first ones comes at the end of a step."""
+    engines, jobs = fleet
+    loop = Workload.from_lists(
+        [job.num_prompt_tokens for job in jobs],
+        [job.num_output_tokens for job in jobs],
+        arrivals=ClosedLoop(concurrency=concurrency, think_time=think_time),
+    )
+    result = simulation(engines, loop, "least_outstanding", predictor).run()
+    # A rejection on the way frees its user after the plan of that time: no reference has that.
+    on_the_way = (result.requests["status"] == "rejected") & result.requests["queued"].notna()
+    assume(not on_the_way.any())
+    assert_every_client_is_exact(result, fleet, predictor)

@@ -1,0 +1,92 @@
+"""Block pools, and how many blocks an engine has."""
+
+import pytest
+
+from mist_sim.clients.kv_cache import BlockPool, KvCacheConfig, num_gpu_blocks
+from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.models import load_model
+
+GIB = 2.0**30
+
+
+def blocks(config, model="llama-3.1-8b", gpu="h100-sxm", tp=1, tokens=8192, seqs=256):
+    return num_gpu_blocks(
+        config,
+        load_model(model),
+        Cluster(load_gpu(gpu), tp),
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+    )
+
+
+def test_pool_counts_are_exact():
+    pool = BlockPool(10, 16)
+    assert [pool.blocks_for(n) for n in (1, 16, 17)] == [1, 1, 2]
+    pool.allocate(7)
+    assert (pool.num_free, pool.num_used, pool.num_token_slots) == (3, 7, 160)
+    with pytest.raises(InvariantError, match="4 blocks asked of a pool with 3 free"):
+        pool.allocate(4)
+    pool.release(7)
+    with pytest.raises(InvariantError, match="11 of 10 blocks are free"):
+        pool.release(1)
+
+
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 16), (1, 0)])
+def test_pool_refuses_nonsense(num_blocks, block_size):
+    with pytest.raises(ValueError, match="must be >= 1"):
+        BlockPool(num_blocks, block_size)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_capacity_agrees_with_a_vllm_log(tp):
+    """vllm-project/vllm#10511: Llama-3-8B on an 80 GB GPU, memory by memory, on 1 and 2 ranks.
+
+    71.29 GiB to use, 14.96 (7.48) weights, 1.79 (3.58) beside torch, 1.26 activations, so
+    53.29 GiB (58.97) are left for the cache.
+    """
+    config = KvCacheConfig(context_memory=1.79 * tp * GIB)
+    expected = {1: 53.29, 2: 71.29 - 7.48 - 3.58 - 1.26}[tp]
+    cache = blocks(config, tp=tp) * 16 * load_model("llama-3.1-8b").kv_bytes_per_token / tp
+    assert cache / GIB == pytest.approx(expected, rel=0.01)
+
+
+def test_override_is_taken_as_it_is():
+    assert blocks(KvCacheConfig(num_gpu_blocks_override=77), "llama-3.1-405b") == 77
+
+
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        ({"gpu_memory_utilization": 0.95}, True),
+        ({"block_size": 8}, True),
+        ({"context_memory": 4 * GIB}, False),
+    ],
+)
+def test_every_parameter_changes_the_count(change, more):
+    assert (blocks(KvCacheConfig(**change)) > blocks(KvCacheConfig())) == more
+
+
+def test_larger_batches_leave_less():
+    assert blocks(KvCacheConfig(), tokens=65536) < blocks(KvCacheConfig())
+    assert blocks(KvCacheConfig(), seqs=2048) < blocks(KvCacheConfig())
+
+
+def test_a_model_that_does_not_fit_says_what_takes_the_memory():
+    with pytest.raises(ScenarioError, match=r"llama-3.1-70b does not fit on 1 x h100-sxm.*weights"):
+        blocks(KvCacheConfig(), "llama-3.1-70b")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_size": 0},
+        {"gpu_memory_utilization": 1.2},
+        {"num_gpu_blocks_override": 0},
+        {"context_memory": -1.0},
+    ],
+)
+def test_config_refuses_nonsense(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=name):
+        KvCacheConfig(**change)
