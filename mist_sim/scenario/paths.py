@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationInfo
@@ -19,9 +20,16 @@ from mist_sim.errors import ScenarioError, did_you_mean
 Folder = Path | None
 
 
-def context(folder: Folder) -> dict[str, Folder]:
-    """Return the validation context for a scenario file in `folder` (None: no file)."""
-    return {"folder": folder}
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a scenario comes from: the validation context.
+
+    source: what messages call it; "" for none. folder: where its relative paths begin, beside
+    the working directory.
+    """
+
+    source: str = ""
+    folder: Folder = None
 
 
 def trace_file(text: str, info: ValidationInfo) -> str:
@@ -54,6 +62,8 @@ def spec(text: str, info: ValidationInfo, suffix: str, load: Callable[[str], obj
 
 def find(text: str, folder: Folder) -> str:
     """Return the path to an existing file; see the module's docstring."""
+    if not text:
+        raise ScenarioError("must not be empty")
     path = Path(text).expanduser()
     if path.is_absolute():
         if path.exists():
@@ -72,7 +82,7 @@ def find(text: str, folder: Folder) -> str:
 
 
 def _folder(info: ValidationInfo) -> Folder:
-    return info.context["folder"] if info.context else None
+    return info.context.folder if isinstance(info.context, Origin) else None
 
 
 def _from_here(path: Path) -> str:

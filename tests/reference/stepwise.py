@@ -45,7 +45,7 @@ class Outcome:
     first_token_at: float = nan
     finished_at: float = nan
     token_times: list[float] = field(default_factory=list)
-    num_preemptions: int = 0
+    preempted_at: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class StepwiseEngine(ABC):
             if self.outgrows_pool(victim):
                 self.reject(victim, self.now)
             else:
-                victim.outcome.num_preemptions += 1
+                victim.outcome.preempted_at.append(self.now)
                 self.queue.appendleft(victim)
         return disturbed
 

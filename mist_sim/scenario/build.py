@@ -1,0 +1,193 @@
+"""From a scenario to the objects that run it: the one place that knows concrete classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from pydantic import BaseModel
+
+from mist_sim.clients import Client, LlmClient, SequentialClient
+from mist_sim.clients.kv_cache import KvCacheConfig, num_gpu_blocks
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.core.request import Stage
+from mist_sim.errors import ScenarioError, TraceError
+from mist_sim.hardware import Cluster, GpuSpec, load_gpu
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.metrics import Result
+from mist_sim.models import ModelSpec, load_model
+from mist_sim.scenario.clients import LlmClientSpec, SequentialClientSpec
+from mist_sim.scenario.problems import Location, Problem, said_by, summed_up
+from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.workload import WorkloadSpec
+from mist_sim.simulation import Progress, Simulation
+from mist_sim.stages import ToolCall
+from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
+
+
+def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
+    """Run a scenario and return its records.
+
+    progress: called now and then with (requests done, simulated seconds).
+    Raises ScenarioError for input that cannot be simulated, and InvariantError for a bug.
+    """
+    simulation = build(scenario)
+    result = simulation.run(progress)
+    return replace(result, scenario=scenario.resolved(), estimates=_estimates(simulation))
+
+
+def build(scenario: Scenario) -> Simulation:
+    """Return a simulation, ready to run.
+
+    Raises ScenarioError that lists every problem which only shows when the parts come
+    together, such as a model that does not fit its GPUs; TraceError for a bad first row.
+    """
+    found = _Problems()
+    clients: list[Client] = []
+    for position, spec in enumerate(scenario.clients):
+        with found.at(("clients", position), type(spec)):
+            if isinstance(spec, LlmClientSpec):
+                clients += _llm_clients(spec, spec.model or scenario.model or "")
+            else:
+                clients += _sequential_clients(spec)
+    with found.at(("workload",), WorkloadSpec):
+        workload = _workload(scenario.workload)
+    if found.problems:
+        raise summed_up(found.problems, scenario.source)
+    return Simulation(
+        clients=clients,
+        workload=workload,
+        router=scenario.router.make(),
+        seed=scenario.seed,
+        slo=scenario.slo.make(),
+        warmup=scenario.warmup,
+    )
+
+
+def llm_client(
+    name: str,
+    *,
+    model: str | ModelSpec = "llama-3.1-8b",
+    gpu: str | GpuSpec = "h100-sxm",
+    tensor_parallel_size: int = 1,
+    scheduler: Scheduler | None = None,
+    kv_cache: KvCacheConfig | None = None,
+    predictor: Predictor | None = None,
+) -> LlmClient:
+    """Return a client that serves a language model, for simulations made in Python.
+
+    model, gpu: catalog names, paths of a config.json and a .toml spec, or the specs themselves.
+    scheduler: chunked prefill without it; an object of its own for every client.
+    predictor: a roofline of model and GPUs without it; clients may share one.
+    Raises ScenarioError when the model cannot be split that way or does not fit.
+    """
+    spec = load_model(model) if isinstance(model, str) else model
+    cluster = Cluster(load_gpu(gpu) if isinstance(gpu, str) else gpu, tensor_parallel_size)
+    spec.check_tensor_parallel(tensor_parallel_size)
+    scheduler = scheduler or ChunkedScheduler()
+    kv_cache = kv_cache or KvCacheConfig()
+    max_num_batched_tokens = getattr(scheduler, "max_num_batched_tokens", None)
+    return LlmClient(
+        name,
+        scheduler=scheduler,
+        predictor=predictor or RooflinePredictor(spec, cluster),
+        num_gpu_blocks=num_gpu_blocks(
+            kv_cache,
+            spec,
+            cluster,
+            max_num_batched_tokens=max_num_batched_tokens or spec.max_position_embeddings,
+            max_num_seqs=scheduler.max_num_seqs,
+        ),
+        block_size=kv_cache.block_size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """How many seconds a stage takes on one worker: `base`, and `per_token` for each token.
+
+    Without a base, a tool call takes its own duration and other stages take nothing but their
+    tokens' time. A stage without `num_tokens` counts as none.
+    """
+
+    base: float | None
+    per_token: float
+
+    def __call__(self, stage: Stage) -> float:
+        """Return the duration of a stage in seconds."""
+        base = self.base
+        if base is None:
+            base = stage.duration if isinstance(stage, ToolCall) else 0.0
+        return base + self.per_token * int(getattr(stage, "num_tokens", 0))
+
+
+def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
+    """Yield the copies of a client; they share a predictor."""
+    model, gpu = load_model(model_name), load_gpu(spec.gpu)
+    ranks = spec.tensor_parallel_size
+    model.check_tensor_parallel(ranks)
+    try:
+        predictor = spec.predictor.make(model=model, cluster=Cluster(gpu, ranks))
+    except ValueError as error:
+        raise ScenarioError(f"predictor: {error}") from error
+    for name in spec.names:
+        yield llm_client(
+            name,
+            model=model,
+            gpu=gpu,
+            tensor_parallel_size=ranks,
+            scheduler=spec.scheduler.make(),
+            kv_cache=spec.kv_cache.make(),
+            predictor=predictor,
+        )
+
+
+def _sequential_clients(spec: SequentialClientSpec) -> Iterator[SequentialClient]:
+    service_time = ServiceTime(spec.base_time, spec.time_per_token or 0.0)
+    for name in spec.names:
+        yield SequentialClient(
+            name, serves=spec.kinds, service_time=service_time, num_workers=spec.num_workers
+        )
+
+
+def _workload(spec: WorkloadSpec) -> Workload:
+    """Return the workload, after a look at the first row of a trace.
+
+    The look finds a file that cannot be read before anything runs.
+    """
+    source, arrivals = spec.source.make(), spec.arrivals.make()
+    if isinstance(source, TraceReader):
+        first = next(source.rows(), None)
+        if isinstance(arrivals, TraceArrivals) and first and first.arrival_time is None:
+            others = ", ".join(name for name in ARRIVALS if name != "trace")
+            raise ScenarioError(
+                f"arrivals must not be trace, since the trace has no times; choose one of {others}"
+            )
+    return Workload(source, arrivals, spec.make_pipeline())
+
+
+def _estimates(simulation: Simulation) -> dict[str, str]:
+    """Return where each engine's step times come from."""
+    return {
+        client.name: getattr(client.predictor, "estimate", "custom")
+        for client in simulation.clients
+        if isinstance(client, LlmClient)
+    }
+
+
+@dataclass(frozen=True)
+class _Problems:
+    """Gathers what goes wrong in several parts of a scenario."""
+
+    problems: list[Problem] = field(default_factory=list)
+
+    @contextmanager
+    def at(self, location: Location, model: type[BaseModel]) -> Iterator[None]:
+        """Note a ScenarioError raised inside as a problem there; a TraceError passes."""
+        try:
+            yield
+        except TraceError:
+            raise
+        except ScenarioError as error:
+            self.problems.append(said_by(error, model, location))

@@ -1,0 +1,166 @@
+"""The clients of a scenario file: what may be said about a language model's engine, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WrapValidator,
+)
+
+from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.errors import did_you_mean
+from mist_sim.hardware import load_gpu
+from mist_sim.models import load_model
+from mist_sim.scenario import paths
+from mist_sim.scenario.families import PREDICTOR, SCHEDULER, STAGE, Settings
+from mist_sim.scenario.fields import Duration, as_tuple
+from mist_sim.scenario.parts import Part, part_type
+from mist_sim.scenario.problems import Problem, failure
+from mist_sim.scenario.strict import Strict
+from mist_sim.stages import Decode, Prefill
+
+LLM_STAGES = (Prefill.kind, Decode.kind)
+
+
+def _model(text: str, info: ValidationInfo) -> str:
+    return paths.spec(text, info, ".json", load_model)
+
+
+def _gpu(text: str, info: ValidationInfo) -> str:
+    return paths.spec(text, info, ".toml", load_gpu)
+
+
+ModelName = Annotated[
+    str,
+    AfterValidator(_model),
+    Field(description="a catalog name, a Hugging Face id, or the path of a config.json"),
+]
+GpuName = Annotated[
+    str,
+    AfterValidator(_gpu),
+    Field(description="a catalog name, or the path of a .toml spec"),
+]
+Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
+Count = Annotated[int, Field(ge=1)]
+Positions = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+
+
+class ClientSpec(Strict):
+    """What all clients have: a name, and how many copies there are."""
+
+    name: Name
+    count: Count = Field(
+        1, description="copies of the client; more than one are called NAME-0, NAME-1, ..."
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all copies."""
+        if self.count == 1:
+            return [self.name]
+        return [f"{self.name}-{copy}" for copy in range(self.count)]
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages that the client serves."""
+        raise NotImplementedError
+
+
+class LlmClientSpec(ClientSpec):
+    """An engine that serves prefill and decode of a language model."""
+
+    type: Literal["llm"] = "llm"
+    model: ModelName | None = Field(None, description="served instead of the scenario's model")
+    gpu: GpuName
+    tensor_parallel_size: Count = Field(1, description="GPUs that serve one copy together")
+    scheduler: Annotated[Part, SCHEDULER] = Field("chunked", validate_default=True)
+    kv_cache: Annotated[Part, Settings(part_type(KvCacheConfig))] = Field(
+        {}, validate_default=True
+    )
+    predictor: Annotated[Part, PREDICTOR] = Field("roofline", validate_default=True)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return LLM_STAGES
+
+
+class SequentialClientSpec(ClientSpec):
+    """Workers that take one visit each: text processing, tools, retrieval."""
+
+    type: Literal["sequential"]
+    serves: Positions = Field(description="the stages that it serves, such as [preprocess]")
+    num_workers: Count = Field(1, description="visits served at once")
+    base_time: Duration | None = Field(
+        None, description="time that every stage takes; a tool_call takes its own without it"
+    )
+    time_per_token: Duration | None = Field(
+        None, description="time for each of a stage's num_tokens, on top"
+    )
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return self.serves
+
+    @property
+    def kinds(self) -> list[str]:
+        """The stages as clients call them."""
+        return [STAGE.registry[name].kind for name in self.serves]
+
+    def problems(self) -> Iterable[Problem]:
+        for name in ("base_time", "time_per_token"):
+            if (getattr(self, name) or 0.0) < 0:
+                yield Problem((name,), f"must be >= 0 s, got {getattr(self, name)}")
+        for position, stage in enumerate(self.serves):
+            if problem := _not_served(stage):
+                yield Problem(("serves", position), problem)
+            elif self.base_time is None and not self._has_time(stage):
+                yield Problem(("base_time",), f"is required, since {stage} has no other time")
+        if self.time_per_token is not None and not any(map(has_tokens, self.serves)):
+            yield Problem(
+                ("time_per_token",), f"has no effect: {', '.join(self.serves)} has no num_tokens"
+            )
+
+    def _has_time(self, stage: str) -> bool:
+        per_token = self.time_per_token is not None and has_tokens(stage)
+        return per_token or stage == "tool_call"
+
+
+def has_tokens(stage: str) -> bool:
+    """Tell whether a stage has `num_tokens`, for which a client can take time."""
+    if stage not in STAGE.registry:
+        return True  # an unknown stage has its own problem
+    return "num_tokens" in STAGE.part_type(stage).model_fields
+
+
+def _not_served(stage: str) -> str:
+    if stage in (*LLM_STAGES, "reasoning"):
+        return f"{stage} generates tokens, which a client of type llm serves"
+    if stage not in STAGE.registry:
+        known = ", ".join(name for name in STAGE.registry if name not in LLM_STAGES)
+        return f"no stage named {stage!r}{did_you_mean(stage, STAGE.registry) or '.'} Known: {known}"
+    return ""
+
+
+_TYPES: dict[object, type[ClientSpec]] = {"llm": LlmClientSpec, "sequential": SequentialClientSpec}
+
+
+def _by_type(value: Any, _handler: object, info: ValidationInfo) -> ClientSpec:
+    """Read a client with the model that its type names, so that errors speak of it alone."""
+    if isinstance(value, ClientSpec):
+        return value
+    name = value.get("type", "llm") if isinstance(value, dict) else "llm"
+    if name not in ("llm", "sequential"):
+        known = ", ".join(map(str, _TYPES))
+        hint = did_you_mean(str(name), map(str, _TYPES)) or "."
+        raise failure([Problem(("type",), f"no client type {name!r}{hint} Known: {known}")])
+    return _TYPES[name].model_validate(value, context=info.context)
+
+
+AnyClient = Annotated[LlmClientSpec | SequentialClientSpec, WrapValidator(_by_type)]
+"""A client of either type."""

@@ -1,0 +1,75 @@
+"""Reads scenarios: a YAML file or a preset, with overrides; and writes them out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.scenario import overrides as overriding
+from mist_sim.scenario import yaml_text
+from mist_sim.scenario.families import load_plugins
+from mist_sim.scenario.paths import Origin
+from mist_sim.scenario.presets import preset_names, preset_path
+from mist_sim.scenario.problems import problems_of, summed_up
+from mist_sim.scenario.schema import Scenario
+
+_HEADER = """\
+# A resolved scenario: every default is written out, and quantities are in base units.
+# Relative paths start at the working directory of the run. To run it again: mist run THIS_FILE
+"""
+
+
+def load(name: str | Path, overrides: Mapping[str, Any]) -> Scenario:
+    """Return the scenario of a file or preset; see `Scenario.load`."""
+    path = Path(name)
+    if path.is_file():
+        return _read(path, overrides, Origin(str(path), path.parent))
+    if str(name) in preset_names():
+        return _read(preset_path(str(name)), overrides, Origin(f"preset {name}"))
+    if path.exists():
+        raise ScenarioError(f"{path}: is a folder; give the scenario file in it")
+    known = [*preset_names(), *_neighbours(path)]
+    raise ScenarioError(
+        f"no scenario file and no preset is named {str(name)!r}"
+        f"{did_you_mean(str(name), known) or '.'} Presets: {', '.join(preset_names())}"
+    )
+
+
+def _neighbours(path: Path) -> list[str]:
+    folder = path.parent
+    if not folder.is_dir():
+        return []
+    return [str(folder / entry.name) for entry in folder.iterdir() if entry.is_file()]
+
+
+def _read(path: Path, overrides: Mapping[str, Any], origin: Origin) -> Scenario:
+    source = origin.source
+    data = yaml_text.parse(yaml_text.read_text(path), source)
+    if data is None:
+        raise ScenarioError(f"{source}: is empty; a scenario has at least workload and clients")
+    if not isinstance(data, dict):
+        raise ScenarioError(
+            f"{source}: must hold a mapping of keys to values, got a {type(data).__name__}"
+        )
+    return validated(data, overrides, origin)
+
+
+def validated(data: dict[str, Any], overrides: Mapping[str, Any], origin: Origin) -> Scenario:
+    """Return the scenario of parsed YAML, with overrides applied; see `Scenario.load`."""
+    load_plugins()
+    try:
+        return Scenario.model_validate(overriding.apply(data, overrides), context=origin)
+    except ValidationError as error:
+        set_from_outside = map(overriding.location, overrides)
+        raise summed_up(problems_of(error), origin.source, set_from_outside) from None
+
+
+def as_text(scenario: Scenario) -> str:
+    """Return a scenario as YAML text; see `Scenario.resolved`."""
+    data = scenario.model_dump(mode="json", by_alias=True)
+    del data["workload"]["trace" if scenario.workload.trace is None else "lengths"]
+    return _HEADER + yaml_text.dump(data)

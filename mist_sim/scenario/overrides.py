@@ -1,0 +1,62 @@
+"""Values set from outside a scenario file: `clients.0.count` = 8, as `--set` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.problems import Location
+
+
+def location(path: str) -> Location:
+    """Return the keys and list positions of a dotted path."""
+    return tuple(int(step) if step.isdecimal() else step for step in path.split("."))
+
+
+def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
+    """Return a copy of parsed YAML with the values set, in order; mappings grow on the way.
+
+    A plugin that is written as a bare name becomes a mapping when a key of it is set. Whether
+    the keys exist is for the schema to say. Raises ScenarioError for a path that leads through
+    a plain value or beside a list.
+    """
+    for path, value in overrides.items():
+        steps = location(path)
+        if "" in steps:
+            raise ScenarioError(f"override {path!r}: must be keys joined by dots, such as a.0.b")
+        data = _set(data, steps, value, path)
+    return data
+
+
+def _set(data: Any, steps: Location, value: Any, path: str) -> Any:
+    if not steps:
+        return value
+    step, rest = steps[0], steps[1:]
+    if isinstance(data, list):
+        position = _position(data, step, path)
+        return [
+            _set(item, rest, value, path) if index == position else item
+            for index, item in enumerate(data)
+        ]
+    if data is None:
+        data = {}
+    if isinstance(data, str):
+        data = {"type": data}
+    if not isinstance(data, dict):
+        raise ScenarioError(f"override {path}: {data!r} has no key {step!r}")
+    key = str(step)
+    return {**data, key: _set(data.get(key), rest, value, path)}
+
+
+def _position(data: list[Any], step: str | int, path: str) -> int:
+    if not isinstance(step, int):
+        raise ScenarioError(
+            f"override {path}: {step!r} is no position in a list; say which of the "
+            f"{len(data)} entries is meant, from 0 to {len(data) - 1}"
+        )
+    if step >= len(data):
+        raise ScenarioError(
+            f"override {path}: there is no entry {step}; the list has {len(data)}, counted from 0"
+        )
+    return step

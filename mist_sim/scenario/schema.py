@@ -1,0 +1,130 @@
+"""What a scenario file may say. Docstrings and descriptions end up in its JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr
+
+from mist_sim.metrics import Slo
+from mist_sim.scenario.clients import AnyClient, LlmClientSpec, ModelName
+from mist_sim.scenario.families import ROUTER, Settings
+from mist_sim.scenario.fields import Duration, as_tuple
+from mist_sim.scenario.parts import Part, part_type
+from mist_sim.scenario.paths import Origin
+from mist_sim.scenario.problems import Problem
+from mist_sim.scenario.strict import Strict
+from mist_sim.scenario.workload import WorkloadSpec
+from mist_sim.stages import Decode, Prefill
+
+
+class Scenario(Strict):
+    """A workload, the clients that serve it, and the router between them.
+
+    `Scenario.load` reads a file or a preset, `Scenario.from_dict` what a file would hold;
+    `simulate` runs one. Scenarios are equal when they say the same.
+    """
+
+    seed: int = Field(0, ge=0, description="of all random streams")
+    model: ModelName | None = Field(None, description="served by clients that name no other")
+    workload: WorkloadSpec
+    clients: Annotated[tuple[AnyClient, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    router: Annotated[Part, ROUTER] = Field(
+        "round_robin", validate_default=True, description="which client serves a visit"
+    )
+    slo: Annotated[Part, Settings(part_type(Slo))] = Field(
+        {}, validate_default=True, description="limits that a good request keeps"
+    )
+    warmup: Duration = Field(
+        0.0, description="time at the start whose arrivals do not count in the summary"
+    )
+    _source: str = PrivateAttr("")
+
+    def model_post_init(self, context: Any) -> None:
+        if isinstance(context, Origin):
+            self._source = context.source
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
+        """Return the scenario of a YAML file, or of a preset that `mist list presets` names.
+
+        overrides: values by dotted path, as `--set` gives them: {"clients.0.count": 8}.
+        Raises ScenarioError that lists every problem of the file, a line each.
+        """
+        from mist_sim.scenario.load import load
+
+        return load(path, overrides or {})
+
+    @classmethod
+    def from_dict(
+        cls, data: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+    ) -> Scenario:
+        """Return the scenario of what a file would hold. Raises ScenarioError as `load` does."""
+        from mist_sim.scenario.load import validated
+
+        return validated(dict(data), overrides or {}, Origin())
+
+    @property
+    def source(self) -> str:
+        """The file that the scenario was read from; "" when there is none."""
+        return self._source
+
+    def resolved(self) -> str:
+        """Return the scenario as YAML text, with every default and with units.
+
+        The text loads to an equal scenario. Relative paths in it are relative to the working
+        directory, which is where they are found again when the text lies somewhere else.
+        """
+        from mist_sim.scenario.load import as_text
+
+        return as_text(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scenario) and self.resolved() == other.resolved()
+
+    def __hash__(self) -> int:
+        return hash(self.resolved())
+
+    def problems(self) -> Iterable[Problem]:
+        if self.warmup < 0:
+            yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
+        yield from self._nameless_models()
+        yield from self._equal_names()
+        yield from self._unserved_stages()
+
+    def _nameless_models(self) -> Iterable[Problem]:
+        for position, client in enumerate(self.clients):
+            if isinstance(client, LlmClientSpec) and client.model is None and self.model is None:
+                yield Problem(
+                    ("clients", position, "model"),
+                    "is required, since the scenario names no model",
+                )
+
+    def _equal_names(self) -> Iterable[Problem]:
+        seen: set[str] = set()
+        for position, client in enumerate(self.clients):
+            if twice := seen.intersection(client.names):
+                names = ", ".join(sorted(twice))
+                yield Problem(
+                    ("clients", position, "name"), f"must be unique, got {names} a second time"
+                )
+            seen.update(client.names)
+
+    def _unserved_stages(self) -> Iterable[Problem]:
+        served = {stage for client in self.clients for stage in client.stages}
+        stages = self.workload.stages
+        for position, stage in enumerate(stages):
+            place = ("workload", "pipeline", position)
+            if stage not in served:
+                offers = (f"{client.name}: {', '.join(client.stages)}" for client in self.clients)
+                yield Problem(
+                    place, f"no client serves {stage!r}; the clients serve {'; '.join(offers)}"
+                )
+            elif stage == Decode.kind and stages[position - 1] not in (Prefill.kind, Decode.kind):
+                yield Problem(
+                    place,
+                    f"decode must follow prefill or decode directly, which leave the KV entries "
+                    f"on the client; got it after {stages[position - 1]!r}",
+                )

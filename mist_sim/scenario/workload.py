@@ -1,0 +1,86 @@
+"""The workload of a scenario file: which requests, when they are sent, which stages they walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from mist_sim.core.request import Stage
+from mist_sim.scenario.families import ARRIVAL, SAMPLER, STAGE, TRACE_READER
+from mist_sim.scenario.fields import as_tuple
+from mist_sim.scenario.parts import Part
+from mist_sim.scenario.problems import Problem
+from mist_sim.scenario.strict import Strict
+from mist_sim.stages import Decode, Prefill
+from mist_sim.traces import PipelineTemplate, TraceArrivals, completion_pipeline, template
+
+Entry = Annotated[Part | str, STAGE]
+Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
+
+_OF_THE_ROW: dict[str, type[Prefill] | type[Decode]] = {"prefill": Prefill, "decode": Decode}
+
+
+class WorkloadSpec(Strict):
+    """Rows of a trace, or lengths that are drawn; arrivals; and a pipeline."""
+
+    trace: Annotated[Part, TRACE_READER] | None = Field(
+        None, description="a file of requests; either this or lengths"
+    )
+    lengths: Annotated[Part, SAMPLER] | None = Field(
+        None, description="requests whose lengths are drawn; either this or trace"
+    )
+    arrivals: Annotated[Part, ARRIVAL] = Field(
+        description="when requests are sent, such as {type: poisson, rate: 2 /s}"
+    )
+    pipeline: Pipeline = Field(
+        ("prefill", "decode"),
+        description="stages of a request in order; prefill and decode have the row's lengths",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _times_of_the_trace(cls, data: Any) -> Any:
+        """A trace brings its own times unless arrivals say otherwise."""
+        if isinstance(data, dict) and data.get("trace") is not None and "arrivals" not in data:
+            return {**data, "arrivals": "trace"}
+        return data
+
+    def problems(self) -> Iterable[Problem]:
+        if (self.trace is None) == (self.lengths is None):
+            both = "both" if self.trace else "neither"
+            yield Problem((), f"must have either trace or lengths, got {both}")
+        elif self.lengths is not None and self.arrivals.plugin is TraceArrivals:
+            others = ", ".join(name for name in ARRIVAL.registry if name != "trace")
+            yield Problem(
+                ("arrivals",), f"lengths have no times of their own; choose one of {others}"
+            )
+        try:
+            self.make_pipeline()
+        except ValueError as error:
+            yield Problem(("pipeline",), str(error))
+
+    @property
+    def source(self) -> Part:
+        """The trace or the lengths, whichever is given."""
+        source = self.trace or self.lengths
+        assert source is not None
+        return source
+
+    @property
+    def num_requests(self) -> int | None:
+        """How many requests there are; None when only the trace can tell."""
+        return getattr(self.source, "num_requests", None)
+
+    @property
+    def stages(self) -> list[str]:
+        """The kinds of the pipeline's stages, in order."""
+        return [part if isinstance(part, str) else part.plugin.kind for part in self.pipeline]
+
+    def make_pipeline(self) -> PipelineTemplate:
+        """Return what makes a row's stages. Raises ValueError for an order without sense."""
+        parts: list[Stage | type[Prefill] | type[Decode]] = [
+            _OF_THE_ROW[part] if isinstance(part, str) else part.make() for part in self.pipeline
+        ]
+        return completion_pipeline if parts == [Prefill, Decode] else template(parts)

@@ -1,0 +1,84 @@
+"""YAML 1.2, read safely and strictly, and written so that it reads back the same."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
+
+from mist_sim.errors import ScenarioError
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text. Raises ScenarioError unless it can be read as UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ScenarioError(
+            f"{path}:{line}: not UTF-8 text (byte {error.object[error.start]:#04x}); "
+            "save the file as UTF-8"
+        ) from None
+
+
+def parse(text: str, source: str) -> Any:
+    """Return what a YAML text says.
+
+    Raises ScenarioError with `source`, line and column for text that is no YAML, and for keys
+    that are given twice.
+    """
+    try:
+        return _yaml().load(text)
+    except DuplicateKeyError as error:
+        raise ScenarioError(f"{source}{_place(error)}: {_twice(str(error.problem))}") from None
+    except MarkedYAMLError as error:
+        context = f" ({error.context})" if error.context else ""
+        raise ScenarioError(
+            f"{source}{_place(error)}: not valid YAML: {error.problem}{context}"
+        ) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        column = error.position - text.rfind("\n", 0, error.position)
+        raise ScenarioError(
+            f"{source}:{line}:{column}: not valid YAML: the character "
+            f"{text[error.position]!r} is not allowed"
+        ) from None
+    except RecursionError:
+        raise ScenarioError(f"{source}: not readable: nested too deeply") from None
+    except (YAMLError, ValueError) as error:
+        raise ScenarioError(f"{source}: not valid YAML: {error}") from None
+
+
+def dump(data: Any) -> str:
+    """Return plain data (mappings, lists, text, numbers, null) as YAML text."""
+    text = StringIO()
+    _yaml().dump(data, text)
+    return text.getvalue()
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)  # the C parser knows YAML 1.1 only, where `no` is false
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.width = 1_000
+    yaml.allow_unicode = True
+    yaml.representer.ignore_aliases = lambda _: True
+    return yaml
+
+
+def _place(error: MarkedYAMLError) -> str:
+    mark = error.problem_mark
+    return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+
+
+def _twice(problem: str) -> str:
+    """Shorten 'found duplicate key "a" with value "2" (original value: "1")'."""
+    key = problem.split('"')[1] if problem.count('"') > 1 else "?"
+    return f"the key {key!r} is given twice; remove one"

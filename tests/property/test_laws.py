@@ -1,0 +1,281 @@
+"""Laws that hold for every run and every predictor, whatever the policies decide."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.errors import InvariantError
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.metrics.stats import describe, describe_weighted
+from mist_sim.metrics.summary import pooled_gaps
+from mist_sim.models import load_model
+from mist_sim.routers import ROUTERS
+from mist_sim.simulation import Simulation
+from tests.property.strategies import arrival_times, cases, lengths
+from tests.reference.comparison import workload
+from tests.reference.predictors import AWKWARD
+from tests.reference.stepwise import Job
+
+# --- laws of a run ----------------------------------------------------------------------------
+
+
+@st.composite
+def simulations(draw: st.DrawFn) -> Simulation:
+    """One to four engines of different sizes behind any router, with jobs for all of them."""
+    engines = draw(st.lists(cases(max_jobs=6, longest=60), min_size=1, max_size=4))
+    clients = [case.options.client(AWKWARD, f"engine{k}") for k, case in enumerate(engines)]
+    times = draw(st.integers(1, 30).flatmap(arrival_times))
+    length = lengths(8, 60)
+    jobs = [Job(time, draw(length), draw(length)) for time in times]
+    router = ROUTERS[draw(st.sampled_from(list(ROUTERS)))]()
+    return Simulation(clients=clients, workload=workload(jobs), router=router)
+
+
+@given(simulation=simulations())
+def test_every_request_is_accounted_for_and_all_memory_comes_back(simulation):
+    result = simulation.run()
+    counts = Counter(result.requests["status"])
+    assert counts["finished"] + counts["rejected"] == simulation.workload.num_requests
+    assert result.requests["request_id"].tolist() == list(range(simulation.workload.num_requests))
+    assert result.summary["completed"] == counts["finished"]
+    assert result.summary["failed"] == counts["rejected"]
+    assert result.clients["num_visits"].sum() == simulation.workload.num_requests
+    for client in simulation.clients:
+        assert client.scheduler.pool.num_free == client.num_gpu_blocks
+        assert client.scheduler.clock.num_decodes == client.scheduler.clock.context_sum == 0
+        assert not client.scheduler.waiting
+        assert not client.scheduler.running
+        view = client.view
+        assert view.num_waiting == view.num_running == view.num_outstanding == 0
+
+
+@given(simulation=simulations())
+def test_causes_come_before_effects(simulation):
+    result = simulation.run()
+    visits = result.recorder.visits.columns()
+    requests = result.requests.set_index("request_id")
+    for request_id, queued_at, started_at in zip(
+        visits["request_id"], visits["queued_at"], visits["started_at"], strict=True
+    ):
+        row = requests.loc[request_id]
+        assert row["arrival_time"] == queued_at
+        if row["status"] == "finished":
+            assert queued_at <= started_at < row["first_token_at"] <= row["finished_at"]
+            times = result.token_times(request_id)
+            assert len(times) == row["num_output_tokens"]
+            assert times[0] == row["first_token_at"]
+            assert times[-1] == row["finished_at"]
+            assert (np.diff(times) > 0).all()
+        else:
+            assert row["rejection"]
+    for ends in result.recorder.step_ends:
+        assert (np.diff(ends) > 0).all()
+    for _, runs in result.steps.groupby("client"):
+        assert (runs["start"] < runs["end"]).all()
+        assert (runs["end"].to_numpy()[:-1] <= runs["start"].to_numpy()[1:]).all()
+
+
+@given(simulation=simulations())
+def test_memory_and_slots_are_never_exceeded(simulation):
+    result = simulation.run()
+    for client, (_, runs) in zip(
+        simulation.clients, result.steps.groupby("client"), strict=False
+    ):
+        assume(client.name == runs["client"].iloc[0])
+        assert runs["num_used_blocks"].between(1, client.num_gpu_blocks).all()
+        members = runs["num_decodes"] + runs["num_chunks"]
+        assert members.between(1, client.scheduler.max_num_seqs).all()
+        tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
+        assert (tokens <= client.num_gpu_blocks * client.block_size).all()
+        budget = client.scheduler.max_num_batched_tokens
+        if budget is not None:
+            alone = runs["num_chunks"] == 1  # continuous: recomputed prompts may be longer
+            assert ((runs["num_prefill_tokens"] <= budget) | alone).all()
+
+
+@given(simulation=simulations())
+def test_pooled_gaps_are_the_gaps_of_all_requests(simulation):
+    """Pooled ITL never passes over tokens; here it is held against a pass over tokens."""
+    result = simulation.run()
+    gaps, counts = pooled_gaps(result.recorder)
+    num_tokens = [len(result.token_times(k)) for k in result.requests["request_id"]]
+    assert counts.sum() == sum(number - 1 for number in num_tokens if number)
+    if (result.requests["status"] == "finished").all():
+        assert counts.sum() == (result.requests["num_output_tokens"] - 1).sum()
+    expected = [np.diff(result.token_times(k)) for k in result.requests["request_id"]]
+    pooled = np.sort(np.repeat(gaps, counts))
+    np.testing.assert_allclose(pooled, np.sort(np.concatenate(expected)), rtol=1e-9, atol=0)
+
+
+@given(simulation=simulations())
+def test_the_summary_counts_every_token(simulation):
+    result = simulation.run()
+    done = result.requests[result.requests["status"] == "finished"]
+    assert result.summary["total_output_tokens"] == done["num_output_tokens"].sum()
+    assert result.summary["total_input_tokens"] == done["num_prompt_tokens"].sum()
+    times = [
+        time for k in result.requests["request_id"] for time in result.token_times(k).tolist()
+    ]
+    per_second = Counter(int(time) for time in times)
+    assert result.summary["max_output_tokens_per_s"] == max(per_second.values(), default=0)
+
+
+@given(blocks=st.lists(st.integers(0, 40), max_size=30), size=st.integers(1, 100))
+def test_a_pool_never_lends_what_it_does_not_have(blocks, size):
+    pool = BlockPool(size, 16)
+    held = []
+    for number in blocks:
+        if number <= pool.num_free:
+            pool.allocate(number)
+            held.append(number)
+        else:
+            with pytest.raises(InvariantError):
+                pool.allocate(number)
+        assert pool.num_used == sum(held) == size - pool.num_free
+    for number in held:
+        pool.release(number)
+    assert pool.num_free == size
+    with pytest.raises(InvariantError):
+        pool.release(1)
+
+
+@given(num_tokens=st.integers(0, 10**6), block_size=st.integers(1, 512))
+def test_blocks_hold_their_tokens_and_no_block_is_empty(num_tokens, block_size):
+    num_blocks = BlockPool(1, block_size).blocks_for(num_tokens)
+    assert num_blocks * block_size >= num_tokens > (num_blocks - 1) * block_size or not num_tokens
+
+
+# --- weighted statistics ----------------------------------------------------------------------
+
+
+@given(
+    sample=st.lists(
+        st.tuples(st.floats(0, 1e6) | st.sampled_from([0.0, 1.0, 2.0]), st.integers(0, 12)),
+        max_size=30,
+    )
+)
+def test_weighted_statistics_are_those_of_the_repeated_sample(sample):
+    values = np.array([value for value, _ in sample], dtype=float)
+    counts = np.array([count for _, count in sample], dtype=np.int64)
+    weighted = describe_weighted(values, counts)
+    repeated = describe(np.repeat(values, counts))
+    assert weighted.keys() == repeated.keys()
+    for name, expected in repeated.items():
+        tolerance = {"rel": 1e-12, "abs": 1e-7 if name == "std" else 0.0, "nan_ok": True}
+        assert weighted[name] == pytest.approx(expected, **tolerance), name
+
+
+# --- laws of the roofline ---------------------------------------------------------------------
+
+
+@cache
+def predictor(name: str) -> RooflinePredictor:
+    model, gpu, ranks, kernels, composition = PREDICTORS[name]
+    return RooflinePredictor(load_model(model), Cluster(load_gpu(gpu), ranks), kernels, composition)
+
+
+PREDICTORS = {
+    "h100": ("llama-3.1-8b", "h100-sxm", 1, "fused", "running_clocks"),
+    "h100-tp4": ("llama-3.1-70b", "h100-sxm", 4, "fused", "running_clocks"),
+    "a100-pcie-tp2": ("qwen2.5-14b", "a100-80gb-pcie", 2, "fused", "running_clocks"),
+    "l40s": ("llama-3.1-8b", "l40s", 1, None, "running_clocks"),
+    "ascend-tp4": ("codellama-34b", "ascend-910b3", 4, None, "running_clocks"),
+    "ascend-algorithm-1": ("codellama-34b", "ascend-910b3", 4, "eager", "algorithm_1"),
+    "h100-eager": ("llama-3.1-8b", "h100-sxm", 1, "eager", "running_clocks"),
+}
+
+chunks = st.tuples(st.integers(1, 8_192), st.integers(0, 120_000))
+decodes = st.integers(1, 512).flatmap(
+    lambda number: st.tuples(st.just(number), st.integers(number, number * 8_192))
+)
+batches = st.builds(
+    lambda prompts, running: StepBatch(tuple(prompts), *running),
+    st.lists(chunks, max_size=3),
+    decodes | st.just((0, 0)),
+).filter(lambda batch: batch.chunks or batch.num_decodes)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+@given(batch=batches, num_steps=st.integers(1, 40), chunk_growth=st.integers(0, 4_096))
+def test_a_run_has_the_bits_of_its_steps(name, batch, num_steps, chunk_growth):
+    growth = StepGrowth(batch.num_decodes, chunk_growth if batch.chunks else 0)
+    times = predictor(name).run(batch, growth, num_steps)
+    assert times.shape == (num_steps,)
+    assert times.dtype == np.float64
+    steps = [predictor(name).step_time(grown(batch, growth, k)) for k in range(num_steps)]
+    assert times.tolist() == steps
+    assert all(type(step) is float for step in steps)
+    assert np.isfinite(times).all()
+    assert (times > 0).all()
+
+
+def bigger(batch: StepBatch) -> st.SearchStrategy[StepBatch]:
+    """Batches of the same kind with more of something: decodes, context, prompt tokens."""
+    more = st.sampled_from([0, 0, 1, 7, 512, 4_096])
+
+    def grow(steps: list[int]) -> StepBatch:
+        of_decodes, of_context, of_new, of_prior, of_chunks = steps
+        prompts = tuple((new + of_new, prior + of_prior) for new, prior in batch.chunks)
+        if batch.chunks and of_chunks:
+            prompts += ((of_chunks, 0),)
+        number = batch.num_decodes + (of_decodes if batch.num_decodes else 0)
+        context = batch.context_sum + (of_decodes + of_context if batch.num_decodes else 0)
+        return StepBatch(prompts, number, context)
+
+    return st.lists(more, min_size=5, max_size=5).map(grow)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+@given(pair=batches.flatmap(lambda batch: st.tuples(st.just(batch), bigger(batch))))
+def test_more_work_of_the_same_kinds_never_takes_less_time(name, pair):
+    small, big = pair
+    assert predictor(name).step_time(big) >= predictor(name).step_time(small) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+@settings(max_examples=50)
+@given(batch=batches, prompt=chunks)
+def test_one_more_prompt_never_makes_a_step_shorter(name, batch, prompt):
+    more = StepBatch((*batch.chunks, prompt), batch.num_decodes, batch.context_sum)
+    assert predictor(name).step_time(more) >= predictor(name).step_time(batch) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+@settings(max_examples=50)
+@given(batch=batches)
+def test_a_step_is_not_longer_than_its_prompts_and_decodes_alone(name, batch):
+    """Batching shares the weights: one step costs at most two, and no less than either."""
+    assume(batch.chunks and batch.num_decodes)
+    both = predictor(name).step_time(batch)
+    prompts = predictor(name).step_time(StepBatch(batch.chunks))
+    assert both <= 2 * prompts + 2 * predictor(name).step_time(
+        StepBatch((), batch.num_decodes, batch.context_sum)
+    )
+    assert both >= prompts * (1 - 1e-12)
+
+
+@given(
+    batch=batches, number=st.integers(0, 200), steps=st.integers(0, 5), chunk_growth=st.integers(0, 9)
+)
+def test_growth_adds_up(batch, number, steps, chunk_growth):
+    growth = StepGrowth(number, chunk_growth)
+    later = batch
+    for _ in range(steps):
+        later = grown(later, growth, 1)
+    assert later == grown(batch, growth, steps)
+
+
+def test_token_times_never_meet_within_a_request():
+    """`pairwise` of any request's times has positive gaps at the awkward constants."""
+    times = np.cumsum(np.full(1_000, AWKWARD.base))
+    assert all(after > before for before, after in pairwise(times))

@@ -1,0 +1,200 @@
+"""Runs as a whole: walks, rejections, ties, closed loops, and what a user can get wrong."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from mist_sim.clients import LlmClient, SequentialClient
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
+from mist_sim.core.request import Stage
+from mist_sim.environment import MOVE, PLAN, STEP_END, Environment
+from mist_sim.errors import ScenarioError
+from mist_sim.routers import LeastOutstandingRouter, RandomRouter, RoundRobinRouter
+from mist_sim.simulation import Simulation
+from mist_sim.stages import Decode, Prefill, ToolCall
+from mist_sim.traces import ClosedLoop, Workload, template
+
+
+class ConstantPredictor:
+    """Every step takes one second."""
+
+    def step_time(self, batch):
+        return 1.0
+
+    def run(self, batch, growth, num_steps):
+        return np.ones(num_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(Stage):
+    kind = "translate"
+
+
+def engine(name="llm", scheduler=None, num_gpu_blocks=1000):
+    return LlmClient(
+        name,
+        scheduler=scheduler or ContinuousScheduler(),
+        predictor=ConstantPredictor(),
+        num_gpu_blocks=num_gpu_blocks,
+    )
+
+
+def run(prompts, outputs, times=None, clients=None, router=None, **more):
+    workload = Workload.from_lists(prompts, outputs, times, **more)
+    return Simulation(clients=clients or [engine()], workload=workload, router=router).run()
+
+
+def test_one_request_by_hand():
+    result = run([10], [3], [5.0])
+    request = result.requests.iloc[0]
+    assert (request.arrival_time, request.first_token_at, request.finished_at) == (5.0, 6.0, 8.0)
+    assert (request.ttft, request.tpot, request.e2el) == (1.0, 1.0, 3.0)
+    assert list(result.token_times(0)) == [6.0, 7.0, 8.0]
+    assert result.summary["mean_itl_ms"] == 1000.0
+
+
+def test_continuous_batching_stalls_decodes_and_chunked_does_not():
+    """A second prompt at 2.5 s: its step gives the first request no token, or gives it one."""
+    stalled = run([10, 10], [6, 2], [0.0, 2.5])
+    assert list(stalled.token_times(0)) == [1.0, 2.0, 3.0, 5.0, 6.0, 7.0]
+    assert stalled.summary["p99_itl_ms"] > 1900.0
+    shared = run([10, 10], [6, 2], [0.0, 2.5], [engine(scheduler=ChunkedScheduler())])
+    assert list(shared.token_times(0)) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert shared.summary["p99_itl_ms"] == 1000.0
+
+
+def test_an_arrival_at_the_end_of_a_step_joins_the_next_one():
+    """Steps end, then requests move, then clients plan."""
+    result = run([10, 10], [9, 1], [0.0, 4.0], [engine(scheduler=ChunkedScheduler())])
+    assert result.requests.first_token_at[1] == 5.0
+
+
+def test_phases_order_events_at_the_same_time():
+    env, seen = Environment(), []
+
+    def wait(phase):
+        yield env.at(1.0, phase)
+        seen.append(phase)
+
+    for phase in (PLAN, MOVE, STEP_END):
+        env.process(wait(phase))
+    env.run()
+    assert seen == [STEP_END, MOVE, PLAN]
+    with pytest.raises(ValueError, match="cannot schedule at 0.5 s, the clock is at 1.0 s"):
+        env.at(0.5)
+
+
+def test_a_prompt_that_never_fits_is_rejected_with_its_size_and_the_room():
+    result = run([500, 20], [2, 2], clients=[engine(num_gpu_blocks=10)])
+    assert list(result.requests.status) == ["rejected", "finished"]
+    assert "500 tokens exceed the KV cache of 160 tokens" in result.requests.rejection[0]
+    assert (result.summary["completed"], result.summary["failed"]) == (1, 1)
+
+
+def test_an_answer_that_outgrows_the_cache_is_rejected_and_does_not_hang():
+    result = run([150], [50], clients=[engine(num_gpu_blocks=10)])
+    assert "161 tokens exceed the KV cache of 160" in result.requests.rejection[0]
+
+
+def test_a_prompt_over_the_batch_limit_is_rejected():
+    small = ContinuousScheduler(max_num_batched_tokens=100)
+    result = run([101], [1], clients=[engine(scheduler=small)])
+    assert "exceeds max_num_batched_tokens=100" in result.requests.rejection[0]
+
+
+def test_a_stage_that_nobody_serves_rejects_the_request():
+    result = run([10], [2], pipeline=template([Translate(), Prefill, Decode]))
+    assert "no client serves the stage 'translate'" in result.requests.rejection[0]
+
+
+def test_a_pipeline_of_unlike_stages_is_walked_in_order():
+    cpu = SequentialClient(
+        "cpu", serves=["translate", "tool_call"], service_time=lambda s: getattr(s, "duration", 0.5)
+    )
+    pipeline = template([Translate(), Prefill, Decode, ToolCall(duration=2.0), Prefill, Decode])
+    result = run([10], [3], [0.0], [engine(), cpu], pipeline=pipeline)
+    stages = result.stages
+    kinds = ["translate", "prefill", "decode", "tool_call", "prefill", "decode"]
+    assert list(stages.stage) == kinds
+    assert list(stages.finished_at) == [0.5, 1.5, 3.5, 5.5, 6.5, 8.5]
+    assert result.requests.num_output_tokens[0] == 6
+
+
+def test_workers_serve_in_order_of_arrival():
+    cpu = SequentialClient("cpu", serves=["translate"], num_workers=2, service_time=lambda s: 1.0)
+    pipeline = template([Translate()])
+    result = run([1] * 5, [1] * 5, clients=[cpu], pipeline=pipeline)
+    assert list(result.requests.finished_at) == [1.0, 1.0, 2.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_service_time_must_be_a_time(seconds):
+    cpu = SequentialClient("cpu", serves=["translate"], service_time=lambda s: seconds)
+    with pytest.raises(ScenarioError, match="must be finite and >= 0 s"):
+        run([1], [1], clients=[cpu], pipeline=template([Translate()]))
+
+
+def test_closed_loop_keeps_the_concurrency_and_thinks_between_requests():
+    workload = Workload.from_lists(
+        [10] * 6, [2] * 6, arrivals=ClosedLoop(concurrency=2, think_time=3.0)
+    )
+    result = Simulation(clients=[engine()], workload=workload).run()
+    assert list(result.requests.arrival_time) == [0.0, 0.0, 5.0, 5.0, 10.0, 10.0]
+    assert result.summary["max_concurrent_requests"] == 2
+    assert not result.summary["unstable"]
+
+
+def test_round_robin_takes_turns_and_least_outstanding_looks_at_load():
+    pair = [engine("a"), engine("b")]
+    turns = run([10] * 4, [100, 1, 1, 1], [0.0, 2.0, 4.0, 6.0], pair, RoundRobinRouter())
+    assert list(turns.stages[turns.stages.stage == "prefill"].client) == ["a", "b", "a", "b"]
+    pair = [engine("a"), engine("b")]
+    load = run([10] * 4, [100, 1, 1, 1], [0.0, 2.0, 4.0, 6.0], pair, LeastOutstandingRouter())
+    assert list(load.stages[load.stages.stage == "prefill"].client) == ["a", "b", "b", "b"]
+
+
+def test_random_router_uses_every_client_and_follows_the_seed():
+    def clients_used(seed):
+        workload = Workload.from_lists([10] * 50, [2] * 50, list(range(50)))
+        names = [engine("a"), engine("b")]
+        sim = Simulation(clients=names, workload=workload, router=RandomRouter(), seed=seed)
+        return list(sim.run().stages.client)
+
+    assert set(clients_used(0)) == {"a", "b"}
+    assert clients_used(0) == clients_used(0) != clients_used(1)
+
+
+def test_a_router_that_returns_nonsense_is_named():
+    class Broken:
+        def choose(self, request, stage, candidates):
+            return 7
+
+    with pytest.raises(ScenarioError, match="Broken.choose returned 7, which is not the client_id"):
+        run([1], [1], router=Broken())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": []}, "at least one client"),
+        ({"clients": [engine("x"), engine("x")]}, "names must be unique, got 'x' twice"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+    ],
+)
+def test_a_simulation_refuses_nonsense(change, message):
+    workload = Workload.from_lists([1], [1])
+    with pytest.raises(ScenarioError, match=message):
+        Simulation(**{"clients": [engine()], "workload": workload, **change})
+
+
+def test_chunked_budget_must_hold_every_sequence():
+    with pytest.raises(ValueError, match="must be >= max_num_seqs"):
+        ChunkedScheduler(max_num_seqs=64, max_num_batched_tokens=32)
+
+
+def test_progress_is_reported():
+    seen = []
+    workload = Workload.from_lists([4] * 1200, [1] * 1200)
+    Simulation(clients=[engine()], workload=workload).run(lambda done, now: seen.append(done))
+    assert seen == [500, 1000]
