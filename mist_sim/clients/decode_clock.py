@@ -101,10 +101,12 @@ class DecodeClock:
             need = phases[(self.steps + steps) % size]
         return steps
 
-    def advance(self, num_steps: int) -> None:
-        """Let all sequences generate one token in each of `num_steps` steps."""
+    def advance(self, num_steps: int) -> int:
+        """Let all sequences generate one token in each step; return the KV blocks they took."""
+        num_blocks = self.blocks_needed(num_steps)
         self.steps += num_steps
         self.context_sum += num_steps * self.num_decodes
+        return num_blocks
 
     def pop_finished(self) -> list[Sequence]:
         """Return, in the order they joined, the sequences that finish at the present step."""

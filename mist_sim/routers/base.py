@@ -29,7 +29,7 @@ class Router(Protocol):
 
 @runtime_checkable
 class Seeded(Protocol):
-    """A part that draws random numbers; the simulation gives it a stream before the run."""
+    """A router that draws random numbers or remembers; the simulation seeds it for each run."""
 
     def seed(self, rng: Generator) -> None:
-        """Take the stream to draw from."""
+        """Begin a run: forget earlier ones, draw from this stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from numpy.random import Generator
 
@@ -29,7 +29,8 @@ class RandomRouter:
 class RoundRobinRouter:
     """Send visits to the candidates in turn, with a turn of its own for each kind of stage."""
 
-    _turns: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    def seed(self, rng: Generator) -> None:
+        self._turns: dict[str, int] = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
         turn = self._turns.get(stage.kind, 0)

@@ -55,6 +55,7 @@ class ClientSpec(Strict):
     """What all clients have: a name, and how many copies there are."""
 
     name: Name
+    type: str
     count: Count = Field(
         1, description="copies of the client; more than one are called NAME-0, NAME-1, ..."
     )

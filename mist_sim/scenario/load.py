@@ -73,3 +73,10 @@ def as_text(scenario: Scenario) -> str:
     data = scenario.model_dump(mode="json", by_alias=True)
     del data["workload"]["trace" if scenario.workload.trace is None else "lengths"]
     return _HEADER + yaml_text.dump(data)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a scenario file, plugins of installed packages included."""
+    load_plugins()
+    schema = Scenario.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

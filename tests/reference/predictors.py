@@ -30,9 +30,7 @@ class AffinePredictor:
         seconds += self.per_decode * batch.num_decodes
         return seconds + self.per_context_token * batch.context_sum
 
-    def run(
-        self, batch: StepBatch, growth: StepGrowth, num_steps: int
-    ) -> NDArray[np.float64]:
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         ahead = np.arange(num_steps)
         seconds = np.full(num_steps, self.base + self.per_prompt_token * batch.num_prefill_tokens)
         for num_new, num_context in batch.chunks:
@@ -57,7 +55,5 @@ class ConstantPredictor:
     def step_time(self, batch: StepBatch) -> float:
         return self.seconds
 
-    def run(
-        self, batch: StepBatch, growth: StepGrowth, num_steps: int
-    ) -> NDArray[np.float64]:
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         return np.full(num_steps, self.seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mist_sim.clients.decode_clock import DecodeClock
 from mist_sim.clients.kv_cache import BlockPool
@@ -15,7 +15,6 @@ from mist_sim.registry import Registry
 SCHEDULERS = Registry("schedulers")
 
 
-@dataclass(slots=True)
 class StepPlan:
     """What an engine does next: `num_steps` steps of the same members.
 
@@ -25,12 +24,15 @@ class StepPlan:
     dropped: sequences that can never run again, because they outgrew the whole cache.
     """
 
-    num_steps: int = 1
-    prefills: list[tuple[Sequence, int]] = field(default_factory=list)
-    decodes: bool = False
-    admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    dropped: list[Sequence] = field(default_factory=list)
+    __slots__ = ("admitted", "decodes", "dropped", "num_steps", "preempted", "prefills")
+
+    def __init__(self) -> None:
+        self.num_steps = 1
+        self.prefills: list[tuple[Sequence, int]] = []
+        self.decodes = False
+        self.admitted: list[Sequence] = []
+        self.preempted: list[Sequence] = []
+        self.dropped: list[Sequence] = []
 
 
 @dataclass(kw_only=True)
@@ -90,10 +92,13 @@ class Scheduler(ABC):
 
     def batch(self, plan: StepPlan) -> StepBatch:
         """Return what the first step of a plan computes."""
-        chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
+        batch = StepBatch()
+        if plan.prefills:
+            batch.chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
         if plan.decodes:
-            return StepBatch(chunks, self.clock.num_decodes, self.clock.context_sum)
-        return StepBatch(chunks)
+            batch.num_decodes = self.clock.num_decodes
+            batch.context_sum = self.clock.context_sum
+        return batch
 
     def update(self, plan: StepPlan, num_steps: int) -> tuple[list[Sequence], list[Sequence]]:
         """Account for `num_steps` executed steps of a plan.
@@ -104,8 +109,7 @@ class Scheduler(ABC):
         finished: list[Sequence] = []
         pool, clock = self.pool, self.clock
         if plan.decodes:
-            pool.allocate(clock.blocks_needed(num_steps))
-            clock.advance(num_steps)
+            pool.allocate(clock.advance(num_steps))
             finished = clock.pop_finished()
             for sequence in finished:
                 pool.release(pool.blocks_for(clock.leave(sequence)))

@@ -57,10 +57,10 @@ class RooflinePredictor:
         seconds = self._fixed(batch)
         for new, context in batch.chunks:
             pairs = new * (context + (new + 1) * 0.5)
-            seconds += self._prefill.attention.seconds(new, context + new, pairs)
+            seconds = self._prefill.attention.add(seconds, new, context + new, pairs)
         if batch.num_decodes:
             keys = batch.context_sum + batch.num_decodes
-            seconds += self._decode.attention.seconds(batch.num_decodes, keys, keys)
+            seconds = self._decode.attention.add(seconds, batch.num_decodes, keys, keys)
         return max(seconds, self._floor)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
@@ -70,21 +70,29 @@ class RooflinePredictor:
         for new, context in batch.chunks:
             contexts = ahead * growth.chunk_context + context
             pairs = new * (contexts + (new + 1) * 0.5)
-            seconds = self._prefill.attention.run(new, contexts + new, pairs) + seconds
+            seconds = self._prefill.attention.add_run(seconds, new, contexts + new, pairs)
         if batch.num_decodes:
             keys = ahead * float(growth.context_sum)
             keys += batch.context_sum + batch.num_decodes
-            seconds = self._decode.attention.run(batch.num_decodes, keys, keys) + seconds
+            seconds = self._decode.attention.add_run(seconds, batch.num_decodes, keys, keys)
         if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, self._floor, out=seconds) if self._floor else seconds
 
     def _fixed(self, batch: StepBatch) -> float:
-        """Seconds of a step without attention; they depend on token counts only."""
+        """Seconds of a step without attention; they depend on token counts only.
+
+        Prompts reach a higher MFU than decodes, but adding one never makes a step shorter.
+        """
         num_decodes = batch.num_decodes
-        if batch.chunks:
-            num_tokens = batch.num_prefill_tokens + num_decodes
-            return self._prefill.fixed(num_tokens, len(batch.chunks) + num_decodes)
+        decodes_alone = self._decodes_alone(num_decodes) if num_decodes else 0.0
+        if not batch.chunks:
+            return decodes_alone
+        num_tokens = batch.num_prefill_tokens + num_decodes
+        together = self._prefill.fixed(num_tokens, len(batch.chunks) + num_decodes)
+        return max(together, decodes_alone)
+
+    def _decodes_alone(self, num_decodes: int) -> float:
         seconds = self._decode_only.get(num_decodes)
         if seconds is None:
             seconds = self._decode.fixed(num_decodes, num_decodes)
@@ -159,18 +167,23 @@ class _PhaseTime:
 class _AttentionTime:
     """Seconds that attention takes in all layers: the slower of memory and compute.
 
-    `run` does for arrays what `seconds` does for numbers, operation by operation.
+    `add_run` does for arrays what `add` does for numbers, operation by operation.
     """
 
     per_query: float
     per_key: float
     per_pair: float
 
-    def seconds(self, queries: int, keys: int, pairs: float) -> float:
-        return max(keys * self.per_key + queries * self.per_query, pairs * self.per_pair)
+    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
+        """Return `seconds` with the attention of so many queries, keys and pairs on top."""
+        memory = keys * self.per_key + (queries * self.per_query + seconds)
+        compute = pairs * self.per_pair + seconds
+        return max(memory, compute)
 
-    def run(self, queries: int, keys: Array, pairs: Array) -> Array:
-        memory = keys * self.per_key + queries * self.per_query
-        if pairs is keys and self.per_key >= self.per_pair:  # decode that waits for memory
-            return memory
-        return np.maximum(memory, pairs * self.per_pair)
+    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
+        """Do the same for arrays; `keys` is overwritten."""
+        waits_for_memory = pairs is keys and self.per_key >= self.per_pair
+        compute = None if waits_for_memory else pairs * self.per_pair + seconds
+        keys *= self.per_key
+        keys += queries * self.per_query + seconds
+        return keys if compute is None else np.maximum(keys, compute)

@@ -1,0 +1,16 @@
+"""The command line: `mist VERB`. Each verb is one module and imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line; leaves with SystemExit.
+
+    args: words after `mist`; those of the process when None. Exit codes: 0 done, 2 bad input,
+    70 a bug, 130 interrupted.
+    """
+    from mist_sim.cli.app import app
+
+    app(None if args is None else list(args), prog_name="mist")

@@ -1,0 +1,72 @@
+"""The `mist` command and its verbs; every error leaves here as one message and an exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from mist_sim.cli.demo import demo
+from mist_sim.cli.list import list_
+from mist_sim.cli.run import run
+from mist_sim.cli.schema import schema
+from mist_sim.errors import InvariantError, MistError
+
+BAD_INPUT = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+class Verbs(TyperGroup):
+    """Runs a verb and turns what it raises into a message on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InvariantError as error:
+            typer.echo(f"error: {error}\n\n{_REPORT}", err=True)
+            raise typer.Exit(BUG) from error
+        except MistError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(BAD_INPUT) from error
+        except KeyboardInterrupt as error:
+            typer.echo("interrupted; no results were written", err=True)
+            raise typer.Exit(INTERRUPTED) from error
+
+
+_REPORT = (
+    "This is a bug in mist-sim, or in a plugin, and not your mistake: the simulation broke one\n"
+    "of its own laws. Please report it with the scenario and this message."
+)
+
+app = typer.Typer(
+    name="mist",
+    cls=Verbs,
+    help="Simulate LLM serving: what latency, throughput and goodput would a deployment have?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(run)
+app.command("list")(list_)
+app.command()(schema)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"mist-sim {version('mist-sim')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Take the options that stand before a verb."""

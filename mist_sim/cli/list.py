@@ -1,0 +1,170 @@
+"""`mist list`: what a scenario can name: models, GPUs, plugins of every family, presets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from mist_sim.scenario.parts import Part
+
+
+def list_(
+    family: str = typer.Argument("", help="What to list; all families without it."),
+) -> None:
+    """List what a scenario can name: models, GPUs, plugins with their parameters, presets."""
+    from rich.console import Console
+
+    from mist_sim.errors import UnknownPluginError, did_you_mean
+
+    listings = _listings()
+    if family and family not in listings:
+        raise UnknownPluginError(
+            f"no family named {family!r}{did_you_mean(family, listings) or '.'} "
+            f"Known: {', '.join(listings)}"
+        )
+    table = listings[family]() if family else _overview()
+    Console(highlight=False).print(table)
+
+
+_PLACES = {
+    "models": "model, clients.N.model",
+    "gpus": "clients.N.gpu",
+    "routers": "router",
+    "schedulers": "clients.N.scheduler",
+    "predictors": "clients.N.predictor",
+    "trace_readers": "workload.trace",
+    "arrivals": "workload.arrivals",
+    "samplers": "workload.lengths",
+    "lengths": "prompt and output of workload.lengths: {type: synthetic}",
+    "stages": "workload.pipeline",
+    "presets": "mist run NAME",
+}
+
+
+def _listings() -> dict[str, Callable[[], RenderableType]]:
+    from functools import partial
+
+    from mist_sim.scenario.families import FAMILIES, load_plugins
+
+    load_plugins()
+    plugins = {name: partial(_plugins, name) for name in FAMILIES}
+    return {"models": _models, "gpus": _gpus, **plugins, "presets": _presets}
+
+
+def _overview() -> RenderableType:
+    from mist_sim.hardware import gpu_names
+    from mist_sim.models import model_names
+    from mist_sim.scenario.families import FAMILIES
+    from mist_sim.scenario.presets import preset_names
+
+    names = {
+        "models": model_names(),
+        "gpus": gpu_names(),
+        **{name: list(family.registry) for name, family in FAMILIES.items()},
+        "presets": preset_names(),
+    }
+    table = _table("family", "names")
+    for family, place in _PLACES.items():
+        table.add_row(family, f"{', '.join(names[family])}\n[dim]{place}[/dim]")
+    table.caption = "mist list FAMILY shows descriptions and parameters"
+    return table
+
+
+def _plugins(family_name: str) -> RenderableType:
+    from rich.markup import escape
+
+    from mist_sim.scenario.families import FAMILIES
+
+    family = FAMILIES[family_name]
+    table = _table("type", f"in a scenario: {_PLACES[family_name]}")
+    for name, plugin in family.registry.items():
+        about = escape(_summary(plugin))
+        parameters = ", ".join(_parameters(family.part_type(name)))
+        table.add_row(name, f"{about}\n[dim]{escape(parameters)}[/dim]" if parameters else about)
+    return table
+
+
+def _parameters(model: type[Part]) -> Iterator[str]:
+    """Yield a plugin's parameters: "name", with its unit and default where it has them."""
+    from mist_sim.scenario.fields import Quantity
+
+    defaults = model.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
+    for info in model.model_fields.values():
+        name = info.alias or ""
+        if name in defaults and name != "type":
+            value = defaults[name]
+            yield f"{name} = {value if isinstance(value, str) else json.dumps(value)}"
+        elif name != "type":
+            kinds = [mark.kind.base for mark in info.metadata if isinstance(mark, Quantity)]
+            yield f"{name} (required{''.join(f', in {unit}' for unit in kinds)})"
+
+
+def _models() -> RenderableType:
+    from mist_sim.models import load_model, model_names
+
+    table = _table("model", "parameters", "layers", "context", "KV per token")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in model_names():
+        model = load_model(name)
+        table.add_row(
+            name,
+            f"{model.num_parameters / 1e9:.1f} B",
+            str(model.num_layers),
+            f"{model.max_position_embeddings:,}",
+            f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+        )
+    table.caption = "or the path of a Hugging Face config.json"
+    return table
+
+
+def _gpus() -> RenderableType:
+    from mist_sim.hardware import gpu_names, load_gpu
+
+    table = _table("gpu", "memory", "bandwidth", "bf16", "link", "estimates")
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        table.add_row(
+            name,
+            f"{gpu.memory / 2**30:.0f} GiB",
+            f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+            f"{gpu.flops['bf16'] / 1e12:.0f} TFLOP/s",
+            f"{gpu.interconnect.kind} {gpu.interconnect.bandwidth / 1e9:.0f} GB/s",
+            gpu.confidence,
+        )
+    table.caption = "or the path of a .toml spec file"
+    return table
+
+
+def _presets() -> RenderableType:
+    from mist_sim.scenario.presets import preset_names, preset_path
+
+    table = _table("preset", "mist run NAME")
+    for name in preset_names():
+        first = preset_path(name).read_text(encoding="utf-8").splitlines()[0]
+        table.add_row(name, first.removeprefix("# "))
+    return table
+
+
+def _table(*titles: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, caption_justify="left")
+    for title in titles:
+        table.add_column(title)
+    table.columns[0].no_wrap = True
+    return table
+
+
+def _summary(plugin: type) -> str:
+    """Return the first line of a class's docstring."""
+    return next(iter((plugin.__doc__ or "").strip().splitlines()), "")

@@ -1,0 +1,28 @@
+"""`mist schema`: the JSON Schema of scenario files, for editors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def schema(
+    out: Path | None = typer.Option(
+        None, metavar="FILE", help="Write to this file instead of the terminal."
+    ),
+) -> None:
+    """Print the JSON Schema of a scenario file, with which editors check and complete it."""
+    import json
+
+    from mist_sim.errors import ScenarioError
+    from mist_sim.scenario.load import json_schema
+
+    text = json.dumps(json_schema(), indent=2)
+    if out is None:
+        typer.echo(text)
+        return
+    try:
+        out.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{out}: cannot be written: {error.strerror}") from error
