@@ -1,1 +1,223 @@
-"""Discrete-event simulation of multi-stage LLM serving."""
+"""Discrete-event simulation of multi-stage LLM serving.
+
+    from mist_sim import Scenario, simulate
+    result = simulate(Scenario.load("demo"))
+
+Everything that a scenario file can say, Python can say with objects: clients, a `Workload` and a
+router make a `Simulation`. A name is imported when it is first used, so that `import mist_sim`
+and `mist --help` are instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mist_sim.clients import Client, LlmClient, SequentialClient
+    from mist_sim.clients.kv_cache import KvCacheConfig
+    from mist_sim.clients.scheduling import (
+        SCHEDULERS,
+        ChunkedScheduler,
+        ContinuousScheduler,
+        Scheduler,
+        StepPlan,
+    )
+    from mist_sim.core.batch import StepBatch, StepGrowth
+    from mist_sim.core.request import Request
+    from mist_sim.core.views import ClientView
+    from mist_sim.errors import (
+        InvariantError,
+        MistError,
+        ScenarioError,
+        TraceError,
+        UnknownPluginError,
+    )
+    from mist_sim.hardware import Cluster, GpuSpec, load_gpu
+    from mist_sim.hardware.predictors import (
+        PREDICTORS,
+        BestServePredictor,
+        Predictor,
+        RooflinePredictor,
+    )
+    from mist_sim.metrics import Result, Slo
+    from mist_sim.models import ModelSpec, load_model
+    from mist_sim.routers import (
+        ROUTERS,
+        LeastOutstandingRouter,
+        RandomRouter,
+        RoundRobinRouter,
+        Router,
+    )
+    from mist_sim.scenario import Scenario, llm_client, simulate
+    from mist_sim.simulation import Simulation
+    from mist_sim.stages import (
+        STAGES,
+        Decode,
+        KvRetrieval,
+        Postprocess,
+        Prefill,
+        Preprocess,
+        Rag,
+        Reasoning,
+        Stage,
+        ToolCall,
+    )
+    from mist_sim.traces import (
+        ARRIVALS,
+        LENGTHS,
+        SAMPLERS,
+        TRACE_READERS,
+        AllAtOnce,
+        AzureReader,
+        BurstyArrivals,
+        ClosedLoop,
+        ConstantArrivals,
+        FixedLength,
+        GammaArrivals,
+        GeometricLength,
+        LengthsCsvReader,
+        LogNormalLength,
+        MooncakeReader,
+        NormalArrivals,
+        NormalLength,
+        PoissonArrivals,
+        Profile,
+        Rows,
+        ShareGptReader,
+        Synthetic,
+        TraceArrivals,
+        TraceRow,
+        UniformArrivals,
+        UniformLength,
+        Workload,
+        template,
+    )
+
+_HOMES = {
+    "mist_sim.clients": "Client LlmClient SequentialClient",
+    "mist_sim.clients.kv_cache": "KvCacheConfig",
+    "mist_sim.clients.scheduling": (
+        "SCHEDULERS ChunkedScheduler ContinuousScheduler Scheduler StepPlan"
+    ),
+    "mist_sim.core.batch": "StepBatch StepGrowth",
+    "mist_sim.core.request": "Request",
+    "mist_sim.core.views": "ClientView",
+    "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
+    "mist_sim.hardware": "Cluster GpuSpec load_gpu",
+    "mist_sim.hardware.predictors": "PREDICTORS BestServePredictor Predictor RooflinePredictor",
+    "mist_sim.metrics": "Result Slo",
+    "mist_sim.models": "ModelSpec load_model",
+    "mist_sim.routers": "ROUTERS LeastOutstandingRouter RandomRouter RoundRobinRouter Router",
+    "mist_sim.scenario": "Scenario llm_client simulate",
+    "mist_sim.simulation": "Simulation",
+    "mist_sim.stages": (
+        "STAGES Decode KvRetrieval Postprocess Prefill Preprocess Rag Reasoning Stage ToolCall"
+    ),
+    "mist_sim.traces": (
+        "ARRIVALS LENGTHS SAMPLERS TRACE_READERS AllAtOnce AzureReader BurstyArrivals "
+        "ClosedLoop ConstantArrivals FixedLength GammaArrivals GeometricLength "
+        "LengthsCsvReader LogNormalLength MooncakeReader NormalArrivals NormalLength "
+        "PoissonArrivals Profile Rows ShareGptReader Synthetic TraceArrivals TraceRow "
+        "UniformArrivals UniformLength Workload template"
+    ),
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "ARRIVALS",
+    "LENGTHS",
+    "PREDICTORS",
+    "ROUTERS",
+    "SAMPLERS",
+    "SCHEDULERS",
+    "STAGES",
+    "TRACE_READERS",
+    "AllAtOnce",
+    "AzureReader",
+    "BestServePredictor",
+    "BurstyArrivals",
+    "ChunkedScheduler",
+    "Client",
+    "ClientView",
+    "ClosedLoop",
+    "Cluster",
+    "ConstantArrivals",
+    "ContinuousScheduler",
+    "Decode",
+    "FixedLength",
+    "GammaArrivals",
+    "GeometricLength",
+    "GpuSpec",
+    "InvariantError",
+    "KvCacheConfig",
+    "KvRetrieval",
+    "LeastOutstandingRouter",
+    "LengthsCsvReader",
+    "LlmClient",
+    "LogNormalLength",
+    "MistError",
+    "ModelSpec",
+    "MooncakeReader",
+    "NormalArrivals",
+    "NormalLength",
+    "PoissonArrivals",
+    "Postprocess",
+    "Predictor",
+    "Prefill",
+    "Preprocess",
+    "Profile",
+    "Rag",
+    "RandomRouter",
+    "Reasoning",
+    "Request",
+    "Result",
+    "RooflinePredictor",
+    "RoundRobinRouter",
+    "Router",
+    "Rows",
+    "Scenario",
+    "ScenarioError",
+    "Scheduler",
+    "SequentialClient",
+    "ShareGptReader",
+    "Simulation",
+    "Slo",
+    "Stage",
+    "StepBatch",
+    "StepGrowth",
+    "StepPlan",
+    "Synthetic",
+    "ToolCall",
+    "TraceArrivals",
+    "TraceError",
+    "TraceRow",
+    "UniformArrivals",
+    "UniformLength",
+    "UnknownPluginError",
+    "Workload",
+    "__version__",
+    "llm_client",
+    "load_gpu",
+    "load_model",
+    "simulate",
+    "template",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("mist-sim")
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module 'mist_sim' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -28,11 +28,17 @@ class Verbs(TyperGroup):
             typer.echo(f"error: {error}\n\n{_REPORT}", err=True)
             raise typer.Exit(BUG) from error
         except MistError as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(_message(error), err=True)
             raise typer.Exit(BAD_INPUT) from error
         except KeyboardInterrupt as error:
             typer.echo("interrupted; no results were written", err=True)
             raise typer.Exit(INTERRUPTED) from error
+
+
+def _message(error: MistError) -> str:
+    """Return what to print: a line of its own for every problem."""
+    lines = str(error).splitlines()
+    return f"error: {error}" if len(lines) == 1 else "\n  ".join(("errors:", *lines))
 
 
 _REPORT = (

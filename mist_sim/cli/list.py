@@ -26,7 +26,7 @@ def list_(
     listings = _listings()
     if family and family not in listings:
         raise UnknownPluginError(
-            f"no family named {family!r}{did_you_mean(family, listings) or '.'} "
+            f"no family named {family!r}{did_you_mean(family, listings)} "
             f"Known: {', '.join(listings)}"
         )
     table = listings[family]() if family else _overview()

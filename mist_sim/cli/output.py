@@ -47,6 +47,8 @@ def results_folder(path: Path) -> Iterator[ResultsFolder]:
     """
     from mist_sim.metrics.result import prepare_folder
 
+    if path.exists() and not path.is_dir():
+        raise ScenarioError(f"output folder {path}: is a file; name a folder")
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     prepare_folder(path)
     try:

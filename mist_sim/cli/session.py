@@ -26,14 +26,17 @@ def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -
 
     from mist_sim.cli.output import results_folder
     from mist_sim.cli.progress import Progress
-    from mist_sim.report import results_table
+    from mist_sim.report import headline, results_table
     from mist_sim.scenario import simulate
 
     with results_folder(out) if out else nullcontext() as folder:
         with Progress(scenario.workload.num_requests, visible=not quiet) as progress:
             result = simulate(scenario, progress=progress)
         files = folder.fill(result) if folder else []
-    Console(highlight=False).print(results_table(result))
+    console = Console(highlight=False)
+    console.print(headline(scenario), style="bold", markup=False)
+    console.print()
+    console.print(results_table(result))
     if quiet:
         return
     if out is None:

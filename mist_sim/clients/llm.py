@@ -22,7 +22,7 @@ from mist_sim.errors import InvariantError
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.stages import Decode, Prefill
 
-_FIRST_RUN = 64  # steps computed ahead; doubles while nothing cuts in (DESIGN §5)
+_FIRST_RUN = 512  # steps computed ahead; doubles while nothing changes (DESIGN §5)
 _LONGEST_RUN = 65536
 
 
@@ -145,10 +145,8 @@ class LlmClient(Client):
             self._record_tokens(sequence)
             sequence.visit.num_output_tokens = sequence.num_output_tokens
             self._finish(sequence.visit)
-        if emitted or finished or run.num_steps < self._run_limit:
-            self._run_limit = _FIRST_RUN
-        else:  # nothing changed: look twice as far
-            self._run_limit = min(2 * self._run_limit, _LONGEST_RUN)
+        unchanged = not emitted and not finished and run.num_steps == self._run_limit
+        self._run_limit = min(2 * self._run_limit, _LONGEST_RUN) if unchanged else _FIRST_RUN
         self.view.num_running = len(self.scheduler.running)
 
     def _sleep_check(self) -> None:

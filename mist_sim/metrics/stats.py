@@ -26,34 +26,66 @@ def describe(values: Array) -> dict[str, float]:
     }
 
 
-def describe_weighted(values: Array, counts: NDArray[np.int64]) -> dict[str, float]:
-    """Return what `describe` returns for `np.repeat(values, counts)`, without repeating."""
-    kept = counts > 0
-    values, counts = values[kept], counts[kept]
-    if not len(values):
-        return describe(values)
-    total = int(counts.sum())
-    mean = float(np.dot(values, counts) / total)
-    variance = float(np.dot((values - mean) ** 2, counts) / total)
-    order = np.argsort(values)
-    cumulative = np.cumsum(counts[order])
+def describe_weighted(values: Array, counts: NDArray[np.integer]) -> dict[str, float]:
+    """Return what `describe` returns for `np.repeat(values, counts)`, without repeating.
+
+    values: not negative. counts: how often each value occurs.
+    """
+    groups = _sorted_groups(values, counts)
+    total = sum(count * len(group) for count, group in groups)
+    if not total:
+        return describe(np.empty(0))
+    mean = sum(count * float(group.sum()) for count, group in groups) / total
+    squares = sum(count * float(np.square(group - mean).sum()) for count, group in groups)
     ranks = np.array(PERCENTILES) / 100 * (total - 1)
-    quantiles = _quantiles(values[order], cumulative, ranks)
+    below = np.floor(ranks)
+    above = np.minimum(below + 1, total - 1)
+    found = _order_statistics(groups, np.concatenate((below, above)))
+    low, high = found[: len(ranks)], found[len(ranks) :]
+    quantiles = low + (ranks - below) * (high - low)  # linear interpolation, as numpy's
     return {
         "mean": mean,
         "median": float(quantiles[0]),
-        "std": variance**0.5,
+        "std": (squares / total) ** 0.5,
         **{f"p{p}": float(q) for p, q in zip(PERCENTILES, quantiles, strict=True)},
     }
 
 
-def _quantiles(values: Array, cumulative: NDArray[np.int64], ranks: Array) -> Array:
-    """Return the values at fractional ranks (from 0), interpolated linearly as numpy does."""
-    below = np.floor(ranks)
-    low = values[np.searchsorted(cumulative, below, side="right")]
-    above = np.minimum(below + 1, cumulative[-1] - 1)
-    high = values[np.searchsorted(cumulative, above, side="right")]
-    return np.asarray(low + (ranks - below) * (high - low))
+Groups = list[tuple[int, Array]]
+
+
+def _sorted_groups(values: Array, counts: NDArray[np.integer]) -> Groups:
+    """Return (count, sorted values) for each count above 0.
+
+    To sort the values of each count is several times faster than to sort all positions.
+    """
+    small = counts.astype(np.uint16) if not len(counts) or counts.max() < 2**16 else counts
+    grouped = values[np.argsort(small, kind="stable")]  # 16-bit integers: radix sort
+    groups = []
+    end = 0
+    for count, size in enumerate(np.bincount(small)):
+        begin, end = end, end + int(size)
+        if count and size:
+            groups.append((count, np.sort(grouped[begin:end])))
+    return groups
+
+
+def _order_statistics(groups: Groups, ranks: Array) -> Array:
+    """Return the values at ranks (from 0) of all groups together, each value counted, exactly.
+
+    Bisects all ranks at once over the bit patterns of floats, whose order is that of the
+    numbers as long as none is negative.
+    """
+    low = np.full(len(ranks), min(group[0] for _, group in groups)).view(np.int64)
+    high = np.full(len(ranks), max(group[-1] for _, group in groups)).view(np.int64)
+    while (low < high).any():
+        middle = low + (high - low) // 2
+        numbers = middle.view(np.float64)
+        num_up_to = sum(count * group.searchsorted(numbers, side="right") for count, group in groups)
+        enough = num_up_to > ranks
+        high = np.where(enough, middle, high)
+        low = np.where(enough, low, middle + 1)
+    return low.view(np.float64)
 
 
 def count_over_time(times: Array, entered: Array, left: Array) -> NDArray[np.int64]:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _LATENCIES = (
     ("ttft", "TTFT", "arrival to first token"),
-    ("tpot", "TPOT", "a request's mean time per further token"),
-    ("itl", "ITL", "time between two tokens, all pooled"),
+    ("tpot", "TPOT", "mean gap of a request"),
+    ("itl", "ITL", "every gap, pooled"),
     ("e2el", "E2E", "arrival to the end"),
-    ("queue", "queue", "waiting before first work"),
+    ("queue", "queue", "wait before first work"),
 )
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 _LIMITS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
@@ -64,7 +64,7 @@ def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, st
     yield "input tokens", _count(summary["total_input_tokens"]), ""
     yield "output tokens", _count(summary["total_output_tokens"]), ""
     warmup = f"without {result.warmup:g} s of warm-up" if result.warmup else ""
-    yield "simulated time", _number(summary["duration"]), " ".join(("s", warmup)).strip()
+    yield "simulated time", _number(summary["duration"]), f"s {warmup}".strip()
 
 
 def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -74,7 +74,7 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
     yield "output tokens, peak", _number(summary["max_output_tokens_per_s"]), "in one second"
     yield "requests in flight, peak", _count(summary["max_concurrent_requests"]), ""
     if "request_goodput" in summary:
-        good = f"{summary['good_request_fraction']:.1%}".replace("%", " %")
+        good = _percent(summary["good_request_fraction"], digits=1)
         yield "goodput", _number(summary["request_goodput"]), f"/s, {good} of the requests keep"
         yield "", "", _limits(result)
 
@@ -106,15 +106,15 @@ def _clients(result: Result, summary: dict[str, Any]) -> Table:
     table.add_column("step times")
     table.add_row("", "", "share", "a step", "peak", "", style="dim")
     end = max(float(summary["duration"]) + result.warmup, 1e-12)
-    for row in frame.head(_MAX_ROWS).itertuples():
-        engine = bool(row.num_steps)
+    for row in frame.head(_MAX_ROWS).to_dict("records"):
+        engine = bool(row["num_steps"])
         table.add_row(
-            escape(str(row.client)),
-            _count(int(row.num_visits)),
-            f"{float(row.busy) / end:.0%}".replace("%", " %") if engine else "-",
-            _number(float(row.mean_decodes)) if engine else "-",
-            _count(int(row.peak_used_blocks)) if engine else "-",
-            estimates.get(row.client, "-"),
+            escape(row["client"]),
+            _count(int(row["num_visits"])),
+            _percent(row["busy"] / end) if engine else "-",
+            _number(float(row["mean_decodes"])) if engine else "-",
+            _count(int(row["peak_used_blocks"])) if engine else "-",
+            estimates.get(row["client"], "-"),
         )
     if len(frame) > _MAX_ROWS:
         table.add_row(f"and {len(frame) - _MAX_ROWS} more", *[""] * 5, style="dim")
@@ -163,6 +163,10 @@ def _rejections(result: Result) -> list[tuple[int, str]]:
 
 def _kind(reason: str) -> str:
     return re.sub(r"\d+", "#", reason.partition(": ")[2] or reason)
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{share * 100:.{digits}f} %"
 
 
 def _count(value: int) -> str:

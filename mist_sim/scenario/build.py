@@ -54,7 +54,7 @@ def build(scenario: Scenario) -> Simulation:
     with found.at(("workload",), WorkloadSpec):
         workload = _workload(scenario.workload)
     if found.problems:
-        raise summed_up(found.problems, scenario.source)
+        raise summed_up(found.problems, scenario.origin)
     return Simulation(
         clients=clients,
         workload=workload,

@@ -80,11 +80,9 @@ class LlmClientSpec(ClientSpec):
     model: ModelName | None = Field(None, description="served instead of the scenario's model")
     gpu: GpuName
     tensor_parallel_size: Count = Field(1, description="GPUs that serve one copy together")
-    scheduler: Annotated[Part, SCHEDULER] = Field("chunked", validate_default=True)
-    kv_cache: Annotated[Part, Settings(part_type(KvCacheConfig))] = Field(
-        {}, validate_default=True
-    )
-    predictor: Annotated[Part, PREDICTOR] = Field("roofline", validate_default=True)
+    scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
+    kv_cache: Annotated[Part, Settings(part_type(KvCacheConfig))] = Field({}, validate_default=True)
+    predictor: Annotated[Part, PREDICTOR] = Field(PREDICTOR.default, validate_default=True)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -144,7 +142,7 @@ def _not_served(stage: str) -> str:
         return f"{stage} generates tokens, which a client of type llm serves"
     if stage not in STAGE.registry:
         known = ", ".join(name for name in STAGE.registry if name not in LLM_STAGES)
-        return f"no stage named {stage!r}{did_you_mean(stage, STAGE.registry) or '.'} Known: {known}"
+        return f"no stage named {stage!r}{did_you_mean(stage, STAGE.registry)} Known: {known}"
     return ""
 
 
@@ -158,7 +156,7 @@ def _by_type(value: Any, _handler: object, info: ValidationInfo) -> ClientSpec:
     name = value.get("type", "llm") if isinstance(value, dict) else "llm"
     if name not in ("llm", "sequential"):
         known = ", ".join(map(str, _TYPES))
-        hint = did_you_mean(str(name), map(str, _TYPES)) or "."
+        hint = did_you_mean(str(name), map(str, _TYPES))
         raise failure([Problem(("type",), f"no client type {name!r}{hint} Known: {known}")])
     return _TYPES[name].model_validate(value, context=info.context)
 

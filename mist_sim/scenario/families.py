@@ -21,7 +21,7 @@ from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario.parts import Part, has_defaults, part_type, written
 from mist_sim.scenario.paths import trace_file
-from mist_sim.scenario.problems import Problem, failure
+from mist_sim.scenario.problems import Problem, failure, shown
 from mist_sim.stages import STAGES
 from mist_sim.traces import ARRIVALS, LENGTHS, SAMPLERS, TRACE_READERS, LengthDistribution
 
@@ -38,13 +38,20 @@ class Family:
     needs: tuple[str, ...] = ()
     meanings: Mapping[Any, Any] = field(default_factory=dict)
     words: tuple[str, ...] = ()
+    default: str | None = None
     _models: dict[tuple[str, type[Any]], type[Part]] = field(default_factory=dict, init=False)
 
     def part_type(self, name: str) -> type[Part]:
         """Return the schema of a plugin. Raises ScenarioError for a class that has none."""
         plugin = self.registry[name]
         if (name, plugin) not in self._models:
-            model = part_type(plugin, name, needs=self.needs, meanings=self.meanings)
+            model = part_type(
+                plugin,
+                name,
+                needs=self.needs,
+                meanings=self.meanings,
+                is_default=name == self.default,
+            )
             self._models[name, plugin] = model
         return self._models[name, plugin]
 
@@ -53,6 +60,8 @@ class Family:
         if isinstance(value, Part):
             return value
         mapping = {"type": value} if isinstance(value, str) else value
+        if isinstance(mapping, dict) and self.default is not None:
+            mapping = {"type": self.default, **mapping}
         if not isinstance(mapping, dict) or "type" not in mapping:
             raise failure([Problem((), self._rule(value))])
         name = mapping["type"]
@@ -70,12 +79,12 @@ class Family:
 
     def _rule(self, value: object) -> str:
         return (
-            f"must be a name or a mapping with a type, got {value!r}. "
+            f"must be a name or a mapping with a type, got {shown(value)}. "
             f"Known: {', '.join(self._names())}"
         )
 
     def _unknown(self, name: object) -> str:
-        hint = did_you_mean(str(name), self._names()) or "."
+        hint = did_you_mean(str(name), self._names())
         known = ", ".join(self._names())
         return f"no {self.registry.family} named {name!r}{hint} Known: {known}"
 
@@ -120,15 +129,13 @@ def _core_schema(read: Callable[[Any, ValidationInfo], object]) -> CoreSchema:
     )
 
 
-ROUTER = Family(ROUTERS)
-SCHEDULER = Family(SCHEDULERS)
-PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"))
+ROUTER = Family(ROUTERS, default="round_robin")
+SCHEDULER = Family(SCHEDULERS, default="chunked")
+PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), default="roofline")
 ARRIVAL = Family(ARRIVALS)
 LENGTH = Family(LENGTHS)
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
-TRACE_READER = Family(
-    TRACE_READERS, meanings={"path": Annotated[str, AfterValidator(trace_file)]}
-)
+TRACE_READER = Family(TRACE_READERS, meanings={"path": Annotated[str, AfterValidator(trace_file)]})
 STAGE = Family(STAGES, words=("prefill", "decode"))
 
 FAMILIES: Mapping[str, Family] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -64,7 +66,7 @@ def file_type(hint: Any) -> Any:
     if hint in _PLAIN or origin is Literal:
         return hint
     if origin in (Union, UnionType):
-        return Union[tuple(file_type(arg) for arg in args)]  # noqa: UP007: made of a tuple
+        return reduce(or_, (file_type(arg) for arg in args))
     if origin in (tuple, list, Sequence):
         items = [arg if arg is Ellipsis else file_type(arg) for arg in args]
         whole = items if origin is tuple else [*items, Ellipsis]

@@ -27,15 +27,16 @@ def load(name: str | Path, overrides: Mapping[str, Any]) -> Scenario:
     """Return the scenario of a file or preset; see `Scenario.load`."""
     path = Path(name)
     if path.is_file():
-        return _read(path, overrides, Origin(str(path), path.parent))
+        return _read(path, overrides, Origin(str(path), path.parent, tuple(overrides)))
     if str(name) in preset_names():
-        return _read(preset_path(str(name)), overrides, Origin(f"preset {name}"))
+        origin = Origin(f"preset {name}", overrides=tuple(overrides))
+        return _read(preset_path(str(name)), overrides, origin)
     if path.exists():
         raise ScenarioError(f"{path}: is a folder; give the scenario file in it")
     known = [*preset_names(), *_neighbours(path)]
     raise ScenarioError(
         f"no scenario file and no preset is named {str(name)!r}"
-        f"{did_you_mean(str(name), known) or '.'} Presets: {', '.join(preset_names())}"
+        f"{did_you_mean(str(name), known)} Presets: {', '.join(preset_names())}"
     )
 
 
@@ -64,8 +65,7 @@ def validated(data: dict[str, Any], overrides: Mapping[str, Any], origin: Origin
     try:
         return Scenario.model_validate(overriding.apply(data, overrides), context=origin)
     except ValidationError as error:
-        set_from_outside = map(overriding.location, overrides)
-        raise summed_up(problems_of(error), origin.source, set_from_outside) from None
+        raise summed_up(problems_of(error), origin) from None
 
 
 def as_text(scenario: Scenario) -> str:

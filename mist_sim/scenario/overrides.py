@@ -6,12 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario.problems import Location
-
-
-def location(path: str) -> Location:
-    """Return the keys and list positions of a dotted path."""
-    return tuple(int(step) if step.isdecimal() else step for step in path.split("."))
 
 
 def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
@@ -22,14 +16,14 @@ def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
     a plain value or beside a list.
     """
     for path, value in overrides.items():
-        steps = location(path)
+        steps = path.split(".")
         if "" in steps:
             raise ScenarioError(f"override {path!r}: must be keys joined by dots, such as a.0.b")
         data = _set(data, steps, value, path)
     return data
 
 
-def _set(data: Any, steps: Location, value: Any, path: str) -> Any:
+def _set(data: Any, steps: list[str], value: Any, path: str) -> Any:
     if not steps:
         return value
     step, rest = steps[0], steps[1:]
@@ -45,18 +39,17 @@ def _set(data: Any, steps: Location, value: Any, path: str) -> Any:
         data = {"type": data}
     if not isinstance(data, dict):
         raise ScenarioError(f"override {path}: {data!r} has no key {step!r}")
-    key = str(step)
-    return {**data, key: _set(data.get(key), rest, value, path)}
+    return {**data, step: _set(data.get(step), rest, value, path)}
 
 
-def _position(data: list[Any], step: str | int, path: str) -> int:
-    if not isinstance(step, int):
+def _position(data: list[Any], step: str, path: str) -> int:
+    if not step.isdecimal():
         raise ScenarioError(
-            f"override {path}: {step!r} is no position in a list; say which of the "
-            f"{len(data)} entries is meant, from 0 to {len(data) - 1}"
+            f"override {path}: {step!r} is no position in a list; say which of its "
+            f"{len(data)} entries is meant, counted from 0"
         )
-    if step >= len(data):
+    if int(step) >= len(data):
         raise ScenarioError(
             f"override {path}: there is no entry {step}; the list has {len(data)}, counted from 0"
         )
-    return step
+    return int(step)

@@ -75,6 +75,7 @@ def part_type(
     *,
     needs: tuple[str, ...] = (),
     meanings: Mapping[Any, Any] | None = None,
+    is_default: bool = False,
 ) -> type[Part]:
     """Return the schema made from a dataclass's init fields; no dataclass, no parameters.
 
@@ -82,12 +83,13 @@ def part_type(
     needs: init fields that the file does not set.
     meanings: types to read parameters with, by parameter name or annotation, where they mean
         more to a file than the annotation says.
+    is_default: whether `type` may be left out.
     Raises ScenarioError when the class has a parameter that a file cannot express.
     """
     title = name or plugin.__name__
     fields: dict[str, Any] = {}
     if name is not None:
-        fields["type_"] = (Literal[name], Field(alias="type"))
+        fields["type_"] = (Literal[name], Field(name if is_default else ..., alias="type"))
     parameters = _init_fields(plugin, title)
     for parameter, (hint, field) in parameters.items():
         if parameter not in needs:
@@ -101,9 +103,7 @@ def part_type(
     return model
 
 
-def _init_fields(
-    plugin: type[Any], title: str
-) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
+def _init_fields(plugin: type[Any], title: str) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
     """Return (annotation, field) of what the class takes, by name and in order."""
     if not dataclasses.is_dataclass(plugin):
         return {}
@@ -114,9 +114,7 @@ def _init_fields(
             f"{title}: {error}; import what annotates its parameters at run time"
         ) from None
     return {
-        field.name: (hints[field.name], field)
-        for field in dataclasses.fields(plugin)
-        if field.init
+        field.name: (hints[field.name], field) for field in dataclasses.fields(plugin) if field.init
     }
 
 

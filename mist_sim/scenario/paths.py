@@ -25,11 +25,12 @@ class Origin:
     """Where a scenario comes from: the validation context.
 
     source: what messages call it; "" for none. folder: where its relative paths begin, beside
-    the working directory.
+    the working directory. overrides: the dotted paths that were set from outside.
     """
 
     source: str = ""
     folder: Folder = None
+    overrides: tuple[str, ...] = ()
 
 
 def trace_file(text: str, info: ValidationInfo) -> str:
@@ -102,6 +103,6 @@ def _similar(paths: list[Path]) -> str:
     for path in paths:
         if path.parent.is_dir():
             names = [entry.name for entry in path.parent.iterdir()]
-            if hint := did_you_mean(path.name, names):
+            if (hint := did_you_mean(path.name, names)) != ".":
                 return hint
-    return ""
+    return "."

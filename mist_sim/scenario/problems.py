@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.scenario.paths import Origin
 
 Location = tuple[str | int, ...]
 
@@ -27,10 +29,10 @@ class Problem:
     location: Location
     text: str
 
-    def line(self, source: str) -> str:
-        """Return "SOURCE: a.0.b: text"; empty parts are left out."""
-        place = ".".join(map(str, self.location))
-        return ": ".join(part for part in (source, place, self.text) if part)
+    @property
+    def place(self) -> str:
+        """The path with dots; "" for the whole scenario."""
+        return ".".join(map(str, self.location))
 
 
 def failure(problems: Iterable[Problem]) -> ValidationError:
@@ -64,28 +66,27 @@ def said_by(error: ValueError, model: type[BaseModel], location: Location = ()) 
     return _at_field(Problem(location, str(error)), model)
 
 
-def summed_up(
-    problems: Iterable[Problem], source: str, overrides: Iterable[Location] = ()
-) -> ScenarioError:
-    """Return one error for all problems, a line each.
+def summed_up(problems: Iterable[Problem], origin: Origin) -> ScenarioError:
+    """Return one error for all problems, a line each: "FILE: a.0.b: what is wrong"."""
+    lines = [
+        ": ".join(part for part in (*_blamed(problem.place, origin), problem.text) if part)
+        for problem in problems
+    ]
+    return ScenarioError("\n".join(lines))
 
-    source: the file; "" when there is none. overrides: paths that were set from outside, so
-    that the file is not blamed for them.
-    """
-    set_from_outside = list(overrides)
 
-    def origin(problem: Problem) -> str:
-        own = any(problem.location[: len(path)] == path for path in set_from_outside)
-        return "override" if own else source
-
-    return ScenarioError("\n".join(problem.line(origin(problem)) for problem in problems))
+def _blamed(place: str, origin: Origin) -> tuple[str, str]:
+    """Return (who said it, where): the file, or an override of the place or around it."""
+    if any(f"{place}.".startswith(f"{path}.") for path in origin.overrides):
+        return "", f"override {place}"
+    if any(f"{path}.".startswith(f"{place}.") for path in origin.overrides):
+        return f"{origin.source} with overrides".strip(), place
+    return origin.source, place
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, str]:
     """Return the keys that a mapping for `model` may have, each with its description."""
-    return {
-        info.alias or name: info.description or "" for name, info in model.model_fields.items()
-    }
+    return {info.alias or name: info.description or "" for name, info in model.model_fields.items()}
 
 
 def _at_field(problem: Problem, model: type[BaseModel]) -> Problem:
@@ -104,20 +105,19 @@ def _text(details: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return str(details["ctx"]["error"])
     if kind == "extra_forbidden":
-        return unknown_key(str(details["loc"][-1]), keys_of(model))
+        return _unknown_key(str(details["loc"][-1]), model)
     if kind == "missing":
         description = keys_of(model).get(str(details["loc"][-1]), "")
         return f"is required{description and f' ({description})'}"
-    rule = _RULES.get(kind, lambda _: details["msg"])(details.get("ctx", {}))
-    return f"{rule}, got {_shown(details['input'])}{_hint(details)}"
+    said = _RULES.get(kind)
+    rule = said(details.get("ctx", {})) if said else details["msg"]
+    return f"{rule}, got {shown(details['input'])}{_hint(details)}"
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Return the text about a key that a mapping cannot have."""
-    names = list(known)
-    if not names:
-        return "unknown key; there are no keys here"
-    return f"unknown key{did_you_mean(key, names) or '.'} Known: {', '.join(names)}"
+def _unknown_key(key: str, model: type[BaseModel]) -> str:
+    known = keys_of(model)
+    of_type = f" for type {model.__name__}" if "type_" in model.model_fields else ""
+    return f"unknown key{of_type}{did_you_mean(key, known)} Known: {', '.join(known)}"
 
 
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -133,7 +133,7 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "none_required": lambda _: "must be null",
     "string_too_short": lambda _: "must not be empty",
     "string_type": lambda _: "must be text",
-    "too_short": lambda ctx: f"must have at least {ctx['min_length']}",
+    "too_short": lambda ctx: f"must have at least {ctx['min_length']} entry",
     "tuple_type": lambda _: "must be a list",
 }
 
@@ -141,7 +141,7 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 def _hint(details: ErrorDetails) -> str:
     """Return what to do about a value of the wrong type, where that is clear."""
     value = details["input"]
-    if details["type"] == "string_type" and value is not None and not isinstance(value, dict | list):
+    if details["type"] == "string_type" and not isinstance(value, dict | list | NoneType):
         return "; write it in quotes"
     if details["type"] in ("int_type", "float_type", "bool_type") and isinstance(value, str):
         return "; write it without quotes" if _is_plain(value) else ""
@@ -155,7 +155,7 @@ def _is_plain(text: str) -> bool:
     return text in ("true", "false") or text.lstrip("+-").replace(".", "", 1).isdecimal()
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a value as a user would recognise it, cut to a readable length."""
     if value is None:
         return "null"

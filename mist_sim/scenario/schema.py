@@ -32,7 +32,7 @@ class Scenario(Strict):
     workload: WorkloadSpec
     clients: Annotated[tuple[AnyClient, ...], BeforeValidator(as_tuple), Field(min_length=1)]
     router: Annotated[Part, ROUTER] = Field(
-        "round_robin", validate_default=True, description="which client serves a visit"
+        ROUTER.default, validate_default=True, description="which client serves a visit"
     )
     slo: Annotated[Part, Settings(part_type(Slo))] = Field(
         {}, validate_default=True, description="limits that a good request keeps"
@@ -40,11 +40,11 @@ class Scenario(Strict):
     warmup: Duration = Field(
         0.0, description="time at the start whose arrivals do not count in the summary"
     )
-    _source: str = PrivateAttr("")
+    _origin: Origin = PrivateAttr(Origin())
 
     def model_post_init(self, context: Any) -> None:
         if isinstance(context, Origin):
-            self._source = context.source
+            self._origin = context
 
     @classmethod
     def load(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
@@ -64,12 +64,12 @@ class Scenario(Strict):
         """Return the scenario of what a file would hold. Raises ScenarioError as `load` does."""
         from mist_sim.scenario.load import validated
 
-        return validated(dict(data), overrides or {}, Origin())
+        return validated(dict(data), overrides or {}, Origin(overrides=tuple(overrides or {})))
 
     @property
-    def source(self) -> str:
-        """The file that the scenario was read from; "" when there is none."""
-        return self._source
+    def origin(self) -> Origin:
+        """Where the scenario was read from, for messages."""
+        return self._origin
 
     def resolved(self) -> str:
         """Return the scenario as YAML text, with every default and with units.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -19,7 +19,7 @@ from mist_sim.traces import PipelineTemplate, TraceArrivals, completion_pipeline
 Entry = Annotated[Part | str, STAGE]
 Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
 
-_OF_THE_ROW: dict[str, type[Prefill] | type[Decode]] = {"prefill": Prefill, "decode": Decode}
+_OF_THE_ROW: dict[str, type[Prefill | Decode]] = {"prefill": Prefill, "decode": Decode}
 
 
 class WorkloadSpec(Strict):
@@ -64,9 +64,7 @@ class WorkloadSpec(Strict):
     @property
     def source(self) -> Part:
         """The trace or the lengths, whichever is given."""
-        source = self.trace or self.lengths
-        assert source is not None
-        return source
+        return cast("Part", self.trace or self.lengths)
 
     @property
     def num_requests(self) -> int | None:
@@ -80,7 +78,9 @@ class WorkloadSpec(Strict):
 
     def make_pipeline(self) -> PipelineTemplate:
         """Return what makes a row's stages. Raises ValueError for an order without sense."""
-        parts: list[Stage | type[Prefill] | type[Decode]] = [
+        parts: list[type[Prefill | Decode] | Stage] = [
             _OF_THE_ROW[part] if isinstance(part, str) else part.make() for part in self.pipeline
         ]
-        return completion_pipeline if parts == [Prefill, Decode] else template(parts)
+        if self.pipeline == ("prefill", "decode"):
+            return completion_pipeline
+        return template(parts)

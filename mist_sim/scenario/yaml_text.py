@@ -66,9 +66,8 @@ def dump(data: Any) -> str:
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)  # the C parser knows YAML 1.1 only, where `no` is false
     yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 1_000
-    yaml.allow_unicode = True
     yaml.representer.ignore_aliases = lambda _: True
     return yaml
 

@@ -1,0 +1,82 @@
+"""Measure the budgets of DESIGN §9 and print them: `python -m benchmarks [--quick]`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Measurement, measure
+from benchmarks.workloads import AZURE, azure, lognormal
+
+Row = tuple[str, str, str]
+
+
+def _cost(found: Measurement) -> str:
+    return (
+        f"{found.t_per_request:.0f} T, {found.requests_per_s:,.0f} requests/s "
+        f"(T = {found.t_s * 1e6:.2f} us)"
+    )
+
+
+def _import_time(*command: str) -> float:
+    """Wall seconds of a fresh process, the best of five."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    """Yield (work, budget, measured), as they are measured."""
+    base = measure(azure(), 3)
+    source = "trace" if AZURE.exists() else "shipped profile"
+    yield (f"Azure conversations ({source}), 4 clients", "<= 150 T (stretch 80)", _cost(base))
+
+    once = measure(lognormal(num_requests=20_000, num_clients=4))
+    eight = measure(lognormal(num_requests=20_000, num_clients=4, output_factor=8))
+    yield (
+        "answers x 8, same batch sizes",
+        "<= 1.3 x the CPU time",
+        f"{eight.cpu_s / once.cpu_s:.2f} x ({once.t_per_request:.0f} -> {eight.t_per_request:.0f} T)",
+    )
+
+    large = 100_000 if quick else 1_000_000
+    small = measure(lognormal(num_requests=large // 10, num_clients=16), 1)
+    many = measure(lognormal(num_requests=large, num_clients=16), 1)
+    yield (
+        f"{large:,} requests, 16 clients",
+        "linear; <= 1.5 GiB",
+        f"{_cost(many)}, {many.rss_bytes / 2**30:.2f} GiB, "
+        f"{many.t_per_request / small.t_per_request:.2f} x the cost a request of {large // 10:,}",
+    )
+
+    four = measure(lognormal(num_requests=20_000, num_clients=4))
+    wide = measure(lognormal(num_requests=20_000, num_clients=128))
+    yield (
+        "128 clients, load-aware router",
+        "<= 2 x the cost a request of 4 clients",
+        f"{wide.t_per_request / four.t_per_request:.2f} x ({wide.t_per_request:.0f} T)",
+    )
+
+    yield ("import mist_sim", "<= 0.6 s", f"{_import_time('-c', 'import mist_sim'):.2f} s")
+    yield ("mist --help", "<= 0.3 s", f"{_import_time('-m', 'mist_sim', '--help'):.2f} s")
+
+
+def main() -> None:
+    console = Console(width=140)
+    table = Table("work", "budget", "measured", title="Budgets; T = CPU time of a SimPy timeout")
+    for row in rows(quick="--quick" in sys.argv):
+        console.print(*row, sep="  |  ", style="dim")
+        table.add_row(*row)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
