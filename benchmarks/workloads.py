@@ -9,30 +9,35 @@ AZURE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.c
 AZURE_RATE = "5.53 /s"  # 19,366 requests in 3,502 s
 
 
-def azure(*, num_clients: int = 4, num_requests: int = 19_366) -> dict[str, Any]:
+def azure(trace: Path = AZURE) -> dict[str, Any]:
     """Azure conversations on Llama-3.1-70B, H100 x TP 4; the shipped profile without the trace."""
-    if AZURE.exists():
-        workload: dict[str, Any] = {
-            "trace": {"type": "azure", "path": str(AZURE), "num_requests": num_requests},
-            "arrivals": {"type": "trace", "speedup": num_clients / 4},
-        }
+    if trace.exists():
+        workload: dict[str, Any] = {"trace": {"type": "azure", "path": str(trace)}}
     else:
         workload = {
-            "lengths": {"type": "profile", "num_requests": num_requests},
+            "lengths": {"type": "profile", "num_requests": 19_366},
             "arrivals": {"type": "poisson", "rate": AZURE_RATE},
         }
-    return {"model": "llama-3.1-70b", "workload": workload, **_clients(num_clients)}
+    return {"model": "llama-3.1-70b", "workload": workload, **_clients(4)}
 
 
-def lognormal(
-    *, num_requests: int, num_clients: int, output_factor: int = 1, rate: float | None = None
-) -> dict[str, Any]:
+def longer_answers(folder: Path, factor: int) -> Path:
+    """Write the Azure trace with all answers `factor` times as long; return the new file."""
+    header, *rows = AZURE.read_text().splitlines()
+    target = folder / "longer.csv"
+    longer = (row.rsplit(",", 1) for row in rows)
+    lines = [f"{rest},{int(tokens) * factor}" for rest, tokens in longer]
+    target.write_text("\n".join([header, *lines]) + "\n")
+    return target
+
+
+def lognormal(*, num_requests: int, num_clients: int, output_factor: int = 1) -> dict[str, Any]:
     """Lognormal lengths with the means of the Azure conversations, Poisson arrivals.
 
-    rate: requests a second and client; with `output_factor` the rate falls, so that the number
-    of requests in a batch stays the same and only the number of tokens grows.
+    With `output_factor` the arrival rate falls, so that the number of requests in a batch stays
+    the same and only the number of steps between two events grows.
     """
-    per_second = num_clients * (rate or 1.38) / output_factor
+    per_second = num_clients * 1.38 / output_factor
     return {
         "model": "llama-3.1-70b",
         "workload": {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -13,4 +15,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     from mist_sim.cli.app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal without some letter shows a `?`
+            stream.reconfigure(errors="replace")
     app(None if args is None else list(args), prog_name="mist")

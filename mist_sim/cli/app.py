@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from mist_sim.cli.demo import demo
-from mist_sim.cli.list import list_
+from mist_sim.cli.listing import list_
 from mist_sim.cli.run import run
 from mist_sim.cli.schema import schema
 from mist_sim.errors import InvariantError, MistError

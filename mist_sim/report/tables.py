@@ -73,6 +73,8 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
     yield "input and output tokens", _number(summary["total_token_throughput"]), "/s"
     yield "output tokens, peak", _number(summary["max_output_tokens_per_s"]), "in one second"
     yield "requests in flight, peak", _count(summary["max_concurrent_requests"]), ""
+    if summary["num_preemptions"]:
+        yield "preemptions", _count(summary["num_preemptions"]), "computed again for lack of memory"
     if "request_goodput" in summary:
         good = _percent(summary["good_request_fraction"], digits=1)
         yield "goodput", _number(summary["request_goodput"]), f"/s, {good} of the requests keep"
@@ -118,8 +120,6 @@ def _clients(result: Result, summary: dict[str, Any]) -> Table:
         )
     if len(frame) > _MAX_ROWS:
         table.add_row(f"and {len(frame) - _MAX_ROWS} more", *[""] * 5, style="dim")
-    if summary["num_preemptions"]:
-        table.add_row(f"preemptions: {_count(summary['num_preemptions'])}", *[""] * 5)
     return table
 
 
@@ -140,7 +140,7 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
             "last arrival. Latencies depend on how long the run is; lower the rate or add clients."
         )
     for count, reason in _rejections(result):
-        yield f"Rejected {count:,}: {reason}"
+        yield f"Rejected {count:,} request{'s, such as' if count > 1 else ':'} {reason}"
     if "spec-only" in summary["estimates"].values():
         yield (
             "Step times marked spec-only come from data sheets and typical efficiencies; "
@@ -158,7 +158,7 @@ def _rejections(result: Result) -> list[tuple[int, str]]:
         groups.append((len(examples), examples[0]))
     groups.sort(key=lambda group: (-group[0], group[1]))
     rest = sum(count for count, _ in groups[_MAX_ROWS:])
-    return groups[:_MAX_ROWS] + ([(rest, "for other reasons")] if rest else [])
+    return groups[:_MAX_ROWS] + ([(rest, "those with other reasons")] if rest else [])
 
 
 def _kind(reason: str) -> str:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationInfo,
-    WrapValidator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WrapValidator
 
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.errors import did_you_mean
@@ -48,7 +42,7 @@ GpuName = Annotated[
 ]
 Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
 Count = Annotated[int, Field(ge=1)]
-Positions = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
 class ClientSpec(Strict):
@@ -93,7 +87,10 @@ class SequentialClientSpec(ClientSpec):
     """Workers that take one visit each: text processing, tools, retrieval."""
 
     type: Literal["sequential"]
-    serves: Positions = Field(description="the stages that it serves, such as [preprocess]")
+    serves: Names = Field(
+        description="the stages that it serves, such as [preprocess]",
+        json_schema_extra={"minItems": 1},
+    )
     num_workers: Count = Field(1, description="visits served at once")
     base_time: Duration | None = Field(
         None, description="time that every stage takes; a tool_call takes its own without it"
@@ -112,6 +109,8 @@ class SequentialClientSpec(ClientSpec):
         return [STAGE.registry[name].kind for name in self.serves]
 
     def problems(self) -> Iterable[Problem]:
+        if not self.serves:
+            yield Problem(("serves",), "must have at least one entry, got []")
         for name in ("base_time", "time_per_token"):
             if (getattr(self, name) or 0.0) < 0:
                 yield Problem((name,), f"must be >= 0 s, got {getattr(self, name)}")
@@ -120,7 +119,11 @@ class SequentialClientSpec(ClientSpec):
                 yield Problem(("serves", position), problem)
             elif self.base_time is None and not self._has_time(stage):
                 yield Problem(("base_time",), f"is required, since {stage} has no other time")
-        if self.time_per_token is not None and not any(map(has_tokens, self.serves)):
+        if (
+            self.serves
+            and self.time_per_token is not None
+            and not any(map(has_tokens, self.serves))
+        ):
             yield Problem(
                 ("time_per_token",), f"has no effect: {', '.join(self.serves)} has no num_tokens"
             )
@@ -138,8 +141,8 @@ def has_tokens(stage: str) -> bool:
 
 
 def _not_served(stage: str) -> str:
-    if stage in (*LLM_STAGES, "reasoning"):
-        return f"{stage} generates tokens, which a client of type llm serves"
+    if stage in LLM_STAGES:
+        return f"{stage} is what a client of type llm serves"
     if stage not in STAGE.registry:
         known = ", ".join(name for name in STAGE.registry if name not in LLM_STAGES)
         return f"no stage named {stage!r}{did_you_mean(stage, STAGE.registry)} Known: {known}"

@@ -32,6 +32,7 @@ class Family:
 
     needs: init fields that the file does not set. meanings: see `part_type`. words: names that
     may stand alone although the plugin of that name has parameters; read as plain strings.
+    default: the type of a mapping that names none; None where it has to name one.
     """
 
     registry: Registry

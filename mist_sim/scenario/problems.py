@@ -133,7 +133,6 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "none_required": lambda _: "must be null",
     "string_too_short": lambda _: "must not be empty",
     "string_type": lambda _: "must be text",
-    "too_short": lambda ctx: f"must have at least {ctx['min_length']} entry",
     "tuple_type": lambda _: "must be a list",
 }
 
@@ -161,5 +160,7 @@ def shown(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    text = repr(value) if isinstance(value, str | int | float | dict | list | tuple) else str(value)
+    if isinstance(value, tuple):
+        value = list(value)
+    text = repr(value) if isinstance(value, str | int | float | dict | list) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

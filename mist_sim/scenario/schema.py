@@ -30,7 +30,9 @@ class Scenario(Strict):
     seed: int = Field(0, ge=0, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
     workload: WorkloadSpec
-    clients: Annotated[tuple[AnyClient, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    clients: Annotated[tuple[AnyClient, ...], BeforeValidator(as_tuple)] = Field(
+        json_schema_extra={"minItems": 1}
+    )
     router: Annotated[Part, ROUTER] = Field(
         ROUTER.default, validate_default=True, description="which client serves a visit"
     )
@@ -88,6 +90,9 @@ class Scenario(Strict):
         return hash(self.resolved())
 
     def problems(self) -> Iterable[Problem]:
+        if not self.clients:
+            yield Problem(("clients",), "must have at least one entry, got []")
+            return
         if self.warmup < 0:
             yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
         yield from self._nameless_models()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from mist_sim.core.request import Stage
 from mist_sim.scenario.families import ARRIVAL, SAMPLER, STAGE, TRACE_READER
@@ -22,8 +22,15 @@ Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
 _OF_THE_ROW: dict[str, type[Prefill | Decode]] = {"prefill": Prefill, "decode": Decode}
 
 
+def _requires_nothing(schema: dict[str, Any]) -> None:
+    """Tell editors that a workload with a trace may go without arrivals."""
+    del schema["required"]
+
+
 class WorkloadSpec(Strict):
     """Rows of a trace, or lengths that are drawn; arrivals; and a pipeline."""
+
+    model_config = ConfigDict(json_schema_extra=_requires_nothing)
 
     trace: Annotated[Part, TRACE_READER] | None = Field(
         None, description="a file of requests; either this or lengths"

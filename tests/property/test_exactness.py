@@ -241,18 +241,7 @@ def test_every_client_of_a_fleet_is_exact_and_runs_repeat(router, fleet, predict
     assert records(again) == records(result)
 
 
-@pytest.mark.parametrize(
-    "router",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(reason="RoundRobinRouter keeps its turns from run to run")
-            if name == "round_robin"
-            else (),
-        )
-        for name in ROUTERS
-    ],
-)
+@pytest.mark.parametrize("router", list(ROUTERS))
 @settings(max_examples=10)
 @given(fleet=fleets())
 def test_a_simulation_can_run_again(router, fleet):

@@ -257,7 +257,6 @@ def test_another_member_never_makes_a_step_shorter(name, batch, prompt):
     assert step_time(StepBatch(batch.chunks)) * (1 - 1e-12) <= step_time(batch)
 
 
-@pytest.mark.xfail(reason="a step with a prompt times its decodes at the prefill efficiencies")
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_prompt_of_one_token_never_makes_a_step_of_decodes_shorter(name):
     step_time = predictor(name).step_time

@@ -1,0 +1,156 @@
+"""Runs the examples in a Markdown file and compares what they print with what the file shows.
+
+    python docs/run_blocks.py README.md docs/tutorial.md           report differences
+    python docs/run_blocks.py --write README.md docs/tutorial.md   put the new output into the file
+
+All blocks of a file run in order, in one new folder that holds a copy of `examples/`:
+
+- ```python runs; all such blocks of a file share their variables. A block that begins with the
+  comment `# not run` is left out.
+- ```console runs the lines that begin with `$ mist` inside this process.
+- ```yaml and ```toml whose first line is a comment with a file name write that file.
+- The lines below a command, and the ```text block after a Python block, are its standard output.
+  Without such lines the output is not compared.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mist_sim.cli import main as mist
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE_NAME = re.compile(r"# ([\w.-]+\.(?:yaml|toml))")
+
+
+@dataclass
+class Block:
+    """A fenced block: its language, its lines, and the position of the first of them."""
+
+    language: str
+    lines: list[str]
+    start: int
+
+
+def blocks(text: str) -> list[Block]:
+    found: list[Block] = []
+    opened: Block | None = None
+    for position, line in enumerate(text.splitlines()):
+        if opened is None and line.startswith("```"):
+            opened = Block(line[3:].strip(), [], position + 1)
+        elif opened is not None and line == "```":
+            found.append(opened)
+            opened = None
+        elif opened is not None:
+            opened.lines.append(line)
+    return found
+
+
+class Runner:
+    """Runs the blocks of one file; `output` is what each shown output should be, by position."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = path.read_text("utf-8").splitlines()
+        self.blocks = blocks(path.read_text("utf-8"))
+        self.variables: dict[str, Any] = {"__name__": "__main__"}
+
+    def run(self) -> list[str]:
+        """Return the file's lines with the output as it is now. Raises what a block raises."""
+        changes: list[tuple[int, int, list[str]]] = []
+        for block, following in zip(self.blocks, [*self.blocks[1:], None], strict=True):
+            if block.language == "console":
+                changes += self._console(block)
+            elif block.language == "python" and "# not run" not in block.lines[0]:
+                output = self._python(block)
+                if following and following.language == "text" and self._follows(block, following):
+                    end = following.start + len(following.lines)
+                    changes.append((following.start, end, output))
+            elif block.language in ("yaml", "toml") and (name := FILE_NAME.match(block.lines[0])):
+                Path(name[1]).write_text("\n".join(block.lines) + "\n", encoding="utf-8")
+        lines = list(self.lines)
+        for start, end, output in reversed(changes):
+            lines[start:end] = output
+        return lines
+
+    def _follows(self, block: Block, following: Block) -> bool:
+        """Tell whether nothing but empty lines lies between two blocks."""
+        between = self.lines[block.start + len(block.lines) + 1 : following.start - 1]
+        return not any(between)
+
+    def _python(self, block: Block) -> list[str]:
+        code = compile("\n" * block.start + "\n".join(block.lines), str(self.path), "exec")
+        with redirect_stdout(io.StringIO()) as out:
+            exec(code, self.variables)  # noqa: S102 - this is what the file is for
+        return _printed(out)
+
+    def _console(self, block: Block) -> list[tuple[int, int, list[str]]]:
+        changes = []
+        commands = [i for i, line in enumerate(block.lines) if line.startswith("$ ")]
+        for first, end in zip(commands, [*commands[1:], len(block.lines)], strict=True):
+            words = shlex.split(block.lines[first][2:], comments=True)
+            if words[0] != "mist":
+                continue
+            output = self._mist(words[1:], block.start + first + 1)
+            if end > first + 1:
+                changes.append((block.start + first + 1, block.start + end, output))
+        return changes
+
+    def _mist(self, args: list[str], line: int) -> list[str]:
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            try:
+                mist(args)
+                code: object = 0
+            except SystemExit as left:
+                code = left.code
+        if code not in (0, None, 2):  # 2: bad input, shown on purpose
+            raise RuntimeError(f"{self.path}:{line}: mist {args} left with {code}\n{out}{err}")
+        return _printed(err if code == 2 else out)
+
+
+def _printed(out: io.StringIO) -> list[str]:
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def check(path: Path, *, write: bool) -> list[str]:
+    """Run a file's blocks in a new folder; return the differences, or write them away."""
+    runner = Runner(path.resolve())
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        shutil.copytree(ROOT / "examples", "examples")
+        now = runner.run()
+    if write:
+        runner.path.write_text("\n".join(now) + "\n", encoding="utf-8")
+        return []
+    return list(difflib.unified_diff(runner.lines, now, f"{path}", "now", lineterm="", n=1))
+
+
+def main() -> None:
+    os.environ["COLUMNS"] = "80"
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        os.environ.pop(name, None)
+    arguments = sys.argv[1:]
+    write = "--write" in arguments
+    differences: list[str] = []
+    for name in arguments:
+        if name != "--write":
+            differences += check(Path(name), write=write)
+    print("\n".join(differences), end="\n" if differences else "")
+    sys.exit(1 if differences else 0)
+
+
+if __name__ == "__main__":
+    main()

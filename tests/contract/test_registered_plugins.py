@@ -1,0 +1,150 @@
+"""Every registered plugin passes the checks that `mist_sim.testing` offers to others.
+
+A plugin with parameters that have no default, or with corners worth a run of their own, has
+configurations below; the tests fail for a registered name that is missing there.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mist_sim import testing
+from mist_sim.clients.scheduling import SCHEDULERS
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import PREDICTORS
+from mist_sim.models import load_model
+from mist_sim.registry import Registry
+from mist_sim.routers import ROUTERS
+from mist_sim.stages import STAGES
+from mist_sim.traces import TRACE_READERS
+
+Configurations = dict[str, list[dict[str, Any]]]
+
+
+def parts(model: str, gpu: str, ranks: int) -> dict[str, Any]:
+    return {"model": load_model(model), "cluster": Cluster(load_gpu(gpu), ranks)}
+
+
+ROUTERS_TO_CHECK: Configurations = {
+    "least_outstanding": [{}],
+    "random": [{}],
+    "round_robin": [{}],
+}
+
+SCHEDULERS_TO_CHECK: Configurations = {
+    "chunked": [
+        {},
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 8, "max_num_batched_tokens": 8},
+        {"max_num_seqs": 4, "max_num_batched_tokens": 37},
+    ],
+    "continuous": [
+        {},
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 6, "max_num_batched_tokens": 100},
+        {"max_num_batched_tokens": 60},  # refuses the longer prompts
+    ],
+}
+
+PREDICTORS_TO_CHECK: Configurations = {
+    "roofline": [
+        parts("llama-3.1-8b", "h100-sxm", 1),
+        parts("llama-3.1-70b", "a100-80gb-pcie", 4),
+        parts("codellama-34b", "ascend-910b3", 4),
+    ],
+    "bestserve": [
+        parts("codellama-34b", "ascend-910b3", 4),
+        parts("codellama-34b", "ascend-910b3", 4) | {"composition": "algorithm_1"},
+        parts("llama-3.1-8b", "l40s", 1),
+    ],
+}
+
+STAGES_TO_CHECK: Configurations = {name: [{}] for name in STAGES}
+
+TRACES: dict[str, str] = {
+    "azure": (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.9951690,396,109\n"
+        "2023-11-16 18:16:00.0000001,1,1\n"
+    ),
+    "mooncake": "".join(
+        json.dumps(
+            {"timestamp": time, "input_length": 600, "output_length": 9, "hash_ids": [0, time]}
+        )
+        + "\n"
+        for time in (27, 27, 3_052)
+    ),
+    "lengths_csv": "num_prefill_tokens,num_decode_tokens\n120,7\n2048,1\n",
+    "sharegpt": json.dumps(
+        [
+            {
+                "id": f"c{k}",
+                "conversations": [
+                    {"from": "human", "value": "What is a queue?"},
+                    {"from": "gpt", "value": "A line of those who wait, first come, first served."},
+                ],
+            }
+            for k in range(3)
+        ]
+    ),
+}
+
+READERS_TO_CHECK: Configurations = {name: [{}] for name in TRACES}
+
+FAMILIES: list[tuple[Registry, Configurations]] = [
+    (ROUTERS, ROUTERS_TO_CHECK),
+    (SCHEDULERS, SCHEDULERS_TO_CHECK),
+    (PREDICTORS, PREDICTORS_TO_CHECK),
+    (STAGES, STAGES_TO_CHECK),
+    (TRACE_READERS, READERS_TO_CHECK),
+]
+
+
+def each(registry: Registry, configurations: Configurations) -> list[Any]:
+    """Return a factory of every configuration of every registered plugin."""
+    return [
+        pytest.param(partial(registry[name], **parameters), id=f"{name}-{position}")
+        for name in registry
+        for position, parameters in enumerate(configurations.get(name, []))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("registry", "configurations"), FAMILIES, ids=[registry.family for registry, _ in FAMILIES]
+)
+def test_every_registered_plugin_is_checked(registry, configurations):
+    """Add a configuration for the new plugin above. (Other tests may register some of theirs.)"""
+    ours = {name for name, cls in registry.items() if cls.__module__.startswith("mist_sim.")}
+    assert set(configurations) >= ours
+
+
+@pytest.mark.parametrize("factory", each(ROUTERS, ROUTERS_TO_CHECK))
+def test_routers(factory):
+    testing.check_router(factory)
+
+
+@pytest.mark.parametrize("factory", each(SCHEDULERS, SCHEDULERS_TO_CHECK))
+def test_schedulers(factory):
+    testing.check_scheduler(factory)
+
+
+@pytest.mark.parametrize("factory", each(PREDICTORS, PREDICTORS_TO_CHECK))
+def test_predictors(factory):
+    testing.check_predictor(factory)
+
+
+@pytest.mark.parametrize("name", list(STAGES))
+def test_stages(name):
+    testing.check_stage(STAGES[name])
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_trace_readers(name, tmp_path):
+    path = tmp_path / "trace"
+    path.write_text(TRACES[name])
+    testing.check_trace_reader(partial(TRACE_READERS[name], path=str(path)))

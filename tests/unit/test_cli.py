@@ -1,0 +1,321 @@
+"""The command line: what it prints where, what it writes, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mist_sim.cli import main
+from mist_sim.errors import InvariantError
+from mist_sim.metrics import Result
+
+SCENARIO = """\
+model: llama-3.1-8b
+workload:
+  lengths: {type: profile, num_requests: 30}
+  arrivals: {type: poisson, rate: 5 /s}
+clients:
+  - {name: llm, gpu: h100-sxm}
+slo: {ttft: 1 s}
+"""
+FILES = [
+    "clients.parquet",
+    "requests.parquet",
+    "scenario.resolved.yaml",
+    "stages.parquet",
+    "steps.parquet",
+    "summary.json",
+]
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+ROW = "2023-11-16 18:15:46.6805900,374,44\n"
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path, monkeypatch):
+    """A folder with a scenario, and a terminal of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+@pytest.fixture
+def mist(capsys):
+    """Run the command line: returns (exit code, stdout, stderr)."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main(args)
+        out, err = capsys.readouterr()
+        return int(leaving.value.code or 0), out, err
+
+    return run
+
+
+def listing() -> list[str]:
+    return sorted(str(path) for path in Path().rglob("*"))
+
+
+# --- run --------------------------------------------------------------------------------------
+
+
+def test_run_prints_results_and_writes_nothing(mist):
+    code, out, err = mist("run", "s.yaml")
+    assert code == 0
+    for words in ("requests finished", "TTFT", "p99", "goodput", "llama-3.1-8b on h100-sxm"):
+        assert words in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Nothing was saved" in err
+    assert listing() == ["s.yaml"]
+
+
+def test_run_writes_a_folder(mist):
+    code, _, err = mist("run", "s.yaml", "--out", "a/b")
+    assert code == 0
+    assert f"Written to {Path('a/b')}: {', '.join(FILES)}" in err
+    assert sorted(path.name for path in Path("a/b").iterdir()) == FILES
+    assert json.loads(Path("a/b/summary.json").read_text())["completed"] == 30
+    assert len(pd.read_parquet("a/b/requests.parquet")) == 30
+
+
+def test_a_resolved_scenario_runs_again_to_identical_bytes(mist):
+    mist("run", "s.yaml", "--out", "one", "--seed", "9", "--set", "router=random")
+    assert mist("run", "one/scenario.resolved.yaml", "--out", "two")[0] == 0
+    for name in FILES:
+        assert Path("one", name).read_bytes() == Path("two", name).read_bytes(), name
+
+
+def test_quiet_leaves_the_results(mist):
+    code, out, err = mist("run", "s.yaml", "--quiet")
+    assert (code, err) == (0, "")
+    assert "TTFT" in out
+
+
+def test_set_reads_values_as_yaml(mist):
+    code, out, _ = mist(
+        "run", "s.yaml", "--set", "clients.0.count=3", "--set", "slo={ttft: 2 s, tpot: 1 s}"
+    )
+    assert code == 0
+    assert "3 x llm" in out
+    assert "TTFT <= 2 s and TPOT <= 1 s" in out
+
+
+def test_rejections_are_grouped(mist):
+    small = "clients.0.kv_cache.num_gpu_blocks_override=40"
+    code, out, _ = mist("run", "s.yaml", "--set", small, "--set", "clients.0.count=2")
+    text = " ".join(out.split())
+    assert code == 0
+    assert text.count("Rejected") == 1
+    assert "requests, such as llm-0:" in text
+    assert "exceed the KV cache of 640 tokens" in text
+
+
+def test_an_overload_is_called_unstable(mist):
+    settings = ["workload.arrivals.rate=500 /s", "workload.lengths.num_requests=1000"]
+    _, out, _ = mist("run", "s.yaml", *(f"--set={setting}" for setting in settings))
+    assert "Unstable: more work arrives than the clients can do" in out
+
+
+# --- demo -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_demo(monkeypatch, working_directory):
+    monkeypatch.setattr(
+        "mist_sim.scenario.load.preset_path", lambda name: working_directory / "s.yaml"
+    )
+
+
+def test_demo_makes_a_folder_and_another(mist, short_demo):
+    assert mist("demo")[0] == 0
+    code, _, err = mist("demo")
+    assert code == 0
+    assert "mist-demo holds files already; the results go to mist-demo-2" in err
+    for folder in ("mist-demo", "mist-demo-2"):
+        assert sorted(path.name for path in Path(folder).iterdir()) == FILES
+
+
+def test_demo_takes_a_folder(mist, short_demo):
+    assert mist("demo", "--out", "here")[0] == 0
+    assert "summary.json" in {path.name for path in Path("here").iterdir()}
+
+
+# --- bad input --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("clients.0.cuont=3", "clients.0.cuont: unknown key; did you mean 'count'?"),
+        ("workload.arrivals.rate=5 s", "'s' is not a unit of rate"),
+        ("workload.arrivals.rate=5", "a rate needs a number and a unit, such as '1 /s', got 5"),
+        ("clients.0.count=-1", "clients.0.count: must be >= 1, got -1"),
+        ("workload={trace: {type: azure, path: x.csv}}", "trace.path: no file x.csv"),
+        ("workload={trace: {type: azure, path: t.csv}}", "t.csv:3: ContextTokens must be"),
+        ("model=llama-3.1-405b", "clients.0: llama-3.1-405b does not fit on 1 x h100-sxm"),
+        ("clients.0.tensor_parallel_size=3", "must divide the 32 attention heads"),
+        ("clients.0.gpu=h100-smx", "did you mean 'h100-sxm'?"),
+        ("router=least_outstandin", "did you mean 'least_outstanding'?"),
+        ("model=lama-3.1-8b", "did you mean 'llama-3.1-8b'?"),
+        ("clients.0.count", "must be KEY=VALUE"),
+        ("clients.0.count=[", "--set clients.0.count:1:2: not valid YAML"),
+    ],
+)
+def test_bad_input_gives_one_message_and_leaves_nothing(mist, setting, expected):
+    Path("t.csv").write_text(HEADER + ROW + ROW.replace("374", "many"))
+    before = listing()
+    code, out, err = mist("run", "s.yaml", "--out", "results/new", "--set", setting)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert expected in err
+    assert listing() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a: [1\nb: 2\n", "error: bad.yaml:2:2: not valid YAML"),
+        ("a: 1\na: 2\n", "error: bad.yaml:2:1: the key 'a' is given twice"),
+        ("seed: -1\n", "errors:\n  bad.yaml: seed: must be >= 0, got -1\n  bad.yaml: workload: is"),
+    ],
+)
+def test_a_bad_file_is_refused(mist, content, expected):
+    Path("bad.yaml").write_text(content)
+    before = listing()
+    code, out, err = mist("run", "bad.yaml", "--out", "results")
+    assert (code, out) == (2, "")
+    assert err.startswith(expected)
+    assert listing() == before
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        (".", "is not empty"),
+        ("s.yaml", "is a file"),
+        ("s.yaml/below", "cannot be written"),
+    ],
+)
+def test_the_folder_is_checked_before_the_run(mist, monkeypatch, folder, expected):
+    monkeypatch.setattr("mist_sim.scenario.simulate", lambda *_, **__: pytest.fail("it ran"))
+    before = listing()
+    code, out, err = mist("run", "s.yaml", "--out", folder)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: output folder {Path(folder)}: {expected}")
+    assert listing() == before
+
+
+def test_a_disk_that_fills_up_leaves_nothing(mist, monkeypatch):
+    def save(self: Result, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "summary.json").write_text("half a su")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Result, "save", save)
+    code, out, err = mist("run", "s.yaml", "--out", "results/new")
+    assert (code, out) == (2, "")
+    assert "output folder results/new: cannot be written: No space left on device" in err
+    assert listing() == ["s.yaml"]
+
+
+def test_an_empty_folder_of_the_user_stays_when_the_run_fails(mist):
+    Path("mine").mkdir()
+    assert mist("run", "s.yaml", "--out", "mine", "--set", "model=llama-3.1-405b")[0] == 2
+    assert listing() == ["mine", "s.yaml"]
+
+
+def test_a_bug_says_that_it_is_one(mist, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise InvariantError("requests were lost at 3.0 s")
+
+    monkeypatch.setattr("mist_sim.scenario.simulate", broken)
+    code, _, err = mist("run", "s.yaml", "--out", "results")
+    assert code == 70
+    assert err.startswith("error: requests were lost at 3.0 s")
+    assert "This is a bug in mist-sim" in err
+    assert listing() == ["s.yaml"]
+
+
+def test_an_interrupt_is_no_traceback(mist, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mist_sim.scenario.simulate", interrupted)
+    code, _, err = mist("run", "s.yaml", "--out", "results")
+    assert (code, err) == (130, "interrupted; no results were written\n")
+    assert listing() == ["s.yaml"]
+
+
+# --- list, schema, version --------------------------------------------------------------------
+
+
+def test_list_names_every_family(mist):
+    code, out, err = mist("list")
+    assert (code, err) == (0, "")
+    for name in ("llama-3.1-70b", "h100-sxm", "least_outstanding", "chunked", "roofline", "demo"):
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("models", "320 KiB"),
+        ("gpus", "989 TFLOP/s"),
+        ("routers", "Send each visit to a candidate drawn uniformly at random."),
+        ("schedulers", "max_num_seqs = 256"),
+        ("predictors", "composition = running_clocks"),
+        ("trace_readers", "num_requests = null"),
+        ("arrivals", "think_time = 0.0 s"),
+        ("samplers", "name = azure-conv-2023"),
+        ("lengths", "tokens (required)"),
+        ("stages", "duration (required, in s)"),
+        ("presets", "BestServe"),
+    ],
+)
+def test_list_describes_a_family(mist, family, expected):
+    code, out, _ = mist("list", family)
+    assert code == 0
+    assert expected in out
+
+
+def test_list_helps_with_names(mist):
+    code, _, err = mist("list", "router")
+    assert code == 2
+    assert "no family named 'router'; did you mean 'routers'? Known: models, gpus" in err
+
+
+def test_schema_goes_to_the_terminal_or_a_file(mist):
+    code, out, _ = mist("schema")
+    assert code == 0
+    assert mist("schema", "--out", "schema.json") == (0, "", "")
+    assert json.loads(out) == json.loads(Path("schema.json").read_text())
+    code, _, err = mist("schema", "--out", "nowhere/schema.json")
+    assert code == 2
+    assert "nowhere/schema.json: cannot be written" in err
+
+
+def test_version(mist):
+    assert mist("--version")[1].startswith("mist-sim ")
+
+
+def test_help_imports_nothing_heavy():
+    heavy = {"numpy", "pandas", "simpy", "pydantic", "pyarrow", "ruamel"}
+    code = (
+        "import sys\n"
+        "from mist_sim.cli import main\n"
+        "try:\n    main(['--help'])\n"
+        f"except SystemExit:\n    print('loaded', sorted({heavy!r} & set(sys.modules)))\n"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert out.splitlines()[-1] == "loaded []"
+
+
+def test_the_package_runs_as_a_module():
+    out = subprocess.check_output([sys.executable, "-m", "mist_sim", "--version"], text=True)
+    assert out.startswith("mist-sim ")

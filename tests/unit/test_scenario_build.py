@@ -1,0 +1,211 @@
+"""From a scenario to a simulation: clients, their memory, and what only shows at this point."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mist_sim
+from mist_sim import (
+    ChunkedScheduler,
+    KvCacheConfig,
+    Preprocess,
+    Rag,
+    Scenario,
+    ScenarioError,
+    Simulation,
+    ToolCall,
+    TraceError,
+    Workload,
+    llm_client,
+    simulate,
+)
+from mist_sim.scenario.build import ServiceTime, build
+
+BASE: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {"type": "profile", "num_requests": 50},
+        "arrivals": {"type": "poisson", "rate": "5 /s"},
+    },
+    "clients": [{"name": "llm", "gpu": "l40s"}],
+}
+ROW = "2023-11-16 18:15:46.6805900,374,44\n"
+
+
+def scenario(**overrides: object) -> Scenario:
+    changes = {path.replace("__", "."): value for path, value in overrides.items()}
+    return Scenario.from_dict(copy.deepcopy(BASE), changes)
+
+
+def refusal(**overrides: object) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        build(scenario(**overrides))
+    return str(caught.value)
+
+
+def test_copies_are_numbered_and_share_nothing_but_the_predictor():
+    clients = build(scenario(clients__0__count=3)).clients
+    assert [client.name for client in clients] == ["llm-0", "llm-1", "llm-2"]
+    assert len({id(client.predictor) for client in clients}) == 1
+    assert len({id(client.scheduler) for client in clients}) == 3
+
+
+def test_a_client_may_serve_another_model():
+    simulation = build(
+        scenario(
+            clients=[
+                {"name": "a", "gpu": "l40s"},
+                {"name": "b", "gpu": "l40s", "model": "qwen3-4b"},
+            ]
+        )
+    )
+    models = [client.predictor.model.name for client in simulation.clients]
+    assert models == ["llama-3.1-8b", "qwen3-4b"]
+
+
+def test_the_block_count_of_a_real_engine_is_taken_as_it_is():
+    kv_cache = {"num_gpu_blocks_override": 321, "block_size": 32}
+    client = build(scenario(clients__0__kv_cache=kv_cache)).clients[0]
+    assert (client.num_gpu_blocks, client.block_size) == (321, 32)
+
+
+def test_a_model_that_does_not_fit_is_refused_with_its_sizes():
+    message = refusal(model="llama-3.1-70b")
+    assert "clients.0: llama-3.1-70b does not fit on 1 x l40s" in message
+    assert "weights take" in message
+
+
+def test_ranks_that_do_not_divide_the_heads_are_refused():
+    message = refusal(clients__0__tensor_parallel_size=3)
+    assert "clients.0.tensor_parallel_size: must divide the 32 attention heads" in message
+    assert "these work: 1, 2, 4" in message
+
+
+def test_all_clients_that_do_not_fit_are_named():
+    small = {"gpu": "l4", "model": "llama-3.1-70b"}
+    message = refusal(clients=[{"name": "a", **small}, {"name": "b", **small}])
+    places = [line.split(": ")[0] for line in message.splitlines()]
+    assert places == ["override clients.0", "override clients.1"]
+
+
+def test_a_bad_first_row_is_found_before_the_run(tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + ROW.replace("374", "0"))
+    with pytest.raises(TraceError, match=r"t\.csv:2: ContextTokens must be"):
+        build(scenario(workload={"trace": {"type": "azure", "path": str(trace)}}))
+
+
+def test_a_trace_without_times_needs_arrivals(tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n30,5\n")
+    workload: dict[str, Any] = {"trace": {"type": "lengths_csv", "path": str(trace)}}
+    assert "workload.arrivals: must not be trace" in refusal(workload=workload)
+    workload["arrivals"] = "all_at_once"
+    assert simulate(scenario(workload=workload)).summary["completed"] == 1
+
+
+def test_the_result_carries_estimates_and_the_scenario():
+    cpu = {"name": "cpu", "type": "sequential", "serves": ["preprocess"], "base_time": "1 ms"}
+    found = scenario(clients=[{"name": "llm", "gpu": "h100-sxm"}, cpu])
+    result = simulate(found)
+    assert result.estimates == {"llm": "fitted"}
+    assert result.scenario == found.resolved()
+
+
+def test_progress_hears_about_requests():
+    calls = []
+    simulate(
+        scenario(workload__lengths__num_requests=1000),
+        progress=lambda done, seconds: calls.append((done, seconds)),
+    )
+    assert calls
+    assert calls == sorted(calls)
+
+
+def test_stages_around_the_model_take_their_time():
+    cpu = {
+        "name": "cpu",
+        "type": "sequential",
+        "serves": ["preprocess", "postprocess"],
+        "base_time": "10 ms",
+        "time_per_token": "1 ms",
+    }
+    pipeline = [{"type": "preprocess", "num_tokens": 40}, "prefill", "decode", "postprocess"]
+    result = simulate(
+        scenario(
+            workload__pipeline=pipeline,
+            workload__lengths__num_requests=1,
+            clients=[BASE["clients"][0], cpu],
+        )
+    )
+    stages = result.stages.set_index("stage")
+    served = stages["finished_at"] - stages["started_at"]
+    assert served["preprocess"] == pytest.approx(0.050)
+    assert served["postprocess"] == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize(
+    ("base", "per_token", "stage", "expected"),
+    [
+        (0.5, 0.01, Preprocess(num_tokens=20), 0.7),
+        (None, 0.01, Preprocess(num_tokens=20), 0.2),
+        (0.5, 0.01, Rag(num_query_tokens=9, num_documents=2), 0.5),
+        (None, 0.0, ToolCall(duration=3.0), 3.0),
+        (0.5, 0.0, ToolCall(duration=3.0), 0.5),
+    ],
+)
+def test_service_time(base, per_token, stage, expected):
+    assert ServiceTime(base, per_token)(stage) == pytest.approx(expected)
+
+
+def test_a_simulation_made_of_objects():
+    class Last:
+        def choose(self, request, stage, candidates):
+            return candidates[-1].client_id
+
+    clients = [
+        llm_client("a", gpu="l40s"),
+        llm_client(
+            "b",
+            model="qwen3-32b",
+            tensor_parallel_size=2,
+            scheduler=ChunkedScheduler(max_num_seqs=8),
+            kv_cache=KvCacheConfig(num_gpu_blocks_override=5000),
+        ),
+    ]
+    workload = Workload.from_lists([100, 200], [3, 4], [0.0, 0.5])
+    result = Simulation(clients=clients, workload=workload, router=Last()).run()
+    assert result.clients["num_visits"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"model": "llama-3.1-70b"}, "does not fit"),
+        ({"tensor_parallel_size": 3}, "tensor_parallel_size must divide"),
+        ({"gpu": "h1000"}, "no accelerator"),
+    ],
+)
+def test_llm_client_refuses_what_cannot_be(arguments, expected):
+    with pytest.raises(ScenarioError, match=expected):
+        llm_client("a", **arguments)
+
+
+def test_lazy_names_are_those_that_type_checkers_see():
+    tree = ast.parse(Path(mist_sim.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    seen = {
+        alias.name: node.module
+        for node in imports
+        if node.module and node.module.startswith("mist_sim.")
+        for alias in node.names
+    }
+    assert seen == mist_sim._MODULES
+    assert set(mist_sim.__all__) == {*seen, "__version__"}
+    with pytest.raises(AttributeError, match="no attribute 'Sceanrio'"):
+        mist_sim.Sceanrio  # noqa: B018
