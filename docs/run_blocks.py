@@ -31,6 +31,7 @@ from typing import Any
 from mist_sim.cli import main as mist
 
 ROOT = Path(__file__).resolve().parents[1]
+BAD_INPUT = 2  # exit code of an error that a file may show on purpose
 FILE_NAME = re.compile(r"# ([\w.-]+\.(?:yaml|toml))")
 
 
@@ -93,7 +94,7 @@ class Runner:
         code = compile("\n" * block.start + "\n".join(block.lines), str(self.path), "exec")
         with redirect_stdout(io.StringIO()) as out:
             exec(code, self.variables)  # noqa: S102 - this is what the file is for
-        return _printed(out)
+        return _printed(out.getvalue())
 
     def _console(self, block: Block) -> list[tuple[int, int, list[str]]]:
         changes = []
@@ -102,25 +103,30 @@ class Runner:
             words = shlex.split(block.lines[first][2:], comments=True)
             if words[0] != "mist":
                 continue
-            output = self._mist(words[1:], block.start + first + 1)
-            if end > first + 1:
+            shown = end > first + 1
+            code, out, err = _mist(words[1:])
+            if code and not (shown and code == BAD_INPUT):
+                place = f"{self.path}:{block.start + first + 1}"
+                raise RuntimeError(f"{place}: {block.lines[first]} left with {code}:\n{err}")
+            if shown:
+                output = _printed(err if code else out)
                 changes.append((block.start + first + 1, block.start + end, output))
         return changes
 
-    def _mist(self, args: list[str], line: int) -> list[str]:
-        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-            try:
-                mist(args)
-                code: object = 0
-            except SystemExit as left:
-                code = left.code
-        if code not in (0, None, 2):  # 2: bad input, shown on purpose
-            raise RuntimeError(f"{self.path}:{line}: mist {args} left with {code}\n{out}{err}")
-        return _printed(err if code == 2 else out)
+
+def _mist(args: list[str]) -> tuple[object, str, str]:
+    """Run `mist`; return its exit code and what it wrote to stdout and stderr."""
+    code: object = 0
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        try:
+            mist(args)
+        except SystemExit as left:
+            code = left.code
+    return code, out.getvalue(), err.getvalue()
 
 
-def _printed(out: io.StringIO) -> list[str]:
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+def _printed(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.splitlines()]
     while lines and not lines[-1]:
         lines.pop()
     return lines

@@ -2,31 +2,23 @@
 
 from dataclasses import dataclass
 
-from mist_sim import (
-    Decode,
-    PoissonArrivals,
-    Prefill,
-    Profile,
-    SequentialClient,
-    Simulation,
-    Stage,
-    Workload,
-    llm_client,
-    template,
-)
+import mist_sim as mist
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translate(Stage):
+class Translate(mist.Stage):
     kind = "translate"
-    seconds_per_request: float = 0.08
+    seconds: float = 0.08
 
 
-cpu = SequentialClient(
-    "cpu", serves=["translate"], num_workers=2, service_time=lambda s: s.seconds_per_request
+cpu = mist.SequentialClient(
+    "cpu", serves=["translate"], num_workers=2, service_time=lambda stage: stage.seconds
 )
-pipeline = template([Translate(), Prefill, Decode])
-workload = Workload(Profile(num_requests=1000), PoissonArrivals(rate=5.0), pipeline)
-result = Simulation(clients=[cpu, llm_client("llm", gpu="h100-sxm")], workload=workload).run()
-waits = result.stages.assign(wait=lambda s: s.started_at - s.queued_at)
-print(waits.groupby("stage")["wait"].mean())
+llm = mist.llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm")
+pipeline = mist.template([Translate(), mist.Prefill, mist.Decode])
+requests = mist.Profile(num_requests=1000)
+workload = mist.Workload(requests, mist.PoissonArrivals(rate=20.0), pipeline)
+result = mist.Simulation(clients=[cpu, llm], workload=workload).run()
+waits = result.stages.assign(wait_s=lambda rows: rows.started_at - rows.queued_at)
+print(waits.groupby("stage")["wait_s"].mean().round(4).to_string())
+print(f"mean TTFT {result.summary['mean_ttft_ms']:.0f} ms")

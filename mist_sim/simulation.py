@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 from simpy.events import Event
@@ -48,6 +49,8 @@ class Simulation:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} twice")
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
+        if not 0 <= warmup < math.inf:
+            raise ScenarioError(f"warmup must be finite and >= 0 s, got {warmup}")
         self.clients = clients
         self.workload = workload
         self.router = router if router is not None else RoundRobinRouter()
@@ -90,6 +93,8 @@ class Simulation:
         return Result(
             recorder=recorder,
             client_names=[client.name for client in self.clients],
+            num_gpu_blocks=[client.num_gpu_blocks for client in self.clients],
+            estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,

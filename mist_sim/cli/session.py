@@ -32,7 +32,7 @@ def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -
     with results_folder(out) if out else nullcontext() as folder:
         with Progress(scenario.workload.num_requests, visible=not quiet) as progress:
             result = simulate(scenario, progress=progress)
-        files = folder.fill(result) if folder else []
+        files = sorted(file.name for file in result.save(folder).iterdir()) if folder else []
     console = Console(highlight=False)
     console.print(headline(scenario), style="bold", markup=False)
     console.print()

@@ -20,7 +20,12 @@ class Client(ABC):
     routers see and hands finished visits back. A client belongs to one simulation.
 
     name: unique in the simulation. serves: the stage kinds it can serve.
+    num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
+    estimate: where its step times come from, for the summary; None where they are given.
     """
+
+    num_gpu_blocks: int = 0
+    estimate: str | None = None
 
     def __init__(self, name: str, serves: frozenset[str]) -> None:
         self.name = name

@@ -64,6 +64,7 @@ class LlmClient(Client):
         self.predictor = predictor
         self.num_gpu_blocks = num_gpu_blocks
         self.block_size = block_size
+        self.estimate = getattr(predictor, "estimate", "custom")
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
@@ -222,11 +223,12 @@ class LlmClient(Client):
             if sequence.last_token_at == start:
                 num_fresh += 1
             else:
-                self.recorder.record_gap(self.client_id, first_end - sequence.last_token_at, 1)
+                gap = first_end - sequence.last_token_at
+                self.recorder.record_gap(self.client_id, first_end, gap, 1)
         num_stalled = num_decodes - len(self._newly_decoding)
         if num_stalled:
             gap = first_end - self._last_decode_end
-            self.recorder.record_gap(self.client_id, gap, num_stalled)
+            self.recorder.record_gap(self.client_id, first_end, gap, num_stalled)
         return num_fresh
 
     def _emit(self, sequence: Sequence, now: float) -> None:
@@ -234,7 +236,7 @@ class LlmClient(Client):
         if sequence.num_output_tokens == 1:
             sequence.visit.first_token_at = now
         else:
-            self.recorder.record_gap(self.client_id, now - sequence.last_token_at, 1)
+            self.recorder.record_gap(self.client_id, now, now - sequence.last_token_at, 1)
         sequence.last_token_at = now
         sequence.first_step = self._num_steps_done
         if sequence.num_output_tokens < sequence.num_target_tokens:

@@ -69,8 +69,11 @@ class Recorder(Protocol):
             duration is the time between two tokens of theirs.
         """
 
-    def record_gap(self, client_id: int, gap: float, count: int) -> None:
-        """`count` requests waited `gap` seconds between two tokens, longer than one step."""
+    def record_gap(self, client_id: int, time: float, gap: float, count: int) -> None:
+        """At `time`, `count` requests got a token `gap` seconds after their last.
+
+        For gaps that are not the duration of one step.
+        """
 
     def record_tokens(
         self, client_id: int, request_id: int, first_step: int, end_step: int

@@ -116,7 +116,7 @@ def _read(cls: type[Any], table: object, where: str, prefix: str) -> Any:
     hints = get_type_hints(cls, include_extras=True)
     for key in table:
         if key not in hints:
-            hint = did_you_mean(key, hints) or "."
+            hint = did_you_mean(key, hints)
             raise ScenarioError(f"{place}: unknown key {key!r}{hint} Known: {', '.join(hints)}")
     missing = [item.name for item in fields(cls) if _is_required(item) and item.name not in table]
     if missing:
@@ -194,7 +194,7 @@ def _catalog_name(name: str) -> str | None:
 
 
 def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
-    hint = did_you_mean(name.lower(), _catalog()) or "."
+    hint = did_you_mean(name.lower(), _catalog())
     path = f"; or give the path of {otherwise}" if otherwise else ""
     return ScenarioError(f"{problem} {name!r}{hint} Known: {', '.join(gpu_names())}{path}")
 

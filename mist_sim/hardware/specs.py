@@ -31,7 +31,7 @@ def _check_fraction(name: str, value: float) -> None:
 def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     known = list(choices)
     if value not in known:
-        hint = did_you_mean(value, known) or "."
+        hint = did_you_mean(value, known)
         raise ValueError(f"{name} has no {value!r}{hint} Known: {', '.join(known)}")
 
 

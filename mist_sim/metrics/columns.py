@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 8192  # rows kept as tuples before they are packed into arrays
+_BLOCK = 2048  # rows kept as tuples before they are packed into arrays
 
 
 class Table:

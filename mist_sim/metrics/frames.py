@@ -9,6 +9,7 @@ import numpy as np
 from mist_sim.metrics import latency
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.recorder import ColumnRecorder
+from mist_sim.metrics.summary import run_periods
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,9 +31,7 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
             "finished_at": c["finished_at"],
             "queued": c["queued"],
             "ttft": latency.ttft(c["arrival_time"], c["first_token_at"]),
-            "tpot": latency.tpot(
-                c["arrival_time"], c["first_token_at"], c["finished_at"], c["num_output_tokens"]
-            ),
+            "tpot": latency.tpot(c["decode_time"], c["num_gaps"]),
             "e2el": latency.e2e(c["arrival_time"], c["finished_at"]),
             "num_prompt_tokens": c["num_prompt_tokens"],
             "num_output_tokens": c["num_output_tokens"],
@@ -88,20 +87,22 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
 
 
 def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
-    """A row a run of steps of the same members, in order of time for each client.
+    """A row a run of steps of the same members, client by client in order of time.
 
     start, end: seconds. num_steps: engine steps in the run. num_chunks, num_prefill_tokens:
     prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
-    tokens that the cache holds for them before the first step. num_waiting: queue length at the
-    end. num_used_blocks: KV blocks held at the start.
+    tokens that the cache holds for them before the first step. num_waiting: queue length when
+    the run ended. num_used_blocks: KV blocks held when it began.
     """
     import pandas as pd
 
-    c: dict[str, Any] = recorder.steps.columns()
-    frame = pd.DataFrame({name: values for name, values in c.items() if name != "num_gaps"})
-    frame["client_id"] = np.array(client_names, dtype=object)[c["client_id"]]
-    order = np.argsort(c["client_id"], kind="stable")
-    return frame.rename(columns={"client_id": "client"}).iloc[order].reset_index(drop=True)
+    parts = []
+    for client_id, table in enumerate(recorder.steps):
+        part = pd.DataFrame(table.columns()).drop(columns="num_gaps")
+        part.insert(0, "client", client_names[client_id])
+        part.insert(2, "end", run_periods(recorder, client_id)[1])
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
 
 
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
@@ -123,45 +124,43 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
 
 def _is_decode(recorder: ColumnRecorder, client: int, first: int, end: int) -> Any:
     """Return which of a client's steps [first, end) decoded something."""
-    c: dict[str, Any] = recorder.steps.columns()
-    mine = c["client_id"] == client
-    run_ends = np.cumsum(c["num_steps"][mine])
+    c: dict[str, Any] = recorder.steps[client].columns()
+    run_ends = np.cumsum(c["num_steps"])
     runs = np.searchsorted(run_ends, np.arange(first, end), side="right")
-    return c["num_decodes"][mine][runs] > 0
+    return c["num_decodes"][runs] > 0
 
 
-def clients_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
-    """A row a client: visits and tokens served, time in steps, mean batch, peak memory.
+def clients_frame(
+    recorder: ColumnRecorder, client_names: list[str], num_gpu_blocks: list[int]
+) -> pd.DataFrame:
+    """A row a client: visits and tokens served, time in steps, mean batch, memory.
 
-    busy: seconds spent in engine steps. mean_decodes: decodes per step, over steps that decode.
-    peak_used_blocks: most KV blocks held at the start of a run of steps.
+    busy: seconds spent in engine steps; for clients without steps, in service, over all workers.
+    mean_decodes: decodes a step, over steps that decode. peak_used_blocks: most KV blocks held
+    at the start of a run of steps, of num_gpu_blocks (0: no KV cache).
     """
     import pandas as pd
 
     visits: dict[str, Any] = recorder.visits.columns()
-    steps: dict[str, Any] = recorder.steps.columns()
-    num_clients = len(client_names)
-
-    def per_client(weights: Any) -> Any:
-        return np.bincount(steps["client_id"], weights=weights, minlength=num_clients)
-
-    decode_steps = per_client(np.where(steps["num_decodes"] > 0, steps["num_steps"], 0))
-    decoded = per_client(steps["num_decodes"] * steps["num_steps"])
-    peak = np.zeros(num_clients, np.int64)
-    np.maximum.at(peak, steps["client_id"], steps["num_used_blocks"])
-    return pd.DataFrame(
-        {
-            "client": client_names,
-            "num_visits": np.bincount(visits["client_id"], minlength=num_clients),
-            "busy": per_client(steps["end"] - steps["start"]),
-            "num_steps": per_client(steps["num_steps"]).astype(np.int64),
-            "num_prefill_tokens": per_client(
-                steps["num_prefill_tokens"] * steps["num_steps"]
-            ).astype(np.int64),
-            "num_decode_tokens": decoded.astype(np.int64),
-            "mean_decodes": np.divide(
-                decoded, decode_steps, out=np.zeros(num_clients), where=decode_steps > 0
-            ),
-            "peak_used_blocks": peak,
-        }
-    )
+    rows = []
+    for client_id, name in enumerate(client_names):
+        steps: dict[str, Any] = recorder.steps[client_id].columns()
+        starts, ends = run_periods(recorder, client_id)
+        mine = visits["client_id"] == client_id
+        service = visits["finished_at"][mine] - visits["started_at"][mine]
+        decoded = int(np.dot(steps["num_decodes"], steps["num_steps"]))
+        decode_steps = int(steps["num_steps"][steps["num_decodes"] > 0].sum())
+        rows.append(
+            {
+                "client": name,
+                "num_visits": int(mine.sum()),
+                "busy": float((ends - starts).sum() if len(starts) else np.nansum(service)),
+                "num_steps": int(steps["num_steps"].sum()),
+                "num_prefill_tokens": int(np.dot(steps["num_prefill_tokens"], steps["num_steps"])),
+                "num_decode_tokens": decoded,
+                "mean_decodes": decoded / decode_steps if decode_steps else 0.0,
+                "peak_used_blocks": int(steps["num_used_blocks"].max(initial=0)),
+                "num_gpu_blocks": num_gpu_blocks[client_id],
+            }
+        )
+    return pd.DataFrame(rows)

@@ -5,12 +5,14 @@ All times are seconds of simulated time as a streaming user sees them.
 | metric | formula | sample |
 |---|---|---|
 | TTFT | first token - arrival | one a finished request |
-| TPOT | (E2E - TTFT) / (output tokens - 1) | one a finished request with 2 tokens or more |
+| TPOT | (last token - first token) / (output tokens - 1) | one a finished request with a gap |
 | ITL  | time between two successive tokens of a request | one a gap, pooled over requests |
 | E2E  | end of the last stage - arrival | one a finished request |
 | queue | time spent in clients' queues before first work, summed over visits | one a request |
 
-Time queued for decode counts in TTFT as in vLLM: a request's clock starts at its arrival.
+A request's clock starts at its arrival, so time in queues counts in TTFT. Where decode is the
+last stage, TPOT is vLLM's (E2E - TTFT) / (output tokens - 1). A request with several turns adds
+the turns up: their decode times over their gaps; what lies between turns is no gap.
 Source: vLLM `bench serve`; DESIGN §7.
 """
 
@@ -32,13 +34,13 @@ def e2e(arrival: Array, finished: Array) -> Array:
     return finished - arrival
 
 
-def tpot(
-    arrival: Array, first_token: Array, finished: Array, num_output: NDArray[np.int64]
-) -> Array:
-    """Time per output token after the first, seconds; NaN for a single token."""
-    gaps = num_output - 1
-    seconds = e2e(arrival, finished) - ttft(arrival, first_token)
-    result: Array = np.divide(seconds, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+def tpot(decode_time: Array, num_gaps: NDArray[np.int64]) -> Array:
+    """Time per output token after the first, seconds; NaN for a single token.
+
+    decode_time: from first token to last, seconds. num_gaps: output tokens after the first.
+    """
+    none = np.full(len(num_gaps), np.nan)
+    result: Array = np.divide(decode_time, num_gaps, out=none, where=num_gaps > 0)
     return result
 
 

@@ -17,8 +17,8 @@ from mist_sim.metrics.columns import Categories, Table
 class ColumnRecorder:
     """The `Recorder` of every run.
 
-    requests: a row a request. visits: a row a stay at a client. steps: a row a run of steps;
-    `step_ends` holds, per client, the end of every single step. gaps: times between two tokens
+    requests: a row a request. visits: a row a stay at a client. steps: for each client, a row a
+    run of steps; `step_ends` holds the end of every single step. gaps: times between two tokens
     that are not the duration of one step. tokens: which steps gave a request its tokens.
     """
 
@@ -30,6 +30,8 @@ class ColumnRecorder:
             first_token_at="f8",
             finished_at="f8",
             queued="f8",
+            decode_time="f8",
+            num_gaps="i8",
             num_prompt_tokens="i8",
             num_output_tokens="i8",
             num_preemptions="i4",
@@ -44,20 +46,21 @@ class ColumnRecorder:
             first_token_at="f8",
             finished_at="f8",
         )
-        self.steps = Table(
-            client_id="i4",
-            start="f8",
-            end="f8",
-            num_steps="i4",
-            num_chunks="i4",
-            num_prefill_tokens="i4",
-            num_decodes="i4",
-            context_sum="i8",
-            num_waiting="i4",
-            num_used_blocks="i8",
-            num_gaps="i4",
-        )
-        self.gaps = Table(gap="f8", count="i4")
+        self.steps = [
+            Table(
+                start="f8",
+                num_steps="i4",
+                num_chunks="i4",
+                num_prefill_tokens="i4",
+                num_decodes="i4",
+                context_sum="i8",
+                num_waiting="i4",
+                num_used_blocks="i4",
+                num_gaps="i4",
+            )
+            for _ in range(num_clients)
+        ]
+        self.gaps = Table(time="f8", gap="f8", count="i4")
         self.tokens = Table(request_id="i8", client_id="i4", first_step="i8", end_step="i8")
         self.step_ends = [array("d") for _ in range(num_clients)]
         self.rejections = Categories()
@@ -90,13 +93,16 @@ class ColumnRecorder:
     ) -> None:
         first_token_at = nan
         queued = 0.0
-        num_output_tokens = 0
-        num_preemptions = 0
+        decode_time = 0.0
+        num_output_tokens = num_gaps = num_preemptions = 0
         for visit in visits:
             if first_token_at != first_token_at:
                 first_token_at = visit.first_token_at
             queued += visit.started_at - visit.queued_at
-            num_output_tokens += visit.num_output_tokens
+            if visit.num_output_tokens:
+                num_output_tokens += visit.num_output_tokens
+                num_gaps += visit.num_output_tokens - 1
+                decode_time += visit.finished_at - visit.first_token_at
             num_preemptions += visit.num_preemptions
         self.requests.append(
             (
@@ -106,6 +112,8 @@ class ColumnRecorder:
                 first_token_at,
                 time,
                 queued,
+                decode_time,
+                num_gaps,
                 request.num_prompt_tokens,
                 num_output_tokens,
                 num_preemptions,
@@ -125,17 +133,13 @@ class ColumnRecorder:
     ) -> None:
         if isinstance(ends, float):
             self.step_ends[client_id].append(ends)
-            end = ends
             num_steps = 1
         else:
             self.step_ends[client_id].frombytes(ends.tobytes())
-            end = ends.item(-1)
             num_steps = ends.size
-        self.steps.append(
+        self.steps[client_id].append(
             (
-                client_id,
                 start,
-                end,
                 num_steps,
                 len(batch.chunks),
                 batch.num_prefill_tokens,
@@ -147,8 +151,8 @@ class ColumnRecorder:
             )
         )
 
-    def record_gap(self, client_id: int, gap: float, count: int) -> None:
-        self.gaps.append((gap, count))
+    def record_gap(self, client_id: int, time: float, gap: float, count: int) -> None:
+        self.gaps.append((time, gap, count))
 
     def record_tokens(
         self, client_id: int, request_id: int, first_step: int, end_step: int

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class Result:
     """The records of one run, and what follows from them.
 
     client_names: position is the client_id of the records.
+    num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: where the step times came from, by client.
@@ -34,6 +36,7 @@ class Result:
 
     recorder: ColumnRecorder
     client_names: list[str]
+    num_gpu_blocks: list[int]
     slo: Slo = Slo()
     warmup: float = 0.0
     open_loop: bool = True
@@ -63,7 +66,7 @@ class Result:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """A row a client (see `frames.clients_frame`)."""
-        return frames.clients_frame(self.recorder, self.client_names)
+        return frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
 
     def token_times(self, request_id: int) -> Array:
         """Return when each output token of a request was emitted, in seconds."""
@@ -76,17 +79,39 @@ class Result:
         Raises ScenarioError when the folder cannot be written or holds files.
         """
         target = prepare_folder(folder)
-        (target / "summary.json").write_text(json.dumps(_jsonable(self.summary), indent=2) + "\n")
-        for name in ("requests", "stages", "steps", "clients"):
-            getattr(self, name).to_parquet(target / f"{name}.parquet", index=False)
-        if self.scenario is not None:
-            (target / "scenario.resolved.yaml").write_text(self.scenario)
+        partial = target / ".mist-partial"  # files appear all together, or not at all
+        try:
+            partial.mkdir()
+            self._write(partial)
+            for file in sorted(partial.iterdir()):
+                file.replace(target / file.name)
+            partial.rmdir()
+        except OSError as error:
+            raise ScenarioError(
+                f"output folder {target}: cannot be written: {error.strerror or error}"
+            ) from error
+        finally:
+            rmtree(partial, ignore_errors=True)
         return target
+
+    def _write(self, folder: Path) -> None:
+        texts = {"summary.json": json.dumps(_jsonable(self.summary), indent=2) + "\n"}
+        if self.scenario is not None:
+            texts["scenario.resolved.yaml"] = self.scenario
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        for name in ("requests", "stages", "steps", "clients"):
+            getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)
 
 
 def prepare_folder(folder: str | Path) -> Path:
-    """Make a folder for results and return it; raises ScenarioError unless it is empty."""
+    """Make a folder for results and return it.
+
+    Raises ScenarioError unless it is new or empty and can be written.
+    """
     target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise ScenarioError(f"output folder {target}: is a file; name a folder")
     try:
         target.mkdir(parents=True, exist_ok=True)
         occupied = any(target.iterdir())
@@ -95,7 +120,7 @@ def prepare_folder(folder: str | Path) -> Path:
         probe.unlink()
     except OSError as error:
         raise ScenarioError(
-            f"output folder {target}: cannot be written: {error.strerror}"
+            f"output folder {target}: cannot be written: {error.strerror or error}"
         ) from error
     if occupied:
         raise ScenarioError(f"output folder {target}: is not empty; choose another or clear it")

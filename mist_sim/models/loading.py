@@ -36,7 +36,7 @@ def load_model(name_or_path: str) -> ModelSpec:
     if path.is_file() or path.name == "config.json":
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
         return ModelSpec.from_config(_read_file(path), name=name, source=str(path))
-    hint = did_you_mean(name_or_path.lower(), _all_names()) or "."
+    hint = did_you_mean(name_or_path.lower(), _all_names())
     raise ScenarioError(
         f"no model and no file is named {name_or_path!r}{hint} "
         f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"

@@ -34,7 +34,7 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
     """
     simulation = build(scenario)
     result = simulation.run(progress)
-    return replace(result, scenario=scenario.resolved(), estimates=_estimates(simulation))
+    return replace(result, scenario=scenario.resolved())
 
 
 def build(scenario: Scenario) -> Simulation:
@@ -165,15 +165,6 @@ def _workload(spec: WorkloadSpec) -> Workload:
                 f"arrivals must not be trace, since the trace has no times; choose one of {others}"
             )
     return Workload(source, arrivals, spec.make_pipeline())
-
-
-def _estimates(simulation: Simulation) -> dict[str, str]:
-    """Return where each engine's step times come from."""
-    return {
-        client.name: getattr(client.predictor, "estimate", "custom")
-        for client in simulation.clients
-        if isinstance(client, LlmClient)
-    }
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> in
         raise TraceError(
             path,
             1,
-            f"{problem}{did_you_mean(name, header) or '.'} "
+            f"{problem}{did_you_mean(name, header)} "
             f"The file has {', '.join(header)}; needed are {', '.join(needed)}",
         )
     return header.index(name)

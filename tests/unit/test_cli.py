@@ -212,12 +212,11 @@ def test_the_folder_is_checked_before_the_run(mist, monkeypatch, folder, expecte
 
 
 def test_a_disk_that_fills_up_leaves_nothing(mist, monkeypatch):
-    def save(self: Result, folder: Path) -> None:
-        folder.mkdir()
+    def write(self: Result, folder: Path) -> None:
         (folder / "summary.json").write_text("half a su")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Result, "save", save)
+    monkeypatch.setattr(Result, "_write", write)
     code, out, err = mist("run", "s.yaml", "--out", "results/new")
     assert (code, out) == (2, "")
     assert "output folder results/new: cannot be written: No space left on device" in err

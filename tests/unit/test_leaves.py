@@ -61,9 +61,9 @@ def test_trace_error_names_file_line_and_problem_and_survives_another_process():
     assert str(copy) == str(error)
 
 
-def test_did_you_mean_offers_the_closest_name_or_nothing():
+def test_did_you_mean_offers_the_closest_name_or_ends_the_sentence():
     assert "'round_robin'" in did_you_mean("round_robbin", ["random", "round_robin"])
-    assert did_you_mean("zzz", ["random", "round_robin"]) == ""
+    assert did_you_mean("zzz", ["random", "round_robin"]) == "."
 
 
 # ------------------------------------------------------------------------------ units

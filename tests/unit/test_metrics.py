@@ -5,14 +5,17 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mist_sim.clients import LlmClient
+from mist_sim.clients import LlmClient, SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo, latency, stats
 from mist_sim.metrics.columns import Categories, Table
 from mist_sim.simulation import Simulation
-from mist_sim.traces import PoissonArrivals, Profile, Workload
+from mist_sim.stages import Decode, Prefill, ToolCall
+from mist_sim.traces import PoissonArrivals, Profile, Workload, template
 
 
 class AffinePredictor:
@@ -23,22 +26,35 @@ class AffinePredictor:
         return np.full(num_steps, self.step_time(batch))
 
 
-def simulation(rate=2.0, num_requests=300, **more):
-    engine = LlmClient(
+def engine():
+    return LlmClient(
         "llm", scheduler=ChunkedScheduler(), predictor=AffinePredictor(), num_gpu_blocks=5000
     )
+
+
+def simulation(rate=2.0, num_requests=300, **more):
     workload = Workload(Profile(num_requests=num_requests), PoissonArrivals(rate=rate))
-    return Simulation(clients=[engine], workload=workload, **more)
+    return Simulation(clients=[engine()], workload=workload, **more)
 
 
 def test_definitions_of_latencies():
-    arrival, first = np.array([1.0, 2.0]), np.array([1.5, 4.0])
-    finished, tokens = np.array([3.5, 4.0]), np.array([5, 1])
+    arrival, first, finished = np.array([1.0, 2.0]), np.array([1.5, 4.0]), np.array([3.5, 4.0])
     assert list(latency.ttft(arrival, first)) == [0.5, 2.0]
     assert list(latency.e2e(arrival, finished)) == [2.5, 2.0]
-    tpot = latency.tpot(arrival, first, finished, tokens)
+    tpot = latency.tpot(finished - first, np.array([4, 0]))
     assert tpot[0] == 0.5
     assert np.isnan(tpot[1])  # one token has no gap
+
+
+def test_stages_after_decode_count_in_e2e_and_not_in_tpot():
+    workload = Workload.from_lists(
+        [10], [5], pipeline=template([Prefill, Decode, ToolCall(duration=9.0), Prefill, Decode])
+    )
+    tool = SequentialClient("tool", serves=["tool_call"], service_time=lambda s: s.duration)
+    request = Simulation(clients=[engine(), tool], workload=workload).run().requests.iloc[0]
+    assert request.num_output_tokens == 10
+    assert request.tpot == pytest.approx(0.0101)
+    assert request.e2el > 9.0
 
 
 def test_slo_counts_a_single_token_as_tpot_zero():
@@ -96,6 +112,7 @@ def test_summary_agrees_with_the_tables():
     times = np.concatenate([result.token_times(i) for i in requests.request_id])
     peak = np.bincount(np.floor(times).astype(int)).max()
     assert summary["max_output_tokens_per_s"] == peak
+    assert summary["std_itl_ms"] > 0
     itl = np.concatenate([np.diff(result.token_times(i)) for i in requests.request_id])
     assert summary["mean_itl_ms"] == pytest.approx(1e3 * itl.mean())
     assert summary["p95_itl_ms"] == pytest.approx(1e3 * np.quantile(itl, 0.95))
@@ -110,6 +127,17 @@ def test_warmup_leaves_early_arrivals_out():
     assert late.summary["completed"] == len(kept) < whole.summary["completed"]
     assert late.summary["mean_e2el_ms"] == pytest.approx(1e3 * kept.e2el.mean())
     assert late.summary["duration"] == pytest.approx(whole.summary["duration"] - 60.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 9)), max_size=60), st.integers(0, 60))
+def test_weighted_statistics_are_those_of_the_repeated_values(pairs, cut):
+    values = np.array([value for value, _ in pairs])
+    counts = np.array([count for _, count in pairs], dtype=np.int64)
+    found = stats.describe_weighted(
+        lambda: [(values[:cut], counts[:cut]), (values[cut:], counts[cut:])]
+    )
+    expected = stats.describe(np.repeat(values, counts))
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
 
 
 def test_a_run_is_saved_and_saved_again_to_the_same_bytes(tmp_path):
@@ -149,6 +177,11 @@ def _mm1_waits(rng, load, num_requests):
     return arrival, start
 
 
+def _called_unstable(rng, load, num_requests):
+    arrival, start = _mm1_waits(rng, load, num_requests)
+    return stats.queue_grows(arrival, start, arrival[0], arrival[-1], 1)
+
+
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     ("load", "num_requests", "least", "most"),
@@ -167,9 +200,7 @@ def test_instability_has_few_false_alarms_and_finds_overload(load, num_requests,
     """
     seeds = np.random.SeedSequence(11).spawn(200)
     verdicts = [
-        stats.queue_grows(
-            *_mm1_waits(np.random.Generator(np.random.PCG64(s)), load, num_requests), 1
-        )
-        for s in seeds
+        _called_unstable(np.random.Generator(np.random.PCG64(seed)), load, num_requests)
+        for seed in seeds
     ]
     assert least <= np.mean(verdicts) <= most

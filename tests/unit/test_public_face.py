@@ -30,7 +30,8 @@ def test_all_is_what_the_package_exports():
 def test_every_public_name_has_a_docstring_of_its_own():
     without = []
     for name in NAMES:
-        doc = vars(getattr(mist_sim, name)).get("__doc__") or ""
+        value = getattr(mist_sim, name)
+        doc = (vars(value).get("__doc__") if isinstance(value, type) else value.__doc__) or ""
         if not doc.strip() or doc.startswith(f"{name}("):  # the one that dataclass makes
             without.append(name)
     assert not without, f"public names without a docstring: {without}"

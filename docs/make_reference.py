@@ -1,0 +1,292 @@
+"""Writes docs/reference/scenario.md from the schema of scenario files and the plugins' docstrings.
+
+python docs/make_reference.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mist_sim import units
+from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.metrics import Slo
+from mist_sim.scenario.families import FAMILIES
+from mist_sim.scenario.load import json_schema
+
+TARGET = Path(__file__).parent / "reference" / "scenario.md"
+
+KINDS = (units.DURATION, units.RATE, units.SIZE)  # what keys of this version hold
+MEANINGS = {
+    "workload": "which requests, when they are sent, which stages they walk",
+    "clients": "the serving units, at least one",
+    "type": "which kind of client",
+    "scheduler": "forms the batches of a step",
+    "predictor": "times a step",
+    "kv_cache": "memory for keys and values",
+}
+
+# (heading, family, where it stands in a file, properties of the schema that hold its choices)
+SECTIONS = (
+    ("Routers", "routers", "`router`", ("router",)),
+    ("Schedulers", "schedulers", "`clients.N.scheduler`", ("scheduler",)),
+    ("Predictors", "predictors", "`clients.N.predictor`", ("predictor",)),
+    ("Traces", "trace_readers", "`workload.trace`", ("trace",)),
+    ("Lengths that are drawn", "samplers", "`workload.lengths`", ("lengths",)),
+    (
+        "Length distributions",
+        "lengths",
+        "`prompt` and `output` of synthetic lengths",
+        ("prompt", "output"),
+    ),
+    ("Arrivals", "arrivals", "`workload.arrivals`", ("arrivals",)),
+    ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
+)
+LINKS = {
+    "workload": "[mapping](#workload)",
+    "clients": "list of [clients](#clients)",
+    "pipeline": "list of [stages](#stages)",
+    "slo": "[mapping](#slo)",
+    "kv_cache": "[mapping](#kv_cache)",
+}
+FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
+
+INTRO = """\
+# Scenario files: all keys
+
+<!-- Written by docs/make_reference.py; change the docstrings and run it again. -->
+
+What each key means, its type and its default. `mist schema` prints the same as a JSON Schema, with
+which editors check and complete scenario files; [the guide](../guides/scenario_files.md) shows how
+files are put together.
+
+A file is YAML 1.2. Unknown keys, keys given twice and values of another type are refused. Where a
+key takes one of several plugins, write its name (`router: random`) or a mapping with its name as
+`type` (`router: {type: random}`); the mapping sets its parameters. "required" means that there is
+no default.
+
+## Quantities
+A quantity is a number and a unit: `500 ms`. Bare numbers are refused where a unit is needed.
+
+| kind | units | written back as |
+|---|---|---|
+"""
+
+
+def anchor(heading: str) -> str:
+    """Return the link target that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def markdown(text: str) -> str:
+    """Escape what Markdown would take for markup, outside of `code`."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([<*|\[\]])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def type_of(name: str, schema: dict[str, Any]) -> str:
+    """Return a property's type in words."""
+    if name in LINKS:
+        return LINKS[name]
+    if name in FAMILY_OF:
+        heading = FAMILY_OF[name][0]
+        null = " or null" if {"type": "null"} in schema.get("anyOf", ()) else ""
+        return f"one of [{heading.lower()}](#{anchor(heading)}){null}"
+    if "anyOf" in schema:
+        return " or ".join(type_of("", choice) for choice in schema["anyOf"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return " or ".join(f"`{choice}`" for choice in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {type_of('', schema['items'])}"
+    if unit := unit_of(schema):
+        return next(kind.name for kind in KINDS if kind.base == unit)
+    words = {"string": "text", "integer": "whole number", "boolean": "true or false"}
+    return words.get(schema["type"], schema["type"])
+
+
+def unit_of(schema: dict[str, Any]) -> str:
+    """Return the base unit of a quantity, or an empty string."""
+    for choice in (schema, *schema.get("anyOf", ())):
+        for example in choice.get("examples", ()):
+            return str(example).removeprefix("1 ")
+    return ""
+
+
+def default_of(name: str, schema: dict[str, Any], required: list[str]) -> str:
+    """Return a property's default as a file would write it."""
+    if name == "arrivals":
+        return "`trace` for a trace, otherwise required"
+    if name in required:
+        return "required"
+    value, unit = schema.get("default"), unit_of(schema)
+    if name in LINKS and value == {}:
+        return "see there"
+    if unit and value is not None:
+        number = float(str(value).removesuffix(unit))
+        value = f"{number / 2**30:g} GiB" if unit == "B" else f"{number:g} {unit}"
+    text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
+    return f"`{text}`"
+
+
+def table(schema: dict[str, Any], meanings: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a table of a mapping's keys."""
+    properties = schema["properties"]
+    if not properties:
+        return
+    yield "| key | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, inner in properties.items():
+        default = default_of(name, inner, schema.get("required", []))
+        meaning = meanings.get(name, "")
+        yield f"| `{name}` | {type_of(name, inner)} | {default} | {markdown(meaning)} |"
+    yield ""
+
+
+def described(schema: dict[str, Any]) -> dict[str, str]:
+    """Return the meaning of a mapping's keys from their descriptions in the schema."""
+    found = {}
+    for name, inner in schema["properties"].items():
+        texts = [MEANINGS.get(name) or inner.get("description", "")]
+        choices = inner.get("anyOf", ())
+        texts += [
+            c["description"] for c in choices if c.get("type") == "string" and "pattern" not in c
+        ]
+        found[name] = "; ".join(texts)
+    return found
+
+
+def plugin(cls: type, schema: dict[str, Any]) -> Iterator[str]:
+    """Yield a class's docstring and the table of its parameters."""
+    shown = {name: inner for name, inner in schema["properties"].items() if name != "type"}
+    meanings: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        text, found = documented(base, shown)
+        meanings |= found
+    for paragraph in text:
+        yield markdown(paragraph)
+        yield ""
+    yield from table({**schema, "properties": shown}, meanings)
+
+
+def documented(cls: type, parameters: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Split a docstring into paragraphs of text and the meanings of parameters.
+
+    A meaning begins with "name: " or "name (range), other: " at the start of a line or sentence,
+    and ends with the line that ends its last sentence. Lines about what is raised, or about
+    parameters that a file does not set, are left out.
+    """
+    entry = rf"(?:{'|'.join([*parameters, 'model', 'cluster'])})(?: \([^)]*\))?"
+    label = re.compile(
+        rf"(?:(?:^|(?<=\. ))({entry}(?:, {entry})*)|^(Source|Method)): ", re.MULTILINE
+    )
+    paragraphs: list[str] = []
+    meanings: dict[str, str] = {}
+    for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
+        rest = re.sub(r"^Raises .*", "", paragraph, flags=re.MULTILINE | re.DOTALL)
+        kept: list[str] = []
+        while rest:
+            match = label.search(rest)
+            if match is None:
+                kept.append(rest)
+                break
+            kept.append(rest[: match.start()])
+            following = label.search(rest, match.end())
+            end = following.start() if following else len(rest)
+            line_end = rest.find(".\n", match.end(), end)
+            end = end if line_end < 0 or rest[line_end + 2] == " " else line_end + 2
+            meaning = " ".join(rest[match.end() : end].split())
+            if match[2]:
+                kept.append(f"{match[0]}{meaning}\n")
+            else:
+                meanings |= _shared(match[1], meaning.removesuffix("."))
+            rest = rest[end:]
+        if text := _in_a_file(" ".join("".join(kept).split())):
+            paragraphs.append(text)
+    return paragraphs, meanings
+
+
+def _in_a_file(text: str) -> str:
+    """Say null where a docstring says None."""
+    return re.sub(r"\bNone\b", "null", text)
+
+
+def _shared(label: str, meaning: str) -> dict[str, str]:
+    """Return the meaning of each parameter that a label names, with its range."""
+    meanings = {}
+    first = ""
+    for name, allowed in re.findall(r"(\w+)(?: \(([^)]*)\))?(?:, |$)", label):
+        text = f"see `{first}`" if first else _in_a_file(meaning)
+        meanings[name] = f"{allowed}; {text}" if allowed else text
+        first = first or name
+    return meanings
+
+
+def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of a family's plugins by name, wherever the properties lie."""
+    found: dict[str, dict[str, Any]] = {}
+    if isinstance(schema, dict):
+        for name, inner in schema.get("properties", {}).items():
+            if name in properties:
+                options = inner.get("items", inner)
+                for option in options.get("anyOf", ()):
+                    if "const" in option.get("properties", {}).get("type", {}):
+                        found[option["properties"]["type"]["const"]] = option
+        for inner in schema.values():
+            found = choices(inner, properties) | found
+    elif isinstance(schema, list):
+        for inner in schema:
+            found = choices(inner, properties) | found
+    return found
+
+
+def lines() -> Iterator[str]:
+    """Yield the whole page."""
+    schema = json_schema()
+    parts = schema["$defs"]
+    yield from INTRO.splitlines()
+    for kind in KINDS:
+        names = ", ".join(f"`{unit}`" for unit, _ in kind.factors)
+        yield f"| {kind.name} | {names} | `{kind.base}` |"
+    yield ""
+    yield "## The scenario"
+    yield from table(schema, described(schema))
+    yield "## workload"
+    yield from table(parts["WorkloadSpec"], described(parts["WorkloadSpec"]))
+    yield "## clients"
+    yield "A list; each entry is of one of two types."
+    yield ""
+    for title, name in (("llm", "LlmClientSpec"), ("sequential", "SequentialClientSpec")):
+        yield f"### Clients of type {title}"
+        yield markdown(parts[name]["description"])
+        yield ""
+        yield from table(parts[name], described(parts[name]))
+    yield "## kv_cache"
+    yield from plugin(KvCacheConfig, parts["LlmClientSpec"]["properties"]["kv_cache"])
+    yield "## slo"
+    yield from plugin(Slo, schema["properties"]["slo"])
+    for heading, family, place, properties in SECTIONS:
+        yield f"## {heading}"
+        yield f"At {place}; the family `{family}` of `mist list`."
+        yield ""
+        plugins = choices(schema, properties)
+        for name, cls in FAMILIES[family].registry.items():
+            if cls.__module__.startswith("mist_sim."):
+                yield f"### {name}"
+                yield from plugin(cls, plugins[name])
+
+
+def page() -> str:
+    """Return the text of the page."""
+    text = "\n".join(lines()).strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")
