@@ -62,7 +62,7 @@ def rows(quick: bool) -> Iterator[Row]:
         "linear; <= 1.5 GiB",
         (
             f"{_cost(many)}, {many.rss_bytes / 2**30:.2f} GiB, "
-            f"{many.t_per_request / small.t_per_request:.2f} x the cost a request of {large // 10:,}"
+            f"{_ratio(many, small)} against {large // 10:,} requests"
         ),
     )
 

@@ -14,7 +14,7 @@ from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
-from mist_sim.metrics.summary import client_steps, pooled_gaps
+from mist_sim.metrics.summary import pooled_gaps, run_periods
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
 from tests.reference.stepwise import Job, StepwiseChunked, StepwiseContinuous, StepwiseEngine
@@ -156,7 +156,7 @@ def assert_same_totals(result: Result, engine: StepwiseEngine, client_id: int) -
     assert row["num_decode_tokens"] == sum(batch.num_decodes for batch in batches)
     busy = sum(step.end - step.start for step in engine.steps)
     assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
-    runs = client_steps(result.recorder, client_id)
+    runs = result.recorder.steps[client_id].columns()
     firsts = np.cumsum(runs["num_steps"]) - runs["num_steps"]
     assert runs["num_used_blocks"].tolist() == [
         engine.steps[first].num_used_blocks for first in firsts
@@ -172,18 +172,18 @@ def assert_same_gaps(result: Result, engines: Iterable[StepwiseEngine]) -> None:
         for before, after in zip(outcome.token_times, outcome.token_times[1:], strict=False)
     )
     pooled: Counter[float] = Counter()
-    for gap, count in zip(
-        *(column.tolist() for column in pooled_gaps(result.recorder)), strict=True
-    ):
-        assert count >= 0
-        pooled[gap] += count
+    for gaps, counts in pooled_gaps(result.recorder):
+        assert (counts >= 0).all()
+        for gap, count in zip(gaps.tolist(), counts.tolist(), strict=True):
+            pooled[gap] += count
     assert +pooled == expected
 
 
 def expanded_steps(result: Result, client_id: int) -> list[tuple[float, float, int, int, int, int]]:
     """Return (start, end, chunks, prefill tokens, decodes, context sum) of every single step."""
-    runs = client_steps(result.recorder, client_id)
-    ends = runs["ends"].tolist()
+    runs = dict(result.recorder.steps[client_id].columns())
+    runs["end"] = run_periods(result.recorder, client_id)[1]
+    ends = list(result.recorder.step_ends[client_id])
     steps = []
     for start, end, num_steps, num_chunks, num_prefill_tokens, num_decodes, context_sum in zip(
         *(
