@@ -25,6 +25,7 @@ import sys
 import tempfile
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ class Block:
     language: str
     lines: list[str]
     start: int
+
+
+END = Block("", [], 0)
 
 
 def blocks(text: str) -> list[Block]:
@@ -70,12 +74,12 @@ class Runner:
     def run(self) -> list[str]:
         """Return the file's lines with the output as it is now. Raises what a block raises."""
         changes: list[tuple[int, int, list[str]]] = []
-        for block, following in zip(self.blocks, [*self.blocks[1:], None], strict=True):
+        for block, following in pairwise([*self.blocks, END]):
             if block.language == "console":
                 changes += self._console(block)
             elif block.language == "python" and "# not run" not in block.lines[0]:
                 output = self._python(block)
-                if following and following.language == "text" and self._follows(block, following):
+                if following.language == "text" and self._follows(block, following):
                     end = following.start + len(following.lines)
                     changes.append((following.start, end, output))
             elif block.language in ("yaml", "toml") and (name := FILE_NAME.match(block.lines[0])):
@@ -91,7 +95,8 @@ class Runner:
         return not any(between)
 
     def _python(self, block: Block) -> list[str]:
-        code = compile("\n" * block.start + "\n".join(block.lines), str(self.path), "exec")
+        text = "\n" * block.start + "\n".join(block.lines)  # so that errors show the file's lines
+        code = compile(text, str(self.path), "exec", dont_inherit=True)
         with redirect_stdout(io.StringIO()) as out:
             exec(code, self.variables)  # noqa: S102 - this is what the file is for
         return _printed(out.getvalue())

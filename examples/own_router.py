@@ -10,7 +10,7 @@ class LongPromptsApart:
     threshold: int = 2000
 
     def choose(self, request, stage, candidates):
-        if stage.num_prompt_tokens >= self.threshold or len(candidates) == 1:
+        if request.num_prompt_tokens >= self.threshold or len(candidates) == 1:
             return candidates[-1].client_id
         return min(candidates[:-1], key=lambda client: client.num_outstanding).client_id
 

@@ -76,11 +76,14 @@ def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Pred
     """
     length = lengths(case.options.block_size, 60)
     earliest = 0.0
-    for _ in range(data.draw(st.integers(1, 4), label="number of jobs on boundaries")):
-        ends = [step.end for step in case.stepwise(predictor).steps if step.end >= earliest]
+    for _ in range(data.draw(st.integers(1, 4), label="number of boundaries")):
+        engine = case.stepwise(predictor)
+        ends = [step.end for step in engine.steps if step.end >= earliest]
         if not ends:
             break
-        earliest = data.draw(st.sampled_from(ends), label="boundary")
+        departures = {outcome.finished_at for outcome in engine.outcomes} & set(ends)
+        boundary = st.sampled_from(ends) | st.sampled_from(sorted(departures) or ends)
+        earliest = data.draw(boundary, label="boundary")
         for shift in data.draw(
             st.lists(st.sampled_from([-inf, 0.0, 0.0, inf]), min_size=1, max_size=2), label="shifts"
         ):

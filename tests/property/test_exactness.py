@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from math import isnan
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from mist_sim.clients import llm
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.metrics import Result
@@ -30,15 +34,14 @@ from tests.reference.comparison import (
     workload,
 )
 from tests.reference.predictors import AWKWARD, DYADIC
-from tests.reference.stepwise import Job, StepwiseEngine
+from tests.reference.stepwise import Job, Outcome, StepwiseEngine
 
 POLICIES = ["chunked", "continuous"]
 
 
 @cache
-def roofline(tensor_parallel_size: int = 1) -> RooflinePredictor:
-    cluster = Cluster(load_gpu("h100-sxm"), tensor_parallel_size)
-    return RooflinePredictor(load_model("llama-3.1-8b"), cluster)
+def roofline() -> RooflinePredictor:
+    return RooflinePredictor(load_model("llama-3.1-8b"), Cluster(load_gpu("h100-sxm")))
 
 
 def features(engine: StepwiseEngine) -> set[str]:
@@ -189,6 +192,43 @@ def test_the_length_of_runs_changes_nothing(case, first, longest, data):
     ):
         with patch.multiple(llm, **limits):
             assert records(case.simulate(AWKWARD)) == normal
+
+
+# --- what routers see -------------------------------------------------------------------------
+
+
+@dataclass
+class SpyRouter:
+    """Notes the counts of the only client at every arrival."""
+
+    seen: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
+        view = candidates[0]
+        self.seen.append((view.num_waiting, view.num_running, view.num_outstanding))
+        return view.client_id
+
+
+def is_inside(outcome: Outcome, now: float) -> bool:
+    """Tell whether a job is still there for an arrival; a plan drops its jobs after the arrival."""
+    dropped = outcome.status == "rejected" and not isnan(outcome.started_at)
+    return outcome.finished_at > now or (dropped and outcome.finished_at == now)
+
+
+@given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_counts_in_a_view_are_exact_at_any_time(case, predictor, data):
+    """At equal times steps end before an arrival looks, and plans are made after it."""
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    router, client = SpyRouter(), case.options.client(predictor)
+    Simulation(clients=[client], workload=workload(case.jobs), router=router).run()
+    outcomes = case.stepwise(predictor).outcomes
+    assert len(router.seen) == len(case.jobs)
+    for position, (num_waiting, num_running, num_outstanding) in enumerate(router.seen):
+        now = case.jobs[position].arrival_time
+        inside = [outcome for outcome in outcomes[:position] if is_inside(outcome, now)]
+        assert num_outstanding == len(inside) == num_waiting + num_running
+        if not any(outcome.preempted_at for outcome in inside):
+            assert num_running == sum(outcome.started_at < now for outcome in inside)
 
 
 # --- several clients --------------------------------------------------------------------------

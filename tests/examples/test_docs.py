@@ -1,0 +1,123 @@
+"""README and docs/: their blocks run, their output and their links are current."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from docs.make_reference import TARGET, anchor, page
+from docs.run_blocks import blocks
+from mist_sim.cli.app import app
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "mist_sim"
+ON_PURPOSE = {"design_changes.md": ["stages/base.py"]}  # what the design has and the code has not
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_BLOCKS = [
+    path
+    for path in PAGES
+    if any(block.language in ("python", "console") for block in blocks(path.read_text("utf-8")))
+]
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", WITH_BLOCKS, ids=name)
+def test_blocks_run_and_print_what_the_page_shows(path, tmp_path):
+    command = [sys.executable, str(ROOT / "docs/run_blocks.py"), str(path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    hint = f"if the change is right: python docs/run_blocks.py --write {name(path)}"
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{hint}"
+
+
+def test_the_scenario_reference_is_current():
+    assert TARGET.read_text("utf-8") == page(), "run: python docs/make_reference.py"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_links_lead_somewhere(path):
+    for target in links(path.read_text("utf-8")):
+        file, _, fragment = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), target
+        if fragment:
+            assert fragment in anchors(found.read_text("utf-8")), target
+
+
+def links(text):
+    outside_code = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    found = re.findall(r"\]\(([^)\s]+)\)", outside_code)
+    return [target for target in found if "://" not in target]
+
+
+def anchors(text):
+    return {
+        anchor(heading.replace("`", "")) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+def test_every_page_is_reached_from_the_index():
+    index = {
+        (ROOT / "docs" / link).resolve() for link in links((ROOT / "docs/index.md").read_text())
+    }
+    assert set((ROOT / "docs").rglob("*.md")) - {ROOT / "docs/index.md"} <= index
+
+
+def test_the_command_reference_has_every_verb_and_option():
+    text = (ROOT / "docs/reference/cli.md").read_text("utf-8")
+    for command in app.registered_commands:
+        verb = command.name or command.callback.__name__
+        section = re.search(rf"^## mist {verb}\b.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section, f"docs/reference/cli.md has no section on mist {verb}"
+        for option in options(command.callback):
+            assert f"`{option}" in section[0], f"mist {verb}: {option} is not described"
+
+
+def options(callback):
+    """Return the long names of a verb's options."""
+    import typer.models
+
+    for parameter, default in zip(
+        list(callback.__annotations__)[: len(callback.__defaults__)],
+        callback.__defaults__,
+        strict=True,
+    ):
+        if isinstance(default, typer.models.OptionInfo):
+            names = default.param_decls or (f"--{parameter.replace('_', '-')}",)
+            yield next(option for option in names if option.startswith("--"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_files_that_a_page_names_exist(path):
+    """`tests/unit/test_x.py`, or `clients/llm.py` for a file of the package."""
+    tops = [
+        entry.name for folder in (ROOT, PACKAGE) for entry in folder.iterdir() if entry.is_dir()
+    ]
+    pattern = rf"`((?:{'|'.join(tops)})/[\w./-]+)`"
+    missing = [
+        text
+        for text in re.findall(pattern, path.read_text("utf-8"))
+        if not any((folder / text).exists() for folder in (ROOT, PACKAGE))
+    ]
+    assert missing == ON_PURPOSE.get(path.name, [])
+
+
+def test_make_targets_exist():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for path in PAGES:
+        for target in re.findall(r"\bmake ([a-z]+)\b(?=[ `\n])", "\n".join(code(path))):
+            assert target in targets, f"{name(path)}: make {target}"
+
+
+def code(path):
+    """Return what a page shows as code, in blocks and in lines."""
+    text = path.read_text("utf-8")
+    return re.findall(r"```.*?```", text, re.DOTALL) + re.findall(r"`[^`\n]+`", text)
+
+
+def test_the_picture_is_small():
+    for picture in (ROOT / "docs/images").iterdir():
+        assert picture.stat().st_size < 200_000, picture.name

@@ -1,0 +1,60 @@
+"""The scripts in examples/ run as a user would run them, and print what they promise."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+EXAMPLES = ROOT / "examples"
+AZURE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,374,44
+2023-11-16 18:17:04.0319600,396,109
+2023-11-16 18:17:05.2000000,879,55
+"""
+
+# script -> (arguments, what it prints)
+EXPECTED = {
+    "compare_schedulers.py": ([], r"continuous +\d+\.\d.*\n(chunked, \d+ tokens.*\n){2}"),
+    "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
+    "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
+    "replay_azure.py": (["azure.csv"], r"(speed x \d: .* within the SLO\n){3}"),
+}
+
+
+def run(path, *arguments, cwd):
+    return subprocess.run(
+        [sys.executable, str(path), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_example_is_listed_here():
+    assert sorted(EXPECTED) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_example(name, tmp_path):
+    arguments, output = EXPECTED[name]
+    (tmp_path / "azure.csv").write_text(AZURE)
+    done = run(EXAMPLES / name, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(output, done.stdout), done.stdout
+    assert not done.stderr
+
+
+def test_replay_without_a_file_says_how_to_call_it(tmp_path):
+    done = run(EXAMPLES / "replay_azure.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "python replay_azure.py AzureLLMInferenceTrace_conv.csv" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["own_router.py", "own_stage.py"])
+def test_a_plugin_fits_on_a_screen(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) < 30
