@@ -419,7 +419,7 @@ def _batches() -> Iterator[tuple[StepBatch, StepGrowth, int]]:
         num_decodes = int(draws.integers(0 if num_chunks else 1, (3, 64, 300)[k % 3]))
         context_sum = sum(draws.integers(1, 9_000, num_decodes).tolist())
         batch = StepBatch(tuple(zip(new, context, strict=True)), num_decodes, context_sum)
-        growth = StepGrowth(num_decodes, int(draws.integers(0, 2_000)) if num_chunks else 0)
+        growth = StepGrowth(num_decodes)
         yield batch, growth, int(draws.integers(1, 40))
     yield StepBatch((), 1, 1), StepGrowth(1), 3_000  # a long run
 

@@ -47,7 +47,10 @@ class LlmClient(Client):
 
     scheduler: the batching policy; one object for each client.
     predictor: times the steps; may be shared.
-    num_gpu_blocks, block_size: KV-cache memory (see `kv_cache.capacity`).
+    num_gpu_blocks, block_size, watermark: KV-cache memory (see `KvCacheConfig`).
+    max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
+        answer ends there (vLLM's name and meaning). None: no limit.
+    request_overhead: seconds from arrival until a request can be scheduled.
     """
 
     def __init__(
@@ -58,17 +61,25 @@ class LlmClient(Client):
         predictor: Predictor,
         num_gpu_blocks: int,
         block_size: int = 16,
+        watermark: float = 0.0,
+        max_model_len: int | None = None,
+        request_overhead: float = 0.0,
     ) -> None:
         super().__init__(name, frozenset({Prefill.kind, Decode.kind}))
         self.scheduler = scheduler
         self.predictor = predictor
         self.num_gpu_blocks = num_gpu_blocks
         self.block_size = block_size
+        self.num_reserved_blocks = int(watermark * num_gpu_blocks)
+        self.max_model_len = max_model_len
+        self.request_overhead = request_overhead
         self.estimate = getattr(predictor, "estimate", "custom")
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
-        self.scheduler.start(BlockPool(self.num_gpu_blocks, self.block_size))
+        self.scheduler.start(
+            BlockPool(self.num_gpu_blocks, self.block_size, self.num_reserved_blocks)
+        )
         self._run: _Run | None = None
         self._run_limit = _FIRST_RUN
         self._num_steps_done = 0
@@ -106,7 +117,7 @@ class LlmClient(Client):
                 sequence.visit.started_at = now
         if plan.preempted or plan.dropped:
             self._evict(plan)
-        self.view.num_waiting = len(self.scheduler.waiting)
+        self.view.num_waiting += len(plan.preempted) - len(plan.admitted)
         self.view.num_running = len(self.scheduler.running)
         if not plan.prefills and not plan.decodes:
             return
@@ -123,13 +134,13 @@ class LlmClient(Client):
             sequence.visit.num_preemptions += 1
         for sequence in plan.dropped:
             self._leave_decoding(sequence)
-            self._reject(sequence.visit, self.scheduler.refusal(sequence) or "dropped")
+            self._reject(sequence.visit, self.scheduler.outgrown(sequence) or "dropped")
 
     def _time(self, batch: StepBatch, plan: StepPlan, now: float) -> NDArray[np.float64] | float:
         """Return when each step of a plan ends."""
         if plan.num_steps == 1:
             return now + self.predictor.step_time(batch)
-        growth = StepGrowth(batch.num_decodes, plan.prefills[0][1] if plan.prefills else 0)
+        growth = StepGrowth(batch.num_decodes)
         times = self.predictor.run(batch, growth, plan.num_steps)
         times[0] += now
         return np.add.accumulate(times, out=times)
@@ -154,7 +165,7 @@ class LlmClient(Client):
         if self.scheduler.waiting:
             raise InvariantError(
                 f"{self.name} sleeps at {self.env.now} s with {len(self.scheduler.waiting)} "
-                f"requests waiting, the first is {self.scheduler.waiting[0].visit.request}"
+                f"requests waiting, the first is {self.scheduler.waiting.head().visit.request}"
             )
 
     def takes(self, stages: Stages[Stage]) -> int:
@@ -171,12 +182,36 @@ class LlmClient(Client):
 
     def _accept(self, visit: Visit) -> None:
         sequence = _sequence(visit)
-        reason = self.scheduler.refusal(sequence)
+        reason = self._limit_length(sequence) or self.scheduler.refusal(sequence)
         if reason is not None:
             self._reject(visit, reason)
             return
-        self.scheduler.add_request(sequence)
         self.view.num_waiting += 1
+        if self.request_overhead:
+            self.env.process(self._enqueue_later(sequence))
+        else:
+            self._enqueue(sequence)
+
+    def _limit_length(self, sequence: Sequence) -> str | None:
+        """Cut an answer at the longest context; return why a prompt is too long, or None."""
+        if self.max_model_len is None:
+            return None
+        room = self.max_model_len - sequence.num_prompt_tokens
+        sequence.num_target_tokens = min(sequence.num_target_tokens, room)
+        if room > 0:
+            return None
+        return (
+            f"a prompt of {sequence.num_prompt_tokens} tokens leaves no room for an answer in "
+            f"max_model_len={self.max_model_len}"
+        )
+
+    def _enqueue_later(self, sequence: Sequence) -> Generator[Event, object, None]:
+        yield self.env.timeout(self.request_overhead)
+        self._enqueue(sequence)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        """Queue a sequence; wake the engine, or cut the run that it could join."""
+        self.scheduler.add_request(sequence)
         if self._idle:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, PLAN)

@@ -10,6 +10,7 @@ from mist_sim.core.events import Visit
 class Sequence:
     """The engine's bookkeeping for one visit.
 
+    arrival: position in the order of arrival at the engine.
     num_prompt_tokens: length of the prompt.
     num_target_tokens: output tokens to generate; a policy must not read it.
     num_output_tokens: tokens emitted; exact while the sequence is not decoding.
@@ -20,6 +21,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "arrival",
         "block_phase",
         "first_step",
         "join_step",
@@ -34,6 +36,7 @@ class Sequence:
 
     def __init__(self, visit: Visit, num_prompt_tokens: int, num_target_tokens: int) -> None:
         self.visit = visit
+        self.arrival = 0
         self.num_prompt_tokens = num_prompt_tokens
         self.num_target_tokens = num_target_tokens
         self.num_output_tokens = 0

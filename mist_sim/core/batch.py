@@ -29,18 +29,18 @@ class StepBatch:
 class StepGrowth:
     """What one step adds to the batch of the next, while its members stay the same.
 
+    The context of each chunk grows by the chunk's new tokens.
+
     context_sum: tokens added to `StepBatch.context_sum`.
-    chunk_context: tokens added to the context of each chunk.
     """
 
     context_sum: int = 0
-    chunk_context: int = 0
 
 
 def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
     """Return the batch as it is `num_steps` steps later."""
     return StepBatch(
-        tuple((new, context + num_steps * growth.chunk_context) for new, context in batch.chunks),
+        tuple((new, context + num_steps * new) for new, context in batch.chunks),
         batch.num_decodes,
         batch.context_sum + num_steps * growth.context_sum,
     )

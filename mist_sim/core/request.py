@@ -28,6 +28,7 @@ class Request:
         bookkeeping: no router or scheduler may read `num_output_tokens`, which a real system
         does not know in advance.
     session_id: groups the turns of one conversation; None for a request of its own.
+    priority: smaller is more urgent (vLLM's meaning), for schedulers that look at it.
     """
 
     request_id: int
@@ -36,3 +37,4 @@ class Request:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     session_id: int | None = None
+    priority: int = 0

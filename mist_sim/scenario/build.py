@@ -14,7 +14,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.hardware.predictors import EngineOverhead, Predictor, RooflinePredictor
 from mist_sim.metrics import Result
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.clients import LlmClientSpec, SequentialClientSpec
@@ -74,12 +74,16 @@ def llm_client(
     scheduler: Scheduler | None = None,
     kv_cache: KvCacheConfig | None = None,
     predictor: Predictor | None = None,
+    overhead: EngineOverhead | None = None,
+    max_model_len: int | None = None,
 ) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
     model, gpu: catalog names, paths of a config.json and a .toml spec, or the specs themselves.
     scheduler: chunked prefill without it; an object of its own for every client.
     predictor: a roofline of model and GPUs without it; clients may share one.
+    overhead: the engine's own time, by default a measured one (see `EngineOverhead`).
+    max_model_len: most tokens of a prompt and its answer, by default the model's own.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
     spec = load_model(model) if isinstance(model, str) else model
@@ -87,11 +91,12 @@ def llm_client(
     spec.check_tensor_parallel(tensor_parallel_size)
     scheduler = scheduler or ChunkedScheduler()
     kv_cache = kv_cache or KvCacheConfig()
+    overhead = overhead or EngineOverhead()
     max_num_batched_tokens = getattr(scheduler, "max_num_batched_tokens", None)
     return LlmClient(
         name,
         scheduler=scheduler,
-        predictor=predictor or RooflinePredictor(spec, cluster),
+        predictor=overhead.around(predictor or RooflinePredictor(spec, cluster)),
         num_gpu_blocks=num_gpu_blocks(
             kv_cache,
             spec,
@@ -100,6 +105,9 @@ def llm_client(
             max_num_seqs=scheduler.max_num_seqs,
         ),
         block_size=kv_cache.block_size,
+        watermark=kv_cache.watermark,
+        max_model_len=max_model_len or spec.max_position_embeddings,
+        request_overhead=overhead.request,
     )
 
 
@@ -140,6 +148,8 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
             scheduler=spec.scheduler.make(),
             kv_cache=spec.kv_cache.make(),
             predictor=predictor,
+            overhead=spec.overhead.make(),
+            max_model_len=spec.max_model_len,
         )
 
 
@@ -164,7 +174,7 @@ def _workload(spec: WorkloadSpec) -> Workload:
             raise ScenarioError(
                 f"arrivals must not be trace, since the trace has no times; choose one of {others}"
             )
-    return Workload(source, arrivals, spec.make_pipeline())
+    return Workload(source, arrivals, spec.make_pipeline(), spec.priorities)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wra
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.errors import did_you_mean
 from mist_sim.hardware import load_gpu
+from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.models import load_model
 from mist_sim.scenario import paths
 from mist_sim.scenario.families import PREDICTOR, SCHEDULER, STAGE, Settings
@@ -77,6 +78,12 @@ class LlmClientSpec(ClientSpec):
     scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
     kv_cache: Annotated[Part, Settings(part_type(KvCacheConfig))] = Field({}, validate_default=True)
     predictor: Annotated[Part, PREDICTOR] = Field(PREDICTOR.default, validate_default=True)
+    overhead: Annotated[Part, Settings(part_type(EngineOverhead))] = Field(
+        {}, validate_default=True
+    )
+    max_model_len: Count | None = Field(
+        None, description="most tokens of a prompt and its answer; without it, the model's own"
+    )
 
     @property
     def stages(self) -> tuple[str, ...]:

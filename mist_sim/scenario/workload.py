@@ -54,7 +54,15 @@ class WorkloadSpec(Strict):
             return {**data, "arrivals": "trace"}
         return data
 
+    priorities: dict[int, float] | None = Field(
+        None,
+        description="share of the requests that get each priority, such as {0: 0.2, 10: 0.8}",
+    )
+
     def problems(self) -> Iterable[Problem]:
+        for priority, share in (self.priorities or {}).items():
+            if share <= 0:
+                yield Problem(("priorities", str(priority)), f"must be > 0, got {share}")
         if (self.trace is None) == (self.lengths is None):
             both = "both" if self.trace else "neither"
             yield Problem((), f"must have either trace or lengths, got {both}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import index
+
+import numpy as np
 
 from mist_sim.core.request import Request, Stage
 from mist_sim.errors import ScenarioError
@@ -27,6 +29,8 @@ from mist_sim.traces.pipelines import (
     completion_pipeline,
     token_totals,
 )
+
+_BLOCK = 4096  # priorities drawn at a time
 
 Arrivals = ArrivalProcess | TraceArrivals | ClosedLoop
 
@@ -62,14 +66,20 @@ class Workload:
     """Which requests there are, when they arrive, and which stages they walk.
 
     source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
-    times, or a closed loop. pipeline: makes the stages of a row's request.
+    times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share
+    of the requests that get each priority, drawn at random (smaller is more urgent); without
+    it all have 0.
     """
 
     source: Source
     arrivals: Arrivals
     pipeline: PipelineTemplate = completion_pipeline
+    priorities: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
+        for priority, share in (self.priorities or {}).items():
+            if not 0 < share < math.inf:
+                raise ValueError(f"priorities[{priority}] must be > 0 and finite, got {share}")
         if not isinstance(self.source, TraceReader | RowSampler):
             raise ValueError(
                 f"source must have rows() or sample_rows(rng), got {type(self.source).__name__}"
@@ -139,6 +149,7 @@ class Workload:
         checked: set[tuple[str, ...]] | None = None
         if not plain and not isinstance(self.pipeline, StageTemplate):
             checked = set()
+        priorities = self._priorities(streams)
         for request_id, (row, time) in enumerate(self._timed_rows(streams)):
             prompt, output = row.num_prompt_tokens, row.num_output_tokens
             try:
@@ -149,7 +160,18 @@ class Workload:
                 raise ScenarioError(f"pipeline of request {request_id}: {error}") from error
             if not plain:
                 prompt, output = token_totals(stages)
-            yield Request(request_id, time, stages, prompt, output, row.session_id)
+            priority = next(priorities)
+            yield Request(request_id, time, stages, prompt, output, row.session_id, priority)
+
+    def _priorities(self, streams: Streams) -> Iterator[int]:
+        """Yield the priority of each request, drawn from a stream of their own."""
+        if not self.priorities:
+            yield from repeat(0)
+            return
+        rng = streams.generator("priorities")
+        values, shares = zip(*self.priorities.items(), strict=True)
+        while True:
+            yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()
 
     def _timed_rows(self, streams: Streams) -> Iterator[tuple[TraceRow, float | None]]:
         """Return every row with its arrival time in seconds; None in a closed loop."""

@@ -189,9 +189,9 @@ batches = st.builds(
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@given(batch=batches, num_steps=st.integers(1, 40), chunk_growth=st.integers(0, 4_096))
-def test_a_run_has_the_bits_of_its_steps(name, batch, num_steps, chunk_growth):
-    growth = StepGrowth(batch.num_decodes, chunk_growth if batch.chunks else 0)
+@given(batch=batches, num_steps=st.integers(1, 40))
+def test_a_run_has_the_bits_of_its_steps(name, batch, num_steps):
+    growth = StepGrowth(batch.num_decodes)
     times = predictor(name).run(batch, growth, num_steps)
     assert times.shape == (num_steps,)
     assert times.dtype == np.float64
@@ -242,14 +242,9 @@ def test_a_prompt_of_one_token_never_makes_a_step_of_decodes_shorter(name):
     assert step_time(StepBatch(((1, 0),), 512, 51_200)) >= step_time(StepBatch((), 512, 51_200))
 
 
-@given(
-    batch=batches,
-    number=st.integers(0, 200),
-    steps=st.integers(0, 5),
-    chunk_growth=st.integers(0, 9),
-)
-def test_growth_adds_up(batch, number, steps, chunk_growth):
-    growth = StepGrowth(number, chunk_growth)
+@given(batch=batches, number=st.integers(0, 200), steps=st.integers(0, 5))
+def test_growth_adds_up(batch, number, steps):
+    growth = StepGrowth(number)
     later = batch
     for _ in range(steps):
         later = grown(later, growth, 1)

@@ -34,7 +34,7 @@ class AffinePredictor:
         ahead = np.arange(num_steps)
         seconds = np.full(num_steps, self.base + self.per_prompt_token * batch.num_prefill_tokens)
         for num_new, num_context in batch.chunks:
-            seconds += self.per_score * (num_new * (num_context + growth.chunk_context * ahead))
+            seconds += self.per_score * (num_new * (num_context + num_new * ahead))
         seconds += self.per_decode * batch.num_decodes
         contexts = batch.context_sum + growth.context_sum * ahead
         return np.asarray(seconds + self.per_context_token * contexts)

@@ -87,7 +87,10 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
     assert data["clients"][0]["scheduler"] == {
         "type": "chunked",
         "max_num_seqs": 256,
+        "order": "fcfs",
         "max_num_batched_tokens": 2048,
+        "long_prefill_token_threshold": None,
+        "max_num_partial_prefills": 1,
     }
     assert data["slo"] == {"ttft": "0.25 s", "tpot": None, "e2el": None}
     assert data["router"] == {"type": "round_robin"}

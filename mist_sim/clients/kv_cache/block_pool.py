@@ -8,17 +8,21 @@ from mist_sim.errors import InvariantError
 class BlockPool:
     """`num_blocks` blocks of `block_size` tokens; holders keep their own counts.
 
-    Raises ValueError for sizes below 1.
+    num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
+    Raises ValueError for sizes below 1 and for a reserve that leaves nothing.
     """
 
-    __slots__ = ("block_size", "num_blocks", "num_free")
+    __slots__ = ("block_size", "num_blocks", "num_free", "num_reserved")
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, num_reserved: int = 0) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be >= 1, got {num_blocks}")
         if block_size < 1:
             raise ValueError(f"block_size must be >= 1 token, got {block_size}")
+        if not 0 <= num_reserved < num_blocks:
+            raise ValueError(f"num_reserved must be in [0, {num_blocks}), got {num_reserved}")
         self.num_blocks = num_blocks
+        self.num_reserved = num_reserved
         self.block_size = block_size
         self.num_free = num_blocks
 

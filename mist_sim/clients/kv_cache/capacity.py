@@ -28,12 +28,15 @@ class KvCacheConfig:
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
         communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
         vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
+    watermark: share of the blocks that admissions leave free for running requests, in [0, 1);
+        vLLM v0 keeps 0.01 free, v1 nothing.
     """
 
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
     num_gpu_blocks_override: int | None = None
     context_memory: Bytes = 0.25 * _GIB
+    watermark: float = 0.0
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
@@ -46,6 +49,8 @@ class KvCacheConfig:
             raise ValueError(
                 f"num_gpu_blocks_override must be >= 1, got {self.num_gpu_blocks_override}"
             )
+        if not 0 <= self.watermark < 1:
+            raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")
         if self.context_memory < 0:
             raise ValueError(f"context_memory must be >= 0 B, got {self.context_memory}")
 

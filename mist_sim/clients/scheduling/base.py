@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import dataclass
 
 from mist_sim.clients.decode_clock import DecodeClock
 from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.scheduling.order import ORDERS, Order, waiting_queue
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch
+from mist_sim.errors import did_you_mean
 from mist_sim.registry import Registry
 
 SCHEDULERS = Registry("schedulers")
@@ -34,32 +35,43 @@ class StepPlan:
         self.preempted: list[Sequence] = []
         self.dropped: list[Sequence] = []
 
+    @property
+    def disturbed(self) -> bool:
+        """True when a sequence lost its memory for this plan."""
+        return bool(self.preempted or self.dropped)
+
 
 @dataclass(kw_only=True)
 class Scheduler(ABC):
-    """First come, first served; paged memory; preemption by recompute of the latest arrival.
+    """Paged memory, and preemption by recompute.
 
     A request is admitted when blocks for all its known tokens are free beside those that the
-    running decodes need in the next step; it keeps them while its prompt is chunked. When the
-    decodes run short, the latest admitted sequence gives up its blocks and goes back to the
-    head of the queue; its tokens are computed again (vLLM's recompute).
+    running decodes need in the next step and the reserve; it keeps them while its prompt is
+    chunked. When the decodes run short, a running sequence gives up its blocks and goes back to
+    the queue; its tokens are computed again (vLLM's recompute).
 
     max_num_seqs: sequences that may run at once (vLLM's name and default).
+    order: which waiting request is admitted next, and who gives way (see `order.py`).
     """
 
     max_num_seqs: int = 256
+    order: Order = "fcfs"
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
             raise ValueError(f"max_num_seqs must be >= 1, got {self.max_num_seqs}")
+        if self.order not in ORDERS:
+            hint = did_you_mean(self.order, ORDERS)
+            raise ValueError(f"order has no {self.order!r}{hint} Known: {', '.join(ORDERS)}")
 
     def start(self, pool: BlockPool) -> None:
         """Begin with empty queues on a block pool."""
         self.pool = pool
         self.clock = DecodeClock(pool.block_size)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = waiting_queue(self.order)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefilling: list[Sequence] = []
+        self._num_arrived = 0
 
     @abstractmethod
     def schedule(self, limit: int) -> StepPlan | None:
@@ -70,12 +82,24 @@ class Scheduler(ABC):
         """
 
     def refusal(self, sequence: Sequence) -> str | None:
-        """Return why a new sequence can never be served, or None."""
-        return self._outgrows_pool(sequence)
+        """Return why a sequence that arrives can never be served, or None."""
+        return self.outgrown(sequence)
+
+    def outgrown(self, sequence: Sequence) -> str | None:
+        """Return how a sequence has more tokens than the whole cache holds, or None."""
+        pool = self.pool
+        if pool.blocks_for(sequence.num_tokens) <= pool.num_blocks:
+            return None
+        return (
+            f"{sequence.num_tokens} tokens exceed the KV cache of {pool.num_token_slots} tokens "
+            f"({pool.num_blocks} blocks of {pool.block_size})"
+        )
 
     def add_request(self, sequence: Sequence) -> None:
         """Queue a sequence."""
-        self.waiting.append(sequence)
+        sequence.arrival = self._num_arrived
+        self._num_arrived += 1
+        self.waiting.add(sequence)
 
     def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
         """Could the sequence that was just queued join after `num_steps` steps of the plan?
@@ -83,11 +107,10 @@ class Scheduler(ABC):
         True when in doubt; the plan made then decides.
         """
         return (
-            len(self.waiting) == 1
-            and not self.prefilling
+            self.waiting.head() is sequence
             and len(self.running) < self.max_num_seqs
             and self.pool.blocks_for(sequence.num_tokens)
-            <= self.pool.num_free - self.clock.blocks_needed(num_steps + 1)
+            <= self._num_admissible(self.clock.blocks_needed(num_steps + 1))
         )
 
     def batch(self, plan: StepPlan) -> StepBatch:
@@ -134,19 +157,25 @@ class Scheduler(ABC):
         del self.running[sequence]
         return True
 
+    def _num_admissible(self, num_needed: int) -> int:
+        """Blocks that an admission may take when the decodes need `num_needed`.
+
+        The reserve is for running sequences; without any, it would only keep requests out.
+        """
+        num_reserved = self.pool.num_reserved if self.running else 0
+        return self.pool.num_free - num_needed - num_reserved
+
     def _admit_head(self, plan: StepPlan, max_new_tokens: int) -> int:
         """Admit the head of the queue with at most `max_new_tokens` of its prompt.
 
         Returns the tokens it got, 0 when memory or `max_num_seqs` keep it waiting.
         """
-        sequence = self.waiting[0]
+        sequence = self.waiting.head()
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
-        if (
-            len(self.running) >= self.max_num_seqs
-            or num_blocks > self.pool.num_free - self.clock.blocks_needed_now()
-        ):
+        num_admissible = self._num_admissible(self.clock.blocks_needed_now())
+        if len(self.running) >= self.max_num_seqs or num_blocks > num_admissible:
             return 0
-        self.waiting.popleft()
+        self.waiting.pop()
         self.pool.allocate(num_blocks)
         self.running[sequence] = None
         self.prefilling.append(sequence)
@@ -156,19 +185,20 @@ class Scheduler(ABC):
         return num_new_tokens
 
     def _make_room(self, plan: StepPlan) -> None:
-        """Preempt the latest admitted sequences until the next decode step fits."""
+        """Preempt running sequences until the next decode step fits."""
         while self.clock.blocks_needed_now() > self.pool.num_free:
-            sequence, _ = self.running.popitem()
+            sequence = self.waiting.victim(self.running)
+            del self.running[sequence]
             if sequence in self.prefilling:
                 self.prefilling.remove(sequence)
                 self.pool.release(self.pool.blocks_for(sequence.num_tokens))
             else:
                 self.pool.release(self.pool.blocks_for(self.clock.leave(sequence)))
             sequence.num_computed_tokens = 0
-            if self._outgrows_pool(sequence):
+            if self.outgrown(sequence):
                 plan.dropped.append(sequence)
             else:
-                self.waiting.appendleft(sequence)
+                self.waiting.give_back(sequence)
                 plan.preempted.append(sequence)
 
     def _steps_until_change(self, limit: int) -> int:
@@ -177,12 +207,3 @@ class Scheduler(ABC):
         if not clock.num_decodes:
             return limit
         return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_finish()))
-
-    def _outgrows_pool(self, sequence: Sequence) -> str | None:
-        pool = self.pool
-        if pool.blocks_for(sequence.num_tokens) <= pool.num_blocks:
-            return None
-        return (
-            f"{sequence.num_tokens} tokens exceed the KV cache of {pool.num_token_slots} tokens "
-            f"({pool.num_blocks} blocks of {pool.block_size})"
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler, StepPlan
+from mist_sim.clients.sequence import Sequence
 
 
 @SCHEDULERS.register("chunked")
@@ -17,10 +18,16 @@ class ChunkedScheduler(Scheduler):
 
     max_num_batched_tokens: token budget of a step, at least max_num_seqs (vLLM's name; 2,048 is
         vLLM's default for chunked prefill, see its `SchedulerConfig`).
+    long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
+        share it (vLLM's name); None: the whole budget.
+    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name and default);
+        a prompt that fits whole into what is left does not count.
     Source: MIST §III-E1, Fig. 3; Sarathi-Serve (OSDI 2024) Algorithm 3.
     """
 
     max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int | None = None
+    max_num_partial_prefills: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,35 +36,56 @@ class ChunkedScheduler(Scheduler):
                 f"max_num_batched_tokens must be >= max_num_seqs ({self.max_num_seqs}), "
                 f"got {self.max_num_batched_tokens}; every running request may need one token"
             )
+        for name in ("long_prefill_token_threshold", "max_num_partial_prefills"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
 
     def schedule(self, limit: int) -> StepPlan | None:
         if not self.running and not self.waiting:
             return None
         plan = StepPlan()
         self._make_room(plan)
-        plan.decodes = self.clock.num_decodes > 0
-        budget = self.max_num_batched_tokens - self.clock.num_decodes
+        num_decodes = self.clock.num_decodes
+        plan.decodes = num_decodes > 0
+        budget = self.max_num_batched_tokens - num_decodes
         for sequence in self.prefilling:
-            num_new_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            plan.prefills.append((sequence, num_new_tokens))
-            budget -= num_new_tokens
-        disturbed = plan.preempted or plan.dropped
-        if not disturbed:
-            while self.waiting and budget and (admitted := self._admit_head(plan, budget)):
-                budget -= admitted
-        if not plan.prefills and not plan.decodes:
-            return plan if plan.dropped else None
-        if not disturbed:
+            budget -= self._add_chunk(plan, sequence, budget)
+        if not plan.disturbed:
+            self._admit(plan, budget)
             plan.num_steps = self._num_steps(plan, limit)
+        if not plan.prefills and not plan.decodes and not plan.dropped:
+            return None
         return plan
 
+    def _chunk(self, num_tokens: int, budget: int) -> int:
+        """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
+        return min(num_tokens, budget, self.long_prefill_token_threshold or budget)
+
+    def _add_chunk(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
+        num_new_tokens = self._chunk(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        if num_new_tokens:
+            plan.prefills.append((sequence, num_new_tokens))
+        return num_new_tokens
+
+    def _admit(self, plan: StepPlan, budget: int) -> None:
+        """Admit prompts while the budget and the number of pieces allow it."""
+        num_partial = sum(
+            new < sequence.num_tokens - sequence.num_computed_tokens
+            for sequence, new in plan.prefills
+        )
+        while self.waiting and budget:
+            num_tokens = self.waiting.head().num_tokens
+            chunk = self._chunk(num_tokens, budget)
+            if chunk < num_tokens and num_partial == self.max_num_partial_prefills:
+                return
+            if not self._admit_head(plan, chunk):
+                return
+            num_partial += chunk < num_tokens
+            budget -= chunk
+
     def _num_steps(self, plan: StepPlan, limit: int) -> int:
-        """Steps without a change of members: of decodes, or of one prompt and decodes."""
-        if plan.prefills:
-            sequence, num_new_tokens = plan.prefills[0]
-            fills_budget = num_new_tokens + self.clock.num_decodes == self.max_num_batched_tokens
-            if len(plan.prefills) > 1 or not fills_budget:
-                return 1
-            remaining = sequence.num_tokens - sequence.num_computed_tokens
-            limit = min(limit, remaining // num_new_tokens)
+        """Steps in which every prompt gets the same piece, and no decode changes."""
+        for sequence, new in plan.prefills:
+            limit = min(limit, (sequence.num_tokens - sequence.num_computed_tokens) // new)
         return self._steps_until_change(limit)

@@ -2,6 +2,7 @@
 
 from mist_sim.hardware.predictors.base import PREDICTORS, Predictor
 from mist_sim.hardware.predictors.bestserve import BestServePredictor
+from mist_sim.hardware.predictors.overhead import EngineOverhead
 from mist_sim.hardware.predictors.roofline import RooflinePredictor
 
-__all__ = ["PREDICTORS", "BestServePredictor", "Predictor", "RooflinePredictor"]
+__all__ = ["PREDICTORS", "BestServePredictor", "EngineOverhead", "Predictor", "RooflinePredictor"]

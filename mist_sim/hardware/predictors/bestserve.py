@@ -98,7 +98,7 @@ class BestServePredictor:
         norm = _total(operators.eager_norm(model, n), rates)
         attention = _total(operators.eager_projections(model, n, t, prefill), rates)
         for new, context in batch.chunks:
-            contexts = context + growth.chunk_context * ahead
+            contexts = context + new * ahead
             chunk = operators.eager_prefill_attention(model, float(new), contexts, t)
             attention = attention + _total(chunk, self._prefill_rates)
         if batch.num_decodes:

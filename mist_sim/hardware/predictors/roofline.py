@@ -68,7 +68,7 @@ class RooflinePredictor:
         ahead = _AHEAD[:num_steps] if num_steps <= len(_AHEAD) else np.arange(float(num_steps))
         seconds: Array | float = self._fixed(batch)
         for new, context in batch.chunks:
-            contexts = ahead * growth.chunk_context + context
+            contexts = ahead * new + context
             pairs = new * (contexts + (new + 1) * 0.5)
             seconds = self._prefill.attention.add_run(seconds, new, contexts + new, pairs)
         if batch.num_decodes:

@@ -1,0 +1,30 @@
+"""Mixed batching: prompts first, and the running decodes in the same step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mist_sim.clients.scheduling.base import SCHEDULERS, StepPlan
+from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
+
+
+@SCHEDULERS.register("mixed")
+@dataclass(kw_only=True)
+class MixedScheduler(WholePromptScheduler):
+    """Whole prompts join the step of the running decodes, which ride along.
+
+    max_num_batched_tokens limits the prompts; the decodes come on top of it. Decodes are not
+    stalled, but a step lasts as long as its prompts take. No prompt is admitted in a step that
+    preempted one.
+    Source: MIST §II-B and §III-E1; Splitwise (ISCA 2024) §IV, mixed batching.
+    """
+
+    def schedule(self, limit: int) -> StepPlan | None:
+        plan = StepPlan()
+        self._make_room(plan)
+        if not plan.disturbed:
+            self._admit_prompts(plan)
+        plan.decodes = self.clock.num_decodes > 0
+        if plan.prefills:
+            return plan
+        return self._decode(plan, limit)

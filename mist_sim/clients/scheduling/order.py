@@ -1,0 +1,145 @@
+"""Packing orders: which waiting sequence is admitted next, and which running one gives way.
+
+A queue never skips its head: when the head does not fit, everybody waits. So in every order but
+first come, first served, a long prompt can starve under a stream of short ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import Literal, get_args
+
+from mist_sim.clients.sequence import Sequence
+
+Order = Literal["fcfs", "least_work_left", "shortest_prompt_first", "priority"]
+ORDERS: tuple[str, ...] = get_args(Order)
+
+Key = Callable[[Sequence], int]
+
+
+class WaitingQueue(ABC):
+    """The sequences that wait for admission, and the rule for giving memory up."""
+
+    @abstractmethod
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence that arrives."""
+
+    @abstractmethod
+    def give_back(self, sequence: Sequence) -> None:
+        """Queue a sequence that was preempted."""
+
+    @abstractmethod
+    def head(self) -> Sequence:
+        """Return the sequence that is admitted next; the queue is not empty."""
+
+    @abstractmethod
+    def pop(self) -> Sequence:
+        """Take the head out."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many wait."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Sequence]:
+        """Iterate over all who wait, in no promised order."""
+
+    def victim(self, running: dict[Sequence, None]) -> Sequence:
+        """Return the running sequence that gives its memory up: the latest admitted."""
+        return next(reversed(running))
+
+
+class FirstComeFirstServed(WaitingQueue):
+    """In order of arrival; a preempted sequence goes back to the head (vLLM's default)."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Sequence] = deque()
+
+    def add(self, sequence: Sequence) -> None:
+        self._queue.append(sequence)
+
+    def give_back(self, sequence: Sequence) -> None:
+        self._queue.appendleft(sequence)
+
+    def head(self) -> Sequence:
+        return self._queue[0]
+
+    def pop(self) -> Sequence:
+        return self._queue.popleft()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._queue)
+
+
+class Ranked(WaitingQueue):
+    """By a key, the smallest first; equal keys in order of arrival.
+
+    key: must not change while a sequence waits.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._heap: list[tuple[int, int, Sequence]] = []
+
+    def add(self, sequence: Sequence) -> None:
+        heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
+
+    def give_back(self, sequence: Sequence) -> None:
+        self.add(sequence)
+
+    def head(self) -> Sequence:
+        return self._heap[0][2]
+
+    def pop(self) -> Sequence:
+        return heappop(self._heap)[2]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (sequence for _, _, sequence in self._heap)
+
+
+class ByPriority(Ranked):
+    """By the request's priority, the smallest value first (vLLM's `priority` policy).
+
+    The running sequence of the largest value gives way, among equals the latest to arrive.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_priority)
+
+    def victim(self, running: dict[Sequence, None]) -> Sequence:
+        return max(running, key=lambda sequence: (_priority(sequence), sequence.arrival))
+
+
+def waiting_queue(order: Order) -> WaitingQueue:
+    """Return an empty queue of one order.
+
+    fcfs: by arrival. shortest_prompt_first: by prompt length. least_work_left: by the tokens
+    that a prefill has to compute, those of a preempted answer included (MIST §III-E1; the
+    length of the answer is not known). priority: by `Request.priority`.
+    """
+    if order == "fcfs":
+        return FirstComeFirstServed()
+    if order == "priority":
+        return ByPriority()
+    return Ranked(_prompt_length if order == "shortest_prompt_first" else _work_left)
+
+
+def _priority(sequence: Sequence) -> int:
+    return sequence.visit.request.priority
+
+
+def _prompt_length(sequence: Sequence) -> int:
+    return sequence.num_prompt_tokens
+
+
+def _work_left(sequence: Sequence) -> int:
+    return sequence.num_tokens

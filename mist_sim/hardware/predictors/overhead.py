@@ -1,0 +1,60 @@
+"""The engine's own time around the kernels of a step: scheduling, sampling, bookkeeping."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOverhead:
+    """What an engine spends beside the kernels.
+
+    step: seconds of host time a step. The default is what vLLM 0.12 needs beyond the kernels on
+        H100 (Qwen3-32B at TP 2 and 8, closed loop: 2 to 3 ms; see docs/background/roofline.md).
+    overlapped: whether the host prepares the next step while the GPU computes, so that only the
+        longer of the two counts (vLLM's async scheduling).
+    request: seconds from a request's arrival until the engine can schedule it (HTTP,
+        tokenising).
+    """
+
+    step: Seconds = 2.5e-3
+    overlapped: bool = False
+    request: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("step", "request"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+
+    def around(self, predictor: Predictor) -> Predictor:
+        """Return a predictor that adds the overhead of a step to another's step times."""
+        return _WithOverhead(predictor, self.step, self.overlapped) if self.step else predictor
+
+
+@dataclass(slots=True)
+class _WithOverhead:
+    predictor: Predictor
+    step: float
+    overlapped: bool
+
+    @property
+    def estimate(self) -> str:
+        return str(getattr(self.predictor, "estimate", "custom"))
+
+    def step_time(self, batch: StepBatch) -> float:
+        seconds = self.predictor.step_time(batch)
+        return max(seconds, self.step) if self.overlapped else seconds + self.step
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        seconds = self.predictor.run(batch, growth, num_steps)
+        combine = np.maximum if self.overlapped else np.add
+        return combine(seconds, self.step, out=seconds)

@@ -1,0 +1,222 @@
+"""Batching policies, orders and limits, each by hand: every step takes one second."""
+
+import numpy as np
+import pytest
+
+from mist_sim.clients import LlmClient
+from mist_sim.clients.scheduling import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    MixedScheduler,
+    StaticScheduler,
+)
+from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Workload
+
+
+class ConstantPredictor:
+    def step_time(self, batch):
+        return 1.0
+
+    def run(self, batch, growth, num_steps):
+        return np.ones(num_steps)
+
+
+def run(scheduler, prompts, outputs, times, priorities=None, num_gpu_blocks=1000, **engine):
+    client = LlmClient(
+        "llm",
+        scheduler=scheduler,
+        predictor=ConstantPredictor(),
+        num_gpu_blocks=num_gpu_blocks,
+        **engine,
+    )
+    workload = Workload.from_lists(prompts, outputs, times)
+    if priorities is not None:
+        requests = list(workload.requests(None))
+        for request, priority in zip(requests, priorities, strict=True):
+            request.priority = priority
+        workload = Fixed(requests)
+    return Simulation(clients=[client], workload=workload).run()
+
+
+class Fixed:
+    """A workload of given requests."""
+
+    closed_loop = None
+
+    def __init__(self, requests):
+        self._requests = requests
+
+    def requests(self, streams):
+        return iter(self._requests)
+
+
+def tokens(result):
+    return [result.token_times(request_id).tolist() for request_id in result.requests.request_id]
+
+
+# --- MIST, Fig. 3: request 1 decodes when 2 and 3 arrive ---------------------------------------
+
+FIG_3 = ([10, 10, 10], [4, 3, 2], [0.0, 1.5, 1.5])
+
+
+def test_static_batching_lets_newcomers_wait_for_the_whole_batch():
+    first, second, third = tokens(run(StaticScheduler(), *FIG_3))
+    assert first == [1.0, 2.0, 3.0, 4.0]
+    assert second == [5.0, 6.0, 7.0]
+    assert third == [5.0, 6.0]
+
+
+def test_continuous_batching_lets_decodes_wait_for_prompts():
+    first, second, third = tokens(run(ContinuousScheduler(), *FIG_3))
+    assert first == [1.0, 2.0, 4.0, 5.0]
+    assert second == [3.0, 4.0, 5.0]
+    assert third == [3.0, 4.0]
+
+
+def test_mixed_batching_computes_prompts_and_decodes_together():
+    first, second, third = tokens(run(MixedScheduler(), *FIG_3))
+    assert first == [1.0, 2.0, 3.0, 4.0]
+    assert second == [3.0, 4.0, 5.0]
+    assert third == [3.0, 4.0]
+
+
+def test_chunked_batching_spreads_prompts_over_the_steps_of_decodes():
+    scheduler = ChunkedScheduler(max_num_seqs=4, max_num_batched_tokens=6)
+    first, second, third = tokens(run(scheduler, [6, 10, 10], [4, 3, 2], [0.0, 1.5, 1.5]))
+    assert first == [1.0, 2.0, 3.0, 4.0]
+    assert second == [4.0, 5.0, 6.0]  # 5 tokens of it in each of two steps
+    assert third[0] == 6.0  # and then 5 of the third, beside the second's decode
+
+
+# --- limits ------------------------------------------------------------------------------------
+
+
+def test_prompt_tokens_of_a_step_are_limited():
+    times = [0.0, 0.0, 0.0]
+    assert tokens(run(MixedScheduler(max_num_batched_tokens=20), [10] * 3, [1] * 3, times)) == [
+        [1.0], [1.0], [2.0],
+    ]  # fmt: skip
+
+
+def test_a_threshold_lets_a_second_prompt_share_the_budget():
+    """100 and 20 tokens, 40 a step: the short one waits, unless the long one leaves room."""
+    long_first = ([100, 20], [1, 1], [0.0, 0.0])
+    alone = ChunkedScheduler(max_num_seqs=8, max_num_batched_tokens=40)
+    assert tokens(run(alone, *long_first)) == [[3.0], [3.0]]
+    shared = ChunkedScheduler(
+        max_num_seqs=8, max_num_batched_tokens=40, long_prefill_token_threshold=20
+    )
+    assert tokens(run(shared, *long_first)) == [[5.0], [1.0]]
+
+
+@pytest.mark.parametrize(("pieces", "second"), [(1, 10.0), (2, 5.0)])
+def test_prompts_in_pieces_are_limited(pieces, second):
+    scheduler = ChunkedScheduler(
+        max_num_seqs=8,
+        max_num_batched_tokens=40,
+        long_prefill_token_threshold=20,
+        max_num_partial_prefills=pieces,
+    )
+    assert tokens(run(scheduler, [100, 100], [1, 1], [0.0, 0.0])) == [[5.0], [second]]
+
+
+def test_the_longest_context_ends_answers_and_refuses_prompts():
+    result = run(ChunkedScheduler(), [10, 16, 15], [20, 1, 9], [0.0] * 3, max_model_len=16)
+    assert list(result.requests.num_output_tokens) == [6, 0, 1]
+    assert (
+        "16 tokens leaves no room for an answer in max_model_len=16"
+        in (result.requests.rejection[1])
+    )
+
+
+def test_a_watermark_keeps_newcomers_out_of_a_full_cache():
+    """Ten blocks: with two kept free, a third prompt of three blocks has to wait."""
+    work = ([48, 48, 40], [3, 3, 2], [0.0, 0.0, 0.0])
+    assert tokens(run(ChunkedScheduler(), *work, num_gpu_blocks=10))[2][0] == 1.0
+    late = run(ChunkedScheduler(), *work, num_gpu_blocks=10, watermark=0.2)
+    assert tokens(late)[2][0] == 4.0
+
+
+def test_a_watermark_does_not_keep_a_lone_request_out():
+    alone = run(ChunkedScheduler(), [150], [5], [0.0], num_gpu_blocks=10, watermark=0.5)
+    assert alone.summary["completed"] == 1
+
+
+# --- orders ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("fcfs", [1.0, 2.0, 3.0, 4.0]),
+        ("shortest_prompt_first", [1.0, 4.0, 2.0, 3.0]),
+        ("least_work_left", [1.0, 4.0, 2.0, 3.0]),
+        ("priority", [1.0, 3.0, 4.0, 2.0]),
+    ],
+)
+def test_orders_choose_who_is_next(order, expected):
+    """One place; while the first runs, prompts of 30, 10 and 20 tokens queue up."""
+    scheduler = ContinuousScheduler(max_num_seqs=1, order=order)
+    result = run(scheduler, [5, 30, 10, 20], [1] * 4, [0.0, 0.1, 0.2, 0.3], [0, 5, 5, 1])
+    assert [times[0] for times in tokens(result)] == expected
+
+
+def test_least_work_counts_the_answer_of_a_preempted_request():
+    """Two requests of 16 + 40 tokens share four blocks; the later one is sent back with 33."""
+    jobs = ([16, 16, 20], [40, 40, 1], [0.0, 0.0, 1.5])
+    by_work = run(ChunkedScheduler(order="least_work_left"), *jobs, num_gpu_blocks=4)
+    by_prompt = run(ChunkedScheduler(order="shortest_prompt_first"), *jobs, num_gpu_blocks=4)
+    assert by_work.requests.num_preemptions[1] == by_prompt.requests.num_preemptions[1] == 1
+    assert by_work.requests.first_token_at[2] < by_prompt.requests.first_token_at[2]
+
+
+def test_priority_decides_who_gives_memory_up():
+    """The urgent request came last; first come first served would send it back."""
+    jobs = ([16, 16], [40, 40], [0.0, 1.5])
+    by_priority = run(ChunkedScheduler(order="priority"), *jobs, [1, 0], num_gpu_blocks=4)
+    assert list(by_priority.requests.num_preemptions) == [1, 0]
+    by_arrival = run(ChunkedScheduler(), *jobs, [1, 0], num_gpu_blocks=4)
+    assert list(by_arrival.requests.num_preemptions) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "message"),
+    [
+        (ChunkedScheduler, {"order": "sjf"}, "order has no 'sjf'.*Known: fcfs"),
+        (ChunkedScheduler, {"max_num_seqs": 0}, "max_num_seqs must be >= 1, got 0"),
+        (ChunkedScheduler, {"max_num_partial_prefills": 0}, "max_num_partial_prefills must be"),
+        (ChunkedScheduler, {"long_prefill_token_threshold": 0}, "token_threshold must be >= 1"),
+        (StaticScheduler, {"max_num_batched_tokens": 0}, "max_num_batched_tokens must be >= 1"),
+    ],
+)
+def test_nonsense_is_refused(scheduler, options, message):
+    with pytest.raises(ValueError, match=message):
+        scheduler(**options)
+
+
+# --- overhead ----------------------------------------------------------------------------------
+
+
+def test_step_overhead_adds_up_or_hides_behind_the_kernels():
+    added = EngineOverhead(step=0.25).around(ConstantPredictor())
+    hidden = EngineOverhead(step=0.25, overlapped=True).around(ConstantPredictor())
+    longer = EngineOverhead(step=1.5, overlapped=True).around(ConstantPredictor())
+    assert [p.step_time(None) for p in (added, hidden, longer)] == [1.25, 1.0, 1.5]
+    assert [p.run(None, None, 2).tolist() for p in (added, hidden, longer)] == [
+        [1.25, 1.25], [1.0, 1.0], [1.5, 1.5],
+    ]  # fmt: skip
+
+
+def test_request_overhead_comes_before_the_queue():
+    result = run(ChunkedScheduler(), [10], [2], [1.0], request_overhead=0.5)
+    assert tokens(result) == [[2.5, 3.5]]
+    assert result.requests.queued[0] == 0.5
+    assert result.clients.num_visits[0] == 1
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_overheads_are_times(value):
+    with pytest.raises(ValueError, match="request must be finite and >= 0 s"):
+        EngineOverhead(request=value)
