@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
+from mist_sim.clients.scheduling.order import Ranked
 from mist_sim.core.request import Stage
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.testing import (
@@ -145,7 +146,7 @@ class SkipsMemory(Sound):
 
 class StarvesLongPrompts(Sound):
     def _admit_head(self, plan, max_new_tokens):
-        if self.waiting[0].num_tokens > 90:
+        if self.waiting.head().num_tokens > 90:
             return 0
         return super()._admit_head(plan, max_new_tokens)
 
@@ -162,9 +163,9 @@ class LooksTooFar(Sound):
 
 
 class ShortestAnswerFirst(ContinuousScheduler):
-    def schedule(self, limit):
-        self.waiting = type(self.waiting)(sorted(self.waiting, key=lambda s: s.num_target_tokens))
-        return super().schedule(limit)
+    def start(self, pool):
+        super().start(pool)
+        self.waiting = Ranked(lambda sequence: sequence.num_target_tokens)
 
     def would_admit(self, sequence, num_steps):
         return True

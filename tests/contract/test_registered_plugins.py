@@ -41,13 +41,18 @@ SCHEDULERS_TO_CHECK: Configurations = {
         {"max_num_seqs": 1},
         {"max_num_seqs": 8, "max_num_batched_tokens": 8},
         {"max_num_seqs": 4, "max_num_batched_tokens": 37},
+        {"max_num_seqs": 8, "max_num_batched_tokens": 40, "long_prefill_token_threshold": 16},
+        {"max_num_batched_tokens": 300, "max_num_partial_prefills": 3, "order": "priority"},
     ],
     "continuous": [
         {},
         {"max_num_seqs": 1},
         {"max_num_seqs": 6, "max_num_batched_tokens": 100},
         {"max_num_batched_tokens": 60},  # refuses the longer prompts
+        {"order": "least_work_left"},
     ],
+    "mixed": [{}, {"max_num_batched_tokens": 100}, {"order": "shortest_prompt_first"}],
+    "static": [{}, {"max_num_seqs": 6, "max_num_batched_tokens": 100}],
 }
 
 PREDICTORS_TO_CHECK: Configurations = {

@@ -6,8 +6,9 @@ from math import inf, nextafter
 
 from hypothesis import strategies as st
 
+from mist_sim.clients.scheduling.order import ORDERS
 from mist_sim.hardware.predictors import Predictor
-from tests.reference.comparison import Case, EngineOptions
+from tests.reference.comparison import POLICIES, Case, EngineOptions
 from tests.reference.stepwise import Job
 
 
@@ -47,7 +48,8 @@ def cases(
     output = lengths(block_size, longest)
     num_jobs = draw(st.integers(1, max_jobs) | st.just(max_jobs))
     times = draw(arrival_times(num_jobs))
-    jobs = [Job(time, draw(prompt), draw(output)) for time in times]
+    priority = st.integers(0, 2)
+    jobs = [Job(time, draw(prompt), draw(output), draw(priority)) for time in times]
     most = [-(-(job.num_prompt_tokens + job.num_output_tokens - 1) // block_size) for job in jobs]
     largest, together = max(most), sum(most)
     num_blocks = draw(
@@ -57,14 +59,25 @@ def cases(
         | st.integers(largest, max(largest, together // 2))
         | st.integers(max(1, largest - 2), together + 1)
     )
-    policy = policy or draw(st.sampled_from(["chunked", "continuous"]))
+    policy = policy or draw(st.sampled_from(sorted(POLICIES)))
     max_num_seqs = draw(st.integers(1, 16))
     max_num_batched_tokens = draw(
         st.integers(max_num_seqs, max_num_seqs + 8) | st.integers(max_num_seqs, 2 * longest)
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )
-    options = EngineOptions(policy, num_blocks, block_size, max_num_seqs, max_num_batched_tokens)
+    options = EngineOptions(
+        policy,
+        num_blocks,
+        block_size,
+        max_num_seqs,
+        max_num_batched_tokens,
+        order=draw(st.just("fcfs") | st.sampled_from(ORDERS)),
+        watermark=draw(st.just(0.0) | st.floats(0.0, 0.3)),
+        max_model_len=draw(st.none() | st.integers(longest // 2, 2 * longest)),
+        threshold=draw(st.none() | st.integers(1, 40)),
+        max_partial=draw(st.just(1) | st.integers(1, 4)),
+    )
     return Case(options, tuple(jobs))
 
 

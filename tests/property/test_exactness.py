@@ -25,6 +25,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
 from tests.property.strategies import arrival_times, cases, lengths, with_arrivals_on_boundaries
 from tests.reference.comparison import (
+    POLICIES,
     Case,
     EngineOptions,
     assert_exact,
@@ -35,8 +36,6 @@ from tests.reference.comparison import (
 )
 from tests.reference.predictors import AWKWARD, DYADIC
 from tests.reference.stepwise import Job, Outcome, StepwiseEngine
-
-POLICIES = ["chunked", "continuous"]
 
 
 @cache
@@ -153,7 +152,7 @@ def test_a_fixed_case_under_memory_pressure(policy):
     options = EngineOptions(policy, 30, 4, 8, 64)
     jobs = tuple(Job(0.001 * k, 8 + k, 50 + 3 * k) for k in range(12))
     engine = assert_exact(Case(options, jobs), AWKWARD)
-    assert sum(len(outcome.preempted_at) for outcome in engine.outcomes) > 20
+    assert sum(len(outcome.preempted_at) for outcome in engine.outcomes) > 5
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -162,6 +161,43 @@ def test_one_request_that_outgrows_the_pool_is_rejected_on_the_way(policy):
     engine = assert_exact(Case(options, (Job(0.0, 30, 50), Job(0.0, 4, 4))), AWKWARD)
     assert [outcome.status for outcome in engine.outcomes] == ["rejected", "finished"]
     assert len(engine.outcomes[0].token_times) == 10 * 4 - 30 + 1
+
+
+# --- what the tables say of requests and memory -------------------------------------------------
+
+REJECTED_ON_THE_WAY = Case(
+    EngineOptions("continuous", 10, 4, 8, 35), (Job(0.0, 30, 50), Job(0.0, 41, 4), Job(0.0, 4, 4))
+)
+
+
+@pytest.mark.xfail(reason="peak_used_blocks leaves out what a run of steps takes after its start")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_peak_memory_is_that_of_any_step(policy):
+    case = Case(EngineOptions(policy, 1_000, 4, 8, 64), (Job(0.0, 4, 3_000), Job(0.0, 9, 50)))
+    peak = max(step.num_peak_blocks for step in case.stepwise(AWKWARD).steps)
+    assert case.simulate(AWKWARD).clients["peak_used_blocks"].item() == peak
+
+
+@pytest.mark.xfail(reason="a visit that is rejected on the way does not count its tokens")
+def test_a_request_rejected_on_the_way_counts_the_tokens_it_got():
+    requests = REJECTED_ON_THE_WAY.simulate(AWKWARD).requests
+    assert requests["num_output_tokens"].tolist() == [
+        len(outcome.token_times) for outcome in REJECTED_ON_THE_WAY.stepwise(AWKWARD).outcomes
+    ]
+
+
+@pytest.mark.xfail(reason="asks refusal(), which may give the reason for another rule")
+def test_a_request_rejected_on_the_way_is_told_that_memory_is_short():
+    reasons = REJECTED_ON_THE_WAY.simulate(AWKWARD).requests["rejection"]
+    assert "KV cache" in reasons[0]
+    assert "max_num_batched_tokens" in reasons[1]
+
+
+@pytest.mark.xfail(reason="stages of rejected visits have rows")
+def test_stages_that_were_not_served_have_no_row():
+    stages = REJECTED_ON_THE_WAY.simulate(AWKWARD).stages
+    assert set(stages["request_id"]) == {0, 2}
+    assert stages["started_at"].notna().all()
 
 
 # --- the cut of runs does not show ------------------------------------------------------------

@@ -3,61 +3,97 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
 from mist_sim.clients import LlmClient
-from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
+from mist_sim.clients.scheduling import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    MixedScheduler,
+    StaticScheduler,
+)
+from mist_sim.core.request import Request
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.summary import pooled_gaps, run_periods
+from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
-from tests.reference.stepwise import Job, StepwiseChunked, StepwiseContinuous, StepwiseEngine
+from tests.reference.stepwise import (
+    Job,
+    StepwiseChunked,
+    StepwiseContinuous,
+    StepwiseEngine,
+    StepwiseMixed,
+    StepwiseStatic,
+)
+
+POLICIES = {
+    "chunked": (ChunkedScheduler, StepwiseChunked),
+    "continuous": (ContinuousScheduler, StepwiseContinuous),
+    "mixed": (MixedScheduler, StepwiseMixed),
+    "static": (StaticScheduler, StepwiseStatic),
+}
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """One LLM engine, to be built in either form."""
 
-    policy: Literal["chunked", "continuous"]
+    policy: str
     num_blocks: int
     block_size: int
     max_num_seqs: int
     max_num_batched_tokens: int | None
+    order: str = "fcfs"
+    watermark: float = 0.0
+    max_model_len: int | None = None
+    threshold: int | None = None
+    max_partial: int = 1
 
     def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
-        scheduler: Scheduler
+        kind, _ = POLICIES[self.policy]
+        more: dict[str, Any] = {}
         if self.policy == "chunked":
-            assert self.max_num_batched_tokens is not None
-            scheduler = ChunkedScheduler(
-                max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens
-            )
-        else:
-            scheduler = ContinuousScheduler(
-                max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens
-            )
+            more["long_prefill_token_threshold"] = self.threshold
+            more["max_num_partial_prefills"] = self.max_partial
+        scheduler = kind(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            order=self.order,
+            **more,
+        )
         return LlmClient(
             name,
             scheduler=scheduler,
             predictor=predictor,
             num_gpu_blocks=self.num_blocks,
             block_size=self.block_size,
+            watermark=self.watermark,
+            max_model_len=self.max_model_len,
         )
 
     def stepwise(self, predictor: Predictor, jobs: Iterable[Job]) -> StepwiseEngine:
         """Return the reference engine after it served the jobs."""
-        kind = StepwiseChunked if self.policy == "chunked" else StepwiseContinuous
+        _, kind = POLICIES[self.policy]
+        more: dict[str, Any] = {}
+        if self.policy == "chunked":
+            more = {"threshold": self.threshold, "max_partial": self.max_partial}
         engine = kind(
             predictor=predictor,
             num_blocks=self.num_blocks,
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            order=self.order,
+            num_reserved=int(self.watermark * self.num_blocks),
+            max_model_len=self.max_model_len,
+            **more,
         )
         engine.run(jobs)
         return engine
@@ -84,11 +120,24 @@ class Case:
 
 
 def workload(jobs: Sequence[Job]) -> Workload:
-    return Workload.from_lists(
+    plain = Workload.from_lists(
         [job.num_prompt_tokens for job in jobs],
         [job.num_output_tokens for job in jobs],
         [job.arrival_time for job in jobs],
     )
+    return Prioritised(plain.source, plain.arrivals, jobs=tuple(jobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritised(Workload):
+    """A workload whose requests have the priorities of given jobs."""
+
+    jobs: tuple[Job, ...] = ()
+
+    def requests(self, streams: Streams) -> Iterator[Request]:
+        for request, job in zip(Workload.requests(self, streams), self.jobs, strict=True):
+            request.priority = job.priority
+            yield request
 
 
 def assert_exact(case: Case, predictor: Predictor) -> StepwiseEngine:

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
@@ -34,6 +34,7 @@ class Job:
     arrival_time: float
     num_prompt_tokens: int
     num_output_tokens: int
+    priority: int = 0
 
 
 @dataclass(eq=False)
@@ -50,12 +51,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Step:
-    """An executed step. `num_used_blocks`: held when it began, before its decodes took more."""
+    """An executed step.
+
+    num_used_blocks, num_peak_blocks: held before and after its decodes took theirs.
+    """
 
     start: float
     end: float
     batch: StepBatch
     num_used_blocks: int
+    num_peak_blocks: int
 
 
 @dataclass(eq=False)
@@ -74,9 +79,9 @@ class Live:
         """Tokens that exist: the prompt and the outputs emitted so far."""
         return self.job.num_prompt_tokens + self.num_emitted
 
-    @property
-    def is_complete(self) -> bool:
-        return self.num_emitted == self.job.num_output_tokens
+    def is_complete(self, longest: float) -> bool:
+        """Tell whether all tokens are there, or as many as the longest context allows."""
+        return self.num_emitted == self.job.num_output_tokens or self.num_known >= longest
 
     def emit(self, time: float) -> None:
         self.num_emitted += 1
@@ -101,6 +106,9 @@ class StepwiseEngine(ABC):
     num_blocks: int
     block_size: int
     max_num_seqs: int
+    order: str = "fcfs"
+    num_reserved: int = 0
+    max_model_len: int | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
     finished: list[int] = field(default_factory=list, init=False)
@@ -109,7 +117,7 @@ class StepwiseEngine(ABC):
         """Serve all jobs, given in order of arrival."""
         self.now = 0.0
         self.num_free = self.num_blocks
-        self.queue: deque[Live] = deque()
+        self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
         arriving = deque(Live(job, Outcome()) for job in jobs)
@@ -130,10 +138,14 @@ class StepwiseEngine(ABC):
     # --- arrivals and memory ------------------------------------------------------------------
 
     def arrive(self, live: Live) -> None:
-        if self.can_never_start(live):
+        if self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest:
             self.reject(live, live.job.arrival_time)
         else:
             self.queue.append(live)
+
+    @property
+    def longest(self) -> float:
+        return inf if self.max_model_len is None else self.max_model_len
 
     def can_never_start(self, live: Live) -> bool:
         return self.outgrows_pool(live)
@@ -153,15 +165,32 @@ class StepwiseEngine(ABC):
         live.outcome.status = "rejected"
         live.outcome.finished_at = time
 
+    def head(self) -> Live:
+        """Return who is next: of equals, the first to arrive."""
+        if self.order == "fcfs":
+            return self.queue[0]
+        return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
+
+    def rank(self, live: Live) -> int:
+        return {
+            "shortest_prompt_first": live.job.num_prompt_tokens,
+            "least_work_left": live.num_known,
+            "priority": live.job.priority,
+        }[self.order]
+
+    def arrival(self, live: Live) -> int:
+        return self.outcomes.index(live.outcome)
+
     def head_fits(self) -> bool:
-        return (
-            bool(self.queue)
-            and len(self.running) < self.max_num_seqs
-            and self.blocks_for(self.queue[0].num_known) <= self.num_free - self.decode_need()
-        )
+        if not self.queue or len(self.running) >= self.max_num_seqs:
+            return False
+        reserve = self.num_reserved if self.running else 0
+        room = self.num_free - self.decode_need() - reserve
+        return self.blocks_for(self.head().num_known) <= room
 
     def admit_head(self) -> Live:
-        live = self.queue.popleft()
+        live = self.head()
+        self.queue.remove(live)
         live.num_blocks = self.blocks_for(live.num_known)
         self.num_free -= live.num_blocks
         self.running.append(live)
@@ -185,12 +214,14 @@ class StepwiseEngine(ABC):
         while self.decode_need() > self.num_free:
             disturbed = True
             victim = self.running[-1]
+            if self.order == "priority":
+                victim = max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
             self.leave(victim)
             if self.outgrows_pool(victim):
                 self.reject(victim, self.now)
             else:
                 victim.outcome.preempted_at.append(self.now)
-                self.queue.appendleft(victim)
+                self.queue.insert(0, victim)
         return disturbed
 
     # --- a step -------------------------------------------------------------------------------
@@ -208,18 +239,19 @@ class StepwiseEngine(ABC):
                 self.num_free -= 1
         assert 0 <= self.num_free <= self.num_blocks
         self.now = start + self.predictor.step_time(batch)
-        self.steps.append(Step(start, self.now, batch, num_used_blocks))
+        num_peak_blocks = self.num_blocks - self.num_free
+        self.steps.append(Step(start, self.now, batch, num_used_blocks, num_peak_blocks))
         complete = []
         for live in decodes:
             live.num_cached += 1
             live.emit(self.now)
-            if live.is_complete:
+            if live.is_complete(self.longest):
                 complete.append(live)
         for live, num_new in chunks:
             live.num_cached += num_new
             if live.num_cached == live.num_known:
                 live.emit(self.now)
-                if live.is_complete:
+                if live.is_complete(self.longest):
                     complete.append(live)
                 else:
                     live.decoding = True
@@ -236,6 +268,8 @@ class StepwiseChunked(StepwiseEngine):
     """Decodes first; the rest of the token budget goes to prompts, cut where it ends."""
 
     max_num_batched_tokens: int
+    threshold: int | None = None
+    max_partial: int = 1
 
     def plan(self) -> Plan:
         disturbed = self.make_room()
@@ -243,20 +277,26 @@ class StepwiseChunked(StepwiseEngine):
         chunks = []
         for live in self.running:
             if not live.decoding:
-                num_new = min(live.num_known - live.num_cached, budget)
+                num_new = self.piece(live, budget)
                 chunks.append((live, num_new))
                 budget -= num_new
         while not disturbed and budget > 0 and self.head_fits():
-            live = self.admit_head()
-            num_new = min(live.num_known, budget)
-            chunks.append((live, num_new))
+            num_new = self.piece(self.head(), budget)
+            in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
+            if num_new < self.head().num_known and len(in_pieces) >= self.max_partial:
+                break
+            chunks.append((self.admit_head(), num_new))
             budget -= num_new
-        return chunks, list(self.decodes)
+        return [(live, num_new) for live, num_new in chunks if num_new], list(self.decodes)
+
+    def piece(self, live: Live, budget: int) -> int:
+        num_new = min(live.num_known - live.num_cached, budget)
+        return num_new if self.threshold is None else min(num_new, self.threshold)
 
 
 @dataclass(kw_only=True)
-class StepwiseContinuous(StepwiseEngine):
-    """Whole prompts first and alone; decodes run when no prompt can be admitted."""
+class StepwiseWholePrompts(StepwiseEngine):
+    """Prompts are never cut; `limit` is for the prompts of a step."""
 
     max_num_batched_tokens: int | None
 
@@ -268,15 +308,43 @@ class StepwiseContinuous(StepwiseEngine):
     def can_never_start(self, live: Live) -> bool:
         return live.num_known > self.limit or super().can_never_start(live)
 
-    def plan(self) -> Plan:
+    def admit_prompts(self) -> list[tuple[Live, int]]:
         chunks: list[tuple[Live, int]] = []
         total = 0
         while self.head_fits():
-            num_new = self.queue[0].num_known
+            num_new = self.head().num_known
             if chunks and total + num_new > self.limit:
                 break
             chunks.append((self.admit_head(), num_new))
             total += num_new
+        return chunks
+
+
+class StepwiseContinuous(StepwiseWholePrompts):
+    """Prompts first and alone; decodes run when no prompt can be admitted."""
+
+    def plan(self) -> Plan:
+        chunks = self.admit_prompts()
+        if chunks:
+            return chunks, []
+        self.make_room()
+        return [], list(self.decodes)
+
+
+class StepwiseMixed(StepwiseWholePrompts):
+    """Prompts and all decodes in one step; no prompt is admitted when one was preempted."""
+
+    def plan(self) -> Plan:
+        if self.make_room():
+            return [], list(self.decodes)
+        return self.admit_prompts(), list(self.decodes)
+
+
+class StepwiseStatic(StepwiseWholePrompts):
+    """A batch forms when the engine is empty, and runs until it is empty again."""
+
+    def plan(self) -> Plan:
+        chunks = [] if self.running else self.admit_prompts()
         if chunks:
             return chunks, []
         self.make_room()

@@ -52,8 +52,8 @@ class ChunkedScheduler(Scheduler):
         for sequence in self.prefilling:
             budget -= self._add_chunk(plan, sequence, budget)
         if not plan.disturbed:
-            self._admit(plan, budget)
-            plan.num_steps = self._num_steps(plan, limit)
+            budget = self._admit(plan, budget)
+            plan.num_steps = self._num_steps(plan, limit, budget)
         if not plan.prefills and not plan.decodes and not plan.dropped:
             return None
         return plan
@@ -68,8 +68,8 @@ class ChunkedScheduler(Scheduler):
             plan.prefills.append((sequence, num_new_tokens))
         return num_new_tokens
 
-    def _admit(self, plan: StepPlan, budget: int) -> None:
-        """Admit prompts while the budget and the number of pieces allow it."""
+    def _admit(self, plan: StepPlan, budget: int) -> int:
+        """Admit prompts while budget and number of pieces allow it; return the budget left."""
         num_partial = sum(
             new < sequence.num_tokens - sequence.num_computed_tokens
             for sequence, new in plan.prefills
@@ -78,14 +78,21 @@ class ChunkedScheduler(Scheduler):
             num_tokens = self.waiting.head().num_tokens
             chunk = self._chunk(num_tokens, budget)
             if chunk < num_tokens and num_partial == self.max_num_partial_prefills:
-                return
+                break
             if not self._admit_head(plan, chunk):
-                return
+                break
             num_partial += chunk < num_tokens
             budget -= chunk
+        return budget
 
-    def _num_steps(self, plan: StepPlan, limit: int) -> int:
-        """Steps in which every prompt gets the same piece, and no decode changes."""
+    def _num_steps(self, plan: StepPlan, limit: int, budget: int) -> int:
+        """Steps in which every prompt gets the same piece, and no decode changes.
+
+        With budget to spare, another prompt may start in the step that completes one; that
+        step then needs a plan of its own.
+        """
+        spare = 1 if budget else 0
         for sequence, new in plan.prefills:
-            limit = min(limit, (sequence.num_tokens - sequence.num_computed_tokens) // new)
+            remaining = sequence.num_tokens - sequence.num_computed_tokens
+            limit = min(limit, max(1, (remaining - spare) // new))
         return self._steps_until_change(limit)
