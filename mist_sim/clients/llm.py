@@ -134,6 +134,7 @@ class LlmClient(Client):
             sequence.visit.num_preemptions += 1
         for sequence in plan.dropped:
             self._leave_decoding(sequence)
+            sequence.visit.num_output_tokens = sequence.num_output_tokens
             self._reject(sequence.visit, self.scheduler.outgrown(sequence) or "dropped")
 
     def _time(self, batch: StepBatch, plan: StepPlan, now: float) -> NDArray[np.float64] | float:
@@ -148,9 +149,9 @@ class LlmClient(Client):
     def _end(self, run: _Run) -> None:
         """Account for the executed steps and hand back what finished."""
         self._run = None
+        emitted, finished = self.scheduler.update(run.plan, run.num_steps)
         self._record(run)
         self._num_steps_done += run.num_steps
-        emitted, finished = self.scheduler.update(run.plan, run.num_steps)
         for sequence in emitted:
             self._emit(sequence, run.end)
         for sequence in finished:
@@ -247,7 +248,7 @@ class LlmClient(Client):
             ends,
             batch,
             self.view.num_waiting,
-            self.scheduler.pool.num_used,
+            self.scheduler.num_peak_blocks,
             num_gaps,
         )
 

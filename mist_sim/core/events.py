@@ -65,6 +65,7 @@ class Recorder(Protocol):
 
         ends: end of each step (a float for a single step), seconds.
         batch: the batch of the first step.
+        num_used_blocks: KV blocks held in the last step.
         num_gaps: decodes whose previous token came at `start`, so that the first step's
             duration is the time between two tokens of theirs.
         """

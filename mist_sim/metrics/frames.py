@@ -55,10 +55,11 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
     pipelines: list[Any] = recorder.pipelines.values
     parts = []
     for code, kinds in enumerate(pipelines):
-        rows = c["stages"] == code
         for position, kind in enumerate(kinds):
             of_engine = kinds[0] == "prefill"
             later, earlier = of_engine and position > 0, of_engine and position == 0
+            ended = ~np.isnan(c["first_token_at"]) if earlier else c["served"]
+            rows = (c["stages"] == code) & ended
             parts.append(
                 pd.DataFrame(
                     {
@@ -92,7 +93,7 @@ def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     start, end: seconds. num_steps: engine steps in the run. num_chunks, num_prefill_tokens:
     prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
     tokens that the cache holds for them before the first step. num_waiting: queue length when
-    the run ended. num_used_blocks: KV blocks held when it began.
+    the run ended. num_used_blocks: KV blocks held in its last step.
     """
     import pandas as pd
 
@@ -137,7 +138,7 @@ def clients_frame(
 
     busy: seconds spent in engine steps; for clients without steps, in service, over all workers.
     mean_decodes: decodes a step, over steps that decode. peak_used_blocks: most KV blocks held
-    at the start of a run of steps, of num_gpu_blocks (0: no KV cache).
+    in a step, of num_gpu_blocks (0: no KV cache).
     """
     import pandas as pd
 

@@ -45,6 +45,7 @@ class ColumnRecorder:
             started_at="f8",
             first_token_at="f8",
             finished_at="f8",
+            served="?",
         )
         self.steps = [
             Table(
@@ -77,6 +78,7 @@ class ColumnRecorder:
                 visit.started_at,
                 visit.first_token_at,
                 visit.finished_at,
+                visit.rejection is None,
             )
         )
 

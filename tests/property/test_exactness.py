@@ -170,7 +170,6 @@ REJECTED_ON_THE_WAY = Case(
 )
 
 
-@pytest.mark.xfail(reason="peak_used_blocks leaves out what a run of steps takes after its start")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_peak_memory_is_that_of_any_step(policy):
     case = Case(EngineOptions(policy, 1_000, 4, 8, 64), (Job(0.0, 4, 3_000), Job(0.0, 9, 50)))
@@ -178,7 +177,6 @@ def test_peak_memory_is_that_of_any_step(policy):
     assert case.simulate(AWKWARD).clients["peak_used_blocks"].item() == peak
 
 
-@pytest.mark.xfail(reason="a visit that is rejected on the way does not count its tokens")
 def test_a_request_rejected_on_the_way_counts_the_tokens_it_got():
     requests = REJECTED_ON_THE_WAY.simulate(AWKWARD).requests
     assert requests["num_output_tokens"].tolist() == [
@@ -186,14 +184,12 @@ def test_a_request_rejected_on_the_way_counts_the_tokens_it_got():
     ]
 
 
-@pytest.mark.xfail(reason="asks refusal(), which may give the reason for another rule")
 def test_a_request_rejected_on_the_way_is_told_that_memory_is_short():
     reasons = REJECTED_ON_THE_WAY.simulate(AWKWARD).requests["rejection"]
     assert "KV cache" in reasons[0]
     assert "max_num_batched_tokens" in reasons[1]
 
 
-@pytest.mark.xfail(reason="stages of rejected visits have rows")
 def test_stages_that_were_not_served_have_no_row():
     stages = REJECTED_ON_THE_WAY.simulate(AWKWARD).stages
     assert set(stages["request_id"]) == {0, 2}

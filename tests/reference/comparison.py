@@ -206,9 +206,9 @@ def assert_same_totals(result: Result, engine: StepwiseEngine, client_id: int) -
     busy = sum(step.end - step.start for step in engine.steps)
     assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
     runs = result.recorder.steps[client_id].columns()
-    firsts = np.cumsum(runs["num_steps"]) - runs["num_steps"]
+    lasts = np.cumsum(runs["num_steps"]) - 1
     assert runs["num_used_blocks"].tolist() == [
-        engine.steps[first].num_used_blocks for first in firsts
+        engine.steps[last].num_peak_blocks for last in lasts
     ]
 
 

@@ -127,9 +127,13 @@ class StepwiseEngine(ABC):
                 self.now = max(self.now, arriving[0].job.arrival_time)
             while arriving and arriving[0].job.arrival_time <= self.now:
                 self.arrive(arriving.popleft())
+            num_inside = len(self.queue) + len(self.running)
             chunks, decodes = self.plan()
             if chunks or decodes:
                 self.execute(chunks, decodes)
+            else:
+                num_left = len(self.queue) + len(self.running)
+                assert num_left < num_inside or not num_inside, "the engine is stuck"
 
     @abstractmethod
     def plan(self) -> Plan:

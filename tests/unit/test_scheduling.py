@@ -111,7 +111,7 @@ def test_a_threshold_lets_a_second_prompt_share_the_budget():
     assert tokens(run(shared, *long_first)) == [[5.0], [1.0]]
 
 
-@pytest.mark.parametrize(("pieces", "second"), [(1, 10.0), (2, 5.0)])
+@pytest.mark.parametrize(("pieces", "second"), [(1, 9.0), (2, 5.0)])
 def test_prompts_in_pieces_are_limited(pieces, second):
     scheduler = ChunkedScheduler(
         max_num_seqs=8,

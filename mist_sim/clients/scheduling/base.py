@@ -35,11 +35,6 @@ class StepPlan:
         self.preempted: list[Sequence] = []
         self.dropped: list[Sequence] = []
 
-    @property
-    def disturbed(self) -> bool:
-        """True when a sequence lost its memory for this plan."""
-        return bool(self.preempted or self.dropped)
-
 
 @dataclass(kw_only=True)
 class Scheduler(ABC):
@@ -71,6 +66,7 @@ class Scheduler(ABC):
         self.waiting = waiting_queue(self.order)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefilling: list[Sequence] = []
+        self.num_peak_blocks = 0  # held in the last step of the latest run
         self._num_arrived = 0
 
     @abstractmethod
@@ -133,6 +129,8 @@ class Scheduler(ABC):
         pool, clock = self.pool, self.clock
         if plan.decodes:
             pool.allocate(clock.advance(num_steps))
+        self.num_peak_blocks = pool.num_used
+        if plan.decodes:
             finished = clock.pop_finished()
             for sequence in finished:
                 pool.release(pool.blocks_for(clock.leave(sequence)))
@@ -175,7 +173,7 @@ class Scheduler(ABC):
         num_admissible = self._num_admissible(self.clock.blocks_needed_now())
         if len(self.running) >= self.max_num_seqs or num_blocks > num_admissible:
             return 0
-        self.waiting.pop()
+        self.waiting.take()
         self.pool.allocate(num_blocks)
         self.running[sequence] = None
         self.prefilling.append(sequence)
@@ -184,8 +182,10 @@ class Scheduler(ABC):
         plan.prefills.append((sequence, num_new_tokens))
         return num_new_tokens
 
-    def _make_room(self, plan: StepPlan) -> None:
-        """Preempt running sequences until the next decode step fits."""
+    def _make_room(self, plan: StepPlan) -> bool:
+        """Preempt running sequences until the next decode step fits; return whether any was."""
+        if self.clock.blocks_needed_now() <= self.pool.num_free:
+            return False
         while self.clock.blocks_needed_now() > self.pool.num_free:
             sequence = self.waiting.victim(self.running)
             del self.running[sequence]
@@ -200,6 +200,7 @@ class Scheduler(ABC):
             else:
                 self.waiting.give_back(sequence)
                 plan.preempted.append(sequence)
+        return True
 
     def _steps_until_change(self, limit: int) -> int:
         """Steps that the decodes can run before one finishes or blocks run short."""

@@ -45,14 +45,15 @@ class ChunkedScheduler(Scheduler):
         if not self.running and not self.waiting:
             return None
         plan = StepPlan()
-        self._make_room(plan)
+        disturbed = self._make_room(plan)
         num_decodes = self.clock.num_decodes
         plan.decodes = num_decodes > 0
         budget = self.max_num_batched_tokens - num_decodes
         for sequence in self.prefilling:
             budget -= self._add_chunk(plan, sequence, budget)
-        if not plan.disturbed:
-            budget = self._admit(plan, budget)
+        if not disturbed:
+            if self.waiting and budget:
+                budget = self._admit(plan, budget)
             plan.num_steps = self._num_steps(plan, limit, budget)
         if not plan.prefills and not plan.decodes and not plan.dropped:
             return None

@@ -21,10 +21,10 @@ class MixedScheduler(WholePromptScheduler):
 
     def schedule(self, limit: int) -> StepPlan | None:
         plan = StepPlan()
-        self._make_room(plan)
-        if not plan.disturbed:
+        disturbed = self._make_room(plan)
+        if not disturbed:
             self._admit_prompts(plan)
-        plan.decodes = self.clock.num_decodes > 0
         if plan.prefills:
+            plan.decodes = self.clock.num_decodes > 0
             return plan
-        return self._decode(plan, limit)
+        return self._decode(plan, 1 if disturbed else limit)

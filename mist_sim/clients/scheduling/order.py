@@ -36,7 +36,7 @@ class WaitingQueue(ABC):
         """Return the sequence that is admitted next; the queue is not empty."""
 
     @abstractmethod
-    def pop(self) -> Sequence:
+    def take(self) -> Sequence:
         """Take the head out."""
 
     @abstractmethod
@@ -52,29 +52,15 @@ class WaitingQueue(ABC):
         return next(reversed(running))
 
 
-class FirstComeFirstServed(WaitingQueue):
+class FirstComeFirstServed(deque[Sequence], WaitingQueue):
     """In order of arrival; a preempted sequence goes back to the head (vLLM's default)."""
 
-    def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
-
-    def add(self, sequence: Sequence) -> None:
-        self._queue.append(sequence)
-
-    def give_back(self, sequence: Sequence) -> None:
-        self._queue.appendleft(sequence)
+    add = deque.append  # type: ignore[assignment]  # as they are: every plan asks the queue
+    give_back = deque.appendleft  # type: ignore[assignment]
+    take = deque.popleft
 
     def head(self) -> Sequence:
-        return self._queue[0]
-
-    def pop(self) -> Sequence:
-        return self._queue.popleft()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._queue)
+        return self[0]
 
 
 class Ranked(WaitingQueue):
@@ -96,7 +82,7 @@ class Ranked(WaitingQueue):
     def head(self) -> Sequence:
         return self._heap[0][2]
 
-    def pop(self) -> Sequence:
+    def take(self) -> Sequence:
         return heappop(self._heap)[2]
 
     def __len__(self) -> int:

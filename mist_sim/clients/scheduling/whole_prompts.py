@@ -48,10 +48,10 @@ class WholePromptScheduler(Scheduler):
 
     def _decode(self, plan: StepPlan, limit: int) -> StepPlan | None:
         """Let the running decodes run until something changes; None when there are none."""
-        self._make_room(plan)
+        disturbed = self._make_room(plan)
         if not self.clock.num_decodes:
             return plan if plan.dropped else None
         plan.decodes = True
-        if not plan.disturbed:
+        if not disturbed:
             plan.num_steps = self._steps_until_change(limit)
         return plan
