@@ -1,6 +1,9 @@
 """The language models that are served: their sizes, read from Hugging Face `config.json`."""
 
 from mist_sim.models.loading import load_model, model_names
+from mist_sim.models.mla import MlaSpec
+from mist_sim.models.moe import MoeSpec
+from mist_sim.models.quantization import Quantization
 from mist_sim.models.spec import ModelSpec
 
-__all__ = ["ModelSpec", "load_model", "model_names"]
+__all__ = ["MlaSpec", "ModelSpec", "MoeSpec", "Quantization", "load_model", "model_names"]

@@ -1,8 +1,9 @@
-"""Reads the sizes of a dense transformer from the keys of a Hugging Face `config.json`.
+"""Reads the sizes of a transformer from the keys of a Hugging Face `config.json`.
 
-Llama, Mistral, Qwen2, Qwen2.5, Qwen3 and BLOOM are known; any other dense decoder works when it
-uses the same key names. What the simulator would time wrongly is refused: mixture of experts,
-latent attention, sliding windows in use, layers that are not full attention, quantized weights.
+Llama, Mistral, Qwen2, Qwen2.5, Qwen3 and BLOOM are known, and Mixtral, Qwen2 and Qwen3 MoE,
+DeepSeek-V2 and V3 with their experts and latent attention; any other dense decoder works when it
+uses the same key names. What the simulator would time wrongly is refused: other mixtures of
+experts, sliding windows in use, layers that are not full attention, other kinds of quantization.
 
 Source of defaults and bias rules: the configuration and modeling files of the `transformers`
 library for each `model_type`.
@@ -13,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.models.config_experts import MOE_TYPES, read_mla, read_moe
+from mist_sim.models.config_quantization import read_quantization
+from mist_sim.models.config_reader import ConfigReader
 
-_GATED = {"llama", "mistral", "qwen2", "qwen3"}
+_GATED = {"llama", "mistral", "qwen2", "qwen3", *MOE_TYPES}
+_WINDOW_OFF_BY_DEFAULT = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
 _UNSUPPORTED = {
-    "num_experts": "a mixture of experts",
-    "num_local_experts": "a mixture of experts",
-    "n_routed_experts": "a mixture of experts",
-    "kv_lora_rank": "multi-head latent attention",
-    "quantization_config": "quantized weights",
     "text_config": "a multimodal model",
     "is_encoder_decoder": "an encoder-decoder model",
 }
@@ -34,22 +33,25 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
 
     Raises ScenarioError that starts with `where` and names the key.
     """
-    reader = _Reader(config, where)
+    reader = ConfigReader(config, where)
     _refuse_unsupported(reader)
     model_type = config.get("model_type")
     bloom = model_type == "bloom"
     hidden_size = reader.size("hidden_size", "n_embed", "n_embd")
     heads = reader.size("num_attention_heads", "n_head")
     default_head_dim = hidden_size // heads if hidden_size % heads == 0 else None
+    mla = read_mla(reader)
+    num_layers = reader.size("num_hidden_layers", "n_layer")
+    quantization, kv_cache_dtype = read_quantization(reader)
     fields: dict[str, Any] = {
-        "num_layers": reader.size("num_hidden_layers", "n_layer"),
+        "num_layers": num_layers,
         "hidden_size": hidden_size,
         "intermediate_size": reader.size(
             "intermediate_size", "n_inner", default=4 * hidden_size if bloom else None
         ),
         "num_attention_heads": heads,
         "num_key_value_heads": reader.size("num_key_value_heads", default=heads),
-        "head_dim": reader.size("head_dim", default=default_head_dim),
+        "head_dim": mla.qk_head_dim if mla else reader.size("head_dim", default=default_head_dim),
         "vocab_size": reader.size("vocab_size"),
         "max_position_embeddings": reader.size(
             "max_position_embeddings", "seq_length", default=2048 if bloom else None
@@ -57,45 +59,16 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         "tie_word_embeddings": reader.flag("tie_word_embeddings", model_type not in _GATED),
         "gated_mlp": _gated_mlp(reader),
         "dtype_bytes": _dtype_bytes(reader),
+        "moe": read_moe(reader, num_layers, hidden_size),
+        "mla": mla,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
     }
     _refuse_sliding_window(reader, fields["max_position_embeddings"])
     return fields | _vector_params(reader, fields)
 
 
-class _Reader:
-    """Typed access to a mapping; every error names the file and the key."""
-
-    def __init__(self, config: Mapping[str, object], where: str) -> None:
-        self.config = config
-        self.where = where
-
-    def error(self, problem: str) -> ScenarioError:
-        return ScenarioError(f"{self.where}: {problem}")
-
-    def size(self, *keys: str, default: int | None = None) -> int:
-        """The first of the keys that is given: an integer > 0."""
-        for key in keys:
-            value = self.config.get(key)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise self.error(f"{key} must be an integer > 0, got {value!r}")
-            return value
-        if default is None:
-            others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
-            raise self.error(f"{keys[0]}{others} is missing")
-        return default
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.config.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.error(f"{key} must be true or false, got {value!r}")
-        return value
-
-
-def _gated_mlp(reader: _Reader) -> bool:
+def _gated_mlp(reader: ConfigReader) -> bool:
     model_type, activation = reader.config.get("model_type"), reader.config.get("hidden_act")
     if model_type in _GATED or model_type == "bloom":
         return reader.flag("gated_mlp", model_type != "bloom")
@@ -107,7 +80,7 @@ def _gated_mlp(reader: _Reader) -> bool:
     )
 
 
-def _dtype_bytes(reader: _Reader) -> int:
+def _dtype_bytes(reader: ConfigReader) -> int:
     key = "dtype" if "dtype" in reader.config else "torch_dtype"
     dtype = str(reader.config.get(key) or "bfloat16").removeprefix("torch.")
     if dtype not in _DTYPE_BYTES:
@@ -115,15 +88,18 @@ def _dtype_bytes(reader: _Reader) -> int:
     return _DTYPE_BYTES[dtype]
 
 
-def _vector_params(reader: _Reader, sizes: Mapping[str, int]) -> dict[str, int]:
+def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, int]:
     """Parameters of norms and biases: RMSNorm has a weight, BLOOM's LayerNorm a bias as well."""
     model_type = reader.config.get("model_type")
     bloom = model_type == "bloom"
     hidden, head_dim = sizes["hidden_size"], sizes["head_dim"]
     norm = 2 * hidden if bloom else hidden
-    per_layer = 2 * norm + (2 * head_dim if model_type == "qwen3" else 0)
+    per_layer = 2 * norm + (2 * head_dim if model_type in {"qwen3", "qwen3_moe"} else 0)
+    mla = sizes["mla"]
+    if mla:  # norms of the compressed query and of the latent
+        per_layer += (mla.q_lora_rank or 0) + mla.kv_lora_rank
     attention_bias = reader.flag("attention_bias", bloom)
-    if attention_bias or model_type == "qwen2":
+    if attention_bias or model_type in {"qwen2", "qwen2_moe"}:
         heads = sizes["num_attention_heads"] + 2 * sizes["num_key_value_heads"]
         per_layer += heads * head_dim
     if attention_bias:
@@ -136,7 +112,7 @@ def _vector_params(reader: _Reader, sizes: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _refuse_unsupported(reader: _Reader) -> None:
+def _refuse_unsupported(reader: ConfigReader) -> None:
     for key, feature in _UNSUPPORTED.items():
         if reader.config.get(key):
             raise reader.error(f"{key} means {feature}, which is not simulated yet")
@@ -145,10 +121,12 @@ def _refuse_unsupported(reader: _Reader) -> None:
         raise reader.error("layer_types other than full_attention are not simulated yet")
 
 
-def _refuse_sliding_window(reader: _Reader, max_context: int) -> None:
+def _refuse_sliding_window(reader: ConfigReader, max_context: int) -> None:
     """Qwen models name a window and switch it off; a window as long as the context is none."""
     window = reader.config.get("sliding_window")
-    by_default = window is not None and reader.config.get("model_type") not in {"qwen2", "qwen3"}
+    by_default = (
+        window is not None and reader.config.get("model_type") not in _WINDOW_OFF_BY_DEFAULT
+    )
     covers_all = isinstance(window, int) and window >= max_context
     if reader.flag("use_sliding_window", by_default) and not covers_all:
         raise reader.error(f"sliding_window {window!r} is in use, which is not simulated yet")

@@ -1,12 +1,22 @@
-"""ModelSpec: the sizes of a dense transformer, and what follows from them in bytes."""
+"""ModelSpec: the sizes of a transformer, and what follows from them in bytes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models.config import read_config
+from mist_sim.models.mla import MlaSpec
+from mist_sim.models.moe import MoeSpec
+from mist_sim.models.quantization import (
+    KV_CACHE_BYTES,
+    QUANTIZATIONS,
+    UNQUANTIZED,
+    Quantization,
+    check_name,
+)
 
 _SIZES = (
     "num_layers",
@@ -23,15 +33,21 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """The sizes of one dense decoder-only model, under the names of Hugging Face configs.
+    """The sizes of one decoder-only model, under the names of Hugging Face configs.
 
     num_layers: decoder layers (`num_hidden_layers`).
-    head_dim: size of one attention head; heads times head_dim need not be the hidden size.
+    intermediate_size: inner size of the MLP of a dense layer.
+    head_dim: size of one query head; heads times head_dim need not be the hidden size.
     max_position_embeddings: longest context in tokens that the model accepts.
     tie_word_embeddings: one vocabulary matrix serves as input embedding and output head.
-    gated_mlp: the MLP has three matrices (SwiGLU) rather than two.
-    dtype_bytes: bytes of one weight, activation or KV entry (2 for bf16 and fp16).
+    gated_mlp: an MLP or expert has three matrices (SwiGLU) rather than two.
+    dtype_bytes: bytes of an activation, and of every parameter and KV entry that nothing below
+        stores in another way (2 for bf16 and fp16).
     vector_params_per_layer, vector_params_outside_layers: parameters of norms and biases.
+    moe: the experts, None in a dense model.
+    mla: latent attention, None where each KV head is cached.
+    quantization: how the matrices of the layers are stored, None in 16 bits.
+    kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
     source: where the figures come from.
     """
 
@@ -49,6 +65,10 @@ class ModelSpec:
     dtype_bytes: int = 2
     vector_params_per_layer: int = 0
     vector_params_outside_layers: int = 0
+    moe: MoeSpec | None = None
+    mla: MlaSpec | None = None
+    quantization: Quantization | None = None
+    kv_cache_dtype: str = "auto"
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -60,6 +80,12 @@ class ModelSpec:
                 f"num_key_value_heads must divide the {self.num_attention_heads} attention "
                 f"heads, got {self.num_key_value_heads}"
             )
+        if self.moe and not self.moe.dense_layers < set(range(self.num_layers)):
+            raise ValueError(
+                f"dense_layers must leave one of the {self.num_layers} layers to the experts, "
+                f"got {sorted(self.moe.dense_layers)}"
+            )
+        check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], *, name: str, source: str) -> ModelSpec:
@@ -68,28 +94,65 @@ class ModelSpec:
         Raises ScenarioError, starting with `source`, when a key is missing or wrong, or when
         the model needs a feature that is not simulated (see `mist_sim.models.config`).
         """
-        fields = read_config(config, source)
         try:
-            return cls(name=name, source=source, **fields)
+            return cls(name=name, source=source, **read_config(config, source))
         except ValueError as error:
             raise ScenarioError(f"{source}: {error}") from None
 
+    def with_dtypes(
+        self, *, weights: str | Quantization | None = None, kv_cache: str | None = None
+    ) -> ModelSpec:
+        """Return the same model with its matrices or its KV cache stored in another way.
+
+        weights: "bf16" (as stored), "fp8", "int8" (both multiplied in that type), "int4"
+            (groups of 128, multiplied in 16 bits), or a Quantization; None keeps them.
+        kv_cache: a value of vLLM's `--kv-cache-dtype`; None keeps it.
+
+        Raises ValueError with the known names.
+        """
+        quantization = self.quantization
+        if isinstance(weights, Quantization):
+            quantization = weights
+        elif weights is not None:
+            check_name("weights", weights, (*UNQUANTIZED, *QUANTIZATIONS))
+            quantization = QUANTIZATIONS.get(weights)
+        kv_cache_dtype = self.kv_cache_dtype if kv_cache is None else kv_cache
+        return replace(self, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+
+    # --- parameters ---------------------------------------------------------------------------
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with a mixture of experts."""
+        return self.num_layers - len(self.moe.dense_layers) if self.moe else 0
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers with an ordinary MLP."""
+        return self.num_layers - self.num_moe_layers
+
     @property
     def attention_params_per_layer(self) -> int:
-        """Parameters of the Q, K, V and output matrices of one layer."""
+        """Parameters of the matrices of attention in one layer."""
+        if self.mla:
+            down = self.mla.down_params(self.hidden_size)
+            return down + self.mla.head_params(self.hidden_size, self.num_attention_heads)
         heads = 2 * self.num_attention_heads + 2 * self.num_key_value_heads
         return self.hidden_size * self.head_dim * heads
 
     @property
     def mlp_params_per_layer(self) -> int:
-        """Parameters of the MLP matrices of one layer."""
-        return (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
+        """Parameters of the MLP matrices of one dense layer."""
+        return self.mlp_params(self.intermediate_size)
+
+    def mlp_params(self, intermediate_size: int) -> int:
+        """Parameters of the matrices of an MLP of that inner size."""
+        return (3 if self.gated_mlp else 2) * self.hidden_size * intermediate_size
 
     @property
     def layer_params(self) -> int:
         """Parameters of all layers: matrices, norms and biases, without the vocabulary."""
-        matrices = self.attention_params_per_layer + self.mlp_params_per_layer
-        return self.num_layers * (matrices + self.vector_params_per_layer)
+        return self._layer_params(self.moe.num_experts if self.moe else 0)
 
     @property
     def embedding_params(self) -> int:
@@ -102,10 +165,47 @@ class ModelSpec:
         return self.layer_params + self.embedding_params + self.vector_params_outside_layers
 
     @property
+    def num_active_parameters(self) -> int:
+        """Parameters that one token meets: all but the routed experts it is not sent to."""
+        layers = self._layer_params(self.moe.num_experts_per_token if self.moe else 0)
+        return layers + self.embedding_params + self.vector_params_outside_layers
+
+    def _layer_params(self, experts_counted: int) -> int:
+        params = self.num_layers * (self.attention_params_per_layer + self.vector_params_per_layer)
+        params += self.num_dense_layers * self.mlp_params_per_layer
+        if self.moe:
+            inner = experts_counted * self.moe.intermediate_size + self.moe.shared_intermediate_size
+            params += self.num_moe_layers * (self.mlp_params(inner) + self._router_params(self.moe))
+        return params
+
+    def _router_params(self, moe: MoeSpec) -> int:
+        return self.hidden_size * moe.num_experts + moe.router_vector_params
+
+    # --- bytes --------------------------------------------------------------------------------
+
+    @property
+    def matrix_bytes(self) -> float:
+        """Bytes of one parameter of the layers' matrices."""
+        return self.quantization.bytes_per_param if self.quantization else self.dtype_bytes
+
+    @property
+    def head_bytes(self) -> float:
+        """Bytes of one parameter of the output head."""
+        quantized = self.quantization and self.quantization.lm_head
+        return self.matrix_bytes if quantized else self.dtype_bytes
+
+    @property
+    def kv_entry_bytes(self) -> int:
+        """Bytes of one cached value."""
+        return KV_CACHE_BYTES.get(self.kv_cache_dtype, self.dtype_bytes)
+
+    @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token in all layers of one whole model."""
+        """Bytes that one token keeps in the cache of all layers of one whole model."""
+        if self.mla:
+            return self.num_layers * self.mla.latent_size * self.kv_entry_bytes
         entries = 2 * self.num_layers * self.num_key_value_heads * self.head_dim
-        return entries * self.dtype_bytes
+        return entries * self.kv_entry_bytes
 
     def kv_heads_per_rank(self, tensor_parallel_size: int) -> int:
         """KV heads on one rank, at least 1: heads replicate when there are more ranks.
@@ -115,32 +215,57 @@ class ModelSpec:
         return max(1, self.num_key_value_heads // tensor_parallel_size)
 
     def kv_bytes_per_token_per_rank(self, tensor_parallel_size: int) -> int:
-        """Bytes of keys and values of one token in all layers on one rank."""
+        """Bytes that one token keeps in the cache of all layers on one rank.
+
+        A latent belongs to all heads, so every rank keeps all of it (vLLM caches MLA as one
+        KV head, which `kv_heads_per_rank` replicates).
+        """
         self.check_tensor_parallel(tensor_parallel_size)
+        if self.mla:
+            return self.kv_bytes_per_token
         heads = self.kv_heads_per_rank(tensor_parallel_size)
-        return 2 * self.num_layers * heads * self.head_dim * self.dtype_bytes
+        return 2 * self.num_layers * heads * self.head_dim * self.kv_entry_bytes
 
     def weight_bytes_per_rank(self, tensor_parallel_size: int) -> int:
         """Bytes of weights on one rank.
 
         Matrices are split over the ranks, the vocabulary rounded up to whole rows and KV heads
-        replicated as in `kv_heads_per_rank`; norms and biases lie whole on every rank.
+        replicated as in `kv_heads_per_rank`; norms, biases, routers and the down-projections
+        of latent attention lie whole on every rank. Of a quantized `kv_b_proj` vLLM keeps a
+        16-bit copy beside it for decodes (`W_UK_T`, `W_UV` in its MLA backend).
         """
         ranks = tensor_parallel_size
         self.check_tensor_parallel(ranks)
-        heads = self.num_attention_heads // ranks + self.kv_heads_per_rank(ranks)
-        layer = 2 * heads * self.head_dim * self.hidden_size
-        layer += self.mlp_params_per_layer // ranks + self.vector_params_per_layer
-        vocabularies = 1 if self.tie_word_embeddings else 2
-        vocabulary = vocabularies * -(-self.vocab_size // ranks) * self.hidden_size
-        params = self.num_layers * layer + vocabulary + self.vector_params_outside_layers
-        return params * self.dtype_bytes
+        matrices = self.num_layers * self._attention_params_per_rank(ranks)
+        matrices += self.num_dense_layers * self.mlp_params_per_layer // ranks
+        plain = self.num_layers * self.vector_params_per_layer + self.vector_params_outside_layers
+        if self.moe:
+            inner = self.moe.num_experts * self.moe.intermediate_size
+            inner += self.moe.shared_intermediate_size
+            matrices += self.num_moe_layers * self.mlp_params(inner) // ranks
+            plain += self.num_moe_layers * self._router_params(self.moe)
+        if self.mla and self.quantization:
+            heads = self.num_attention_heads // ranks
+            plain += self.num_layers * self.mla.kv_up_params(heads)
+        vocabulary = -(-self.vocab_size // ranks) * self.hidden_size
+        plain += 0 if self.tie_word_embeddings else vocabulary
+        size = matrices * self.matrix_bytes + vocabulary * self.head_bytes
+        return math.ceil(size + plain * self.dtype_bytes)
+
+    def _attention_params_per_rank(self, ranks: int) -> int:
+        heads = self.num_attention_heads // ranks
+        if self.mla:
+            down = self.mla.down_params(self.hidden_size)
+            return down + self.mla.head_params(self.hidden_size, heads)
+        return 2 * (heads + self.kv_heads_per_rank(ranks)) * self.head_dim * self.hidden_size
+
+    # --- splitting ----------------------------------------------------------------------------
 
     def check_tensor_parallel(self, tensor_parallel_size: int) -> None:
         """Raise ScenarioError when the model cannot be split over so many ranks.
 
-        vLLM's rule: ranks divide the attention heads and the MLP, and divide the KV heads or
-        are a multiple of them.
+        vLLM's rule: ranks divide the attention heads and the inner sizes of MLP and experts,
+        and divide the KV heads or are a multiple of them.
         """
         problem = self._tensor_parallel_problem(tensor_parallel_size)
         if problem:
@@ -155,8 +280,12 @@ class ModelSpec:
         if ranks < 1 or self.num_attention_heads % ranks:
             return f"divide the {self.num_attention_heads} attention heads"
         kv_heads = self.num_key_value_heads
-        if kv_heads % ranks and ranks % kv_heads:
+        if not self.mla and kv_heads % ranks and ranks % kv_heads:
             return f"divide, or be a multiple of, the {kv_heads} KV heads"
-        if self.intermediate_size % ranks:
+        if self.num_dense_layers and self.intermediate_size % ranks:
             return f"divide the MLP size {self.intermediate_size}"
+        if self.moe and self.moe.intermediate_size % ranks:
+            return f"divide the expert size {self.moe.intermediate_size}"
+        if self.moe and self.moe.shared_intermediate_size % ranks:
+            return f"divide the shared experts' size {self.moe.shared_intermediate_size}"
         return ""

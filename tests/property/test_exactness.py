@@ -92,15 +92,15 @@ def test_long_requests(case, data):
 def test_the_random_cases_reach_what_is_hard():
     """A change of the strategies that loses the pressure on memory shows here."""
     seen = Counter()
-    number = 200
+    number = 600
 
-    @settings(max_examples=number, database=None)
+    @settings(max_examples=number, database=None, derandomize=True)
     @given(case=cases())
     def look(case):
         seen.update(features(case.stepwise(DYADIC)))
 
     look()
-    assert seen["preempted"] > number / 4
+    assert seen["preempted"] > number / 4, seen
     for feature in (
         "preempted before its first token",
         "preempted more than twice",
@@ -110,7 +110,7 @@ def test_the_random_cases_reach_what_is_hard():
         "a prompt in chunks",
         "prompts beside decodes",
     ):
-        assert seen[feature] > number / 100, (feature, seen)
+        assert seen[feature] > number / 200, (feature, seen)
 
 
 # --- chosen cases -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import BestServePredictor, Predictor, RooflinePredictor
 from mist_sim.metrics.summary import pooled_gaps
-from mist_sim.models import ModelSpec, load_model
+from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from tests.property.strategies import arrival_times, cases, lengths
@@ -160,6 +160,17 @@ MAKERS: dict[str, Callable[[], Predictor]] = {
     "roofline a100 tp2": lambda: RooflinePredictor(*parts("qwen2.5-14b", "a100-80gb-pcie", 2)),
     "roofline l40s": lambda: RooflinePredictor(*parts("llama-3.1-8b", "l40s", 1)),
     "roofline ascend": lambda: RooflinePredictor(*parts("codellama-34b", "ascend-910b3", 4)),
+    "roofline moe": lambda: RooflinePredictor(*parts("mixtral-8x7b", "h100-sxm", 2)),
+    "roofline mla": lambda: RooflinePredictor(*parts("deepseek-v3", "h200", 8)),
+    "roofline mla alone": lambda: RooflinePredictor(*parts("deepseek-v3", "h200", 1)),
+    "roofline moe in four bits": lambda: RooflinePredictor(
+        load_model("qwen3-30b-a3b").with_dtypes(weights="int4", kv_cache="fp8"),
+        Cluster(load_gpu("l40s")),
+    ),
+    "roofline fp8 on a100": lambda: RooflinePredictor(
+        load_model("qwen3-235b-a22b").with_dtypes(weights="fp8", kv_cache="fp8"),
+        Cluster(load_gpu("a100-80gb-sxm"), 4),
+    ),
     "bestserve ascend": lambda: BestServePredictor(*parts("codellama-34b", "ascend-910b3", 4)),
     "bestserve as printed": lambda: BestServePredictor(
         *parts("codellama-34b", "ascend-910b3", 4), composition="algorithm_1"
@@ -240,6 +251,16 @@ def test_another_member_never_makes_a_step_shorter(name, batch, prompt):
 def test_a_prompt_of_one_token_never_makes_a_step_of_decodes_shorter(name):
     step_time = predictor(name).step_time
     assert step_time(StepBatch(((1, 0),), 512, 51_200)) >= step_time(StepBatch((), 512, 51_200))
+
+
+@given(num_experts=st.integers(1, 512), data=st.data(), num_tokens=st.integers(1, 100_000))
+def test_tokens_touch_at_least_their_own_experts_and_at_most_all(num_experts, data, num_tokens):
+    chosen = data.draw(st.integers(1, num_experts))
+    moe = MoeSpec(num_experts=num_experts, num_experts_per_token=chosen, intermediate_size=1)
+    touched = moe.distinct_experts(num_tokens)
+    assert chosen * (1 - 1e-9) <= touched <= min(num_experts, num_tokens * chosen) * (1 + 1e-9)
+    assert touched <= moe.distinct_experts(num_tokens + 1)
+    assert moe.distinct_experts(0) == 0
 
 
 @given(batch=batches, number=st.integers(0, 200), steps=st.integers(0, 5))

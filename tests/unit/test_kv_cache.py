@@ -3,6 +3,7 @@
 import pytest
 
 from mist_sim.clients.kv_cache import BlockPool, KvCacheConfig, num_gpu_blocks
+from mist_sim.clients.kv_cache.capacity import activation_bytes
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import load_model
@@ -49,6 +50,59 @@ def test_capacity_agrees_with_a_vllm_log(tp):
     expected = {1: 53.29, 2: 71.29 - 7.48 - 3.58 - 1.26}[tp]
     cache = blocks(config, tp=tp) * 16 * load_model("llama-3.1-8b").kv_bytes_per_token / tp
     assert cache / GIB == pytest.approx(expected, rel=0.01)
+
+
+def test_weights_of_a_mixture_of_experts_agree_with_a_vllm_log():
+    """vllm-project/vllm#17327: Qwen3-30B-A3B on 4 ranks, "Model loading took 14.2474 GiB".
+
+    The log counts buffers such as the rotary table (40,960 x 128 values, 0.010 GiB) as well.
+    """
+    weights = load_model("qwen3-30b-a3b").weight_bytes_per_rank(4)
+    assert weights / GIB == pytest.approx(14.2474, rel=0.001)
+    assert weights / GIB < 14.2474
+
+
+def test_fp8_weights_with_latent_attention_agree_with_a_log():
+    """HabanaAI/vllm-fork#809: DeepSeek-R1, FP8, on 8 ranks, 79.41 GiB before loading is done.
+
+    That fork does not keep vLLM's 16-bit copy of the up-projections (0.24 GiB a rank).
+    """
+    model = load_model("deepseek-r1")
+    copies = 2 * model.num_layers * model.mla.kv_up_params(128 // 8)
+    assert (model.weight_bytes_per_rank(8) - copies) / GIB == pytest.approx(79.41, rel=0.002)
+
+
+def test_kv_bytes_of_a_mixture_of_experts_agree_with_a_vllm_log():
+    """vllm-project/vllm#21348: Qwen3-235B-A22B-FP8 on 4 ranks, 8.11 GiB hold 178,880 tokens.
+
+    The tokens are those of the rank with the least room, the GiB those of any, hence 1.2 %.
+    """
+    model = load_model("qwen3-235b-a22b").with_dtypes(weights="fp8")
+    cached = 178_880 * model.kv_bytes_per_token_per_rank(4)
+    assert cached / GIB == pytest.approx(8.11, rel=0.012)
+
+
+def test_quantized_weights_and_caches_leave_room_for_more():
+    plain = load_model("qwen3-30b-a3b")
+    config = KvCacheConfig()
+
+    def count(model, tp=1):
+        cluster = Cluster(load_gpu("h100-sxm"), tp)
+        return num_gpu_blocks(config, model, cluster, max_num_batched_tokens=8192, max_num_seqs=256)
+
+    fp8 = plain.with_dtypes(weights="fp8")
+    int4 = plain.with_dtypes(weights="int4")
+    both = fp8.with_dtypes(kv_cache="fp8")
+    assert count(plain) < count(fp8) < count(int4)
+    assert count(both) == pytest.approx(2 * count(fp8), abs=1)
+    with pytest.raises(ScenarioError, match="does not fit"):
+        count(load_model("deepseek-v3"), 8)
+
+
+def test_experts_keep_buffers_for_each_of_a_tokens_experts():
+    """Per token: 2 x 2048 of hidden state, and 8 experts x (max(2 x 768, 2048) + 768) values."""
+    activations = activation_bytes(load_model("qwen3-30b-a3b"), 1, 16_384, 1)
+    assert activations == 16_384 * (2 * 2048 + 8 * (2048 + 768)) * 2
 
 
 def test_override_is_taken_as_it_is():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
@@ -94,10 +95,25 @@ def activation_bytes(
 ) -> float:
     """Return the peak of a rank's temporary memory in bytes.
 
-    The larger of the forward pass (hidden state, residual and the MLP's inner values of the
-    largest batch) and the sampler (logits of all sequences, unsharded).
+    The larger of the forward pass (hidden state, residual and the inner values of the largest
+    batch) and the sampler (logits of all sequences, unsharded).
     """
-    inner = (3 if model.gated_mlp else 2) * model.intermediate_size / tensor_parallel_size
+    inner = max(_inner_values(model, tensor_parallel_size))
     forward = max_num_batched_tokens * (2 * model.hidden_size + inner) * model.dtype_bytes
     sampler = max_num_seqs * model.vocab_size * _SAMPLER_BYTES_PER_LOGIT
     return max(forward, sampler)
+
+
+def _inner_values(model: ModelSpec, ranks: int) -> Iterator[float]:
+    """Values between the norm and the output of a layer's MLP or experts, for one token.
+
+    Experts keep three buffers for each token and each of its experts: the first product and the
+    last share one (`cache13` in vLLM's `fused_experts_impl`), the activation has its own.
+    """
+    gate_and_up = 2 if model.gated_mlp else 1
+    if model.num_dense_layers:
+        yield (gate_and_up + 1) * model.intermediate_size / ranks
+    if model.moe:
+        inner = model.moe.intermediate_size / ranks
+        shared = max(gate_and_up * inner, model.hidden_size)
+        yield model.moe.num_experts_per_token * (shared + inner)

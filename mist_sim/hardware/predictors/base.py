@@ -33,6 +33,13 @@ class Predictor(Protocol):
         """
 
 
-def sustained_rates(gpu: GpuSpec, efficiency: Efficiency) -> tuple[float, float]:
-    """Return what a GPU sustains in 16-bit kernels: (FLOP/s, bytes/s of memory)."""
-    return efficiency.mfu * gpu.flops["bf16"], efficiency.mbu * gpu.memory_bandwidth
+def sustained_rates(
+    gpu: GpuSpec, efficiency: Efficiency, dtype: str = "bf16"
+) -> tuple[float, float]:
+    """Return what a GPU sustains in kernels of a type: (FLOP/s, bytes/s of memory).
+
+    A type that the GPU has no rate for runs at the 16-bit one: kernels widen before they
+    multiply (Marlin for FP8 weights on Ampere, in vLLM).
+    """
+    flops = gpu.flops.get(dtype, gpu.flops["bf16"])
+    return efficiency.mfu * flops, efficiency.mbu * gpu.memory_bandwidth

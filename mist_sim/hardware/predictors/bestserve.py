@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
 from mist_sim.models import operators
@@ -27,7 +28,8 @@ class BestServePredictor:
     A module's kernels are dispatched by the host while earlier ones compute, so a layer runs on
     two clocks; communication follows attention and MLP when there are several ranks.
 
-    model, cluster: what is timed; raises ScenarioError when the model cannot be split that way.
+    model, cluster: what is timed; raises ScenarioError when the model cannot be split that way,
+        or is not a dense one in 16 bits.
     composition: "running_clocks" carries both clocks through all layers, the reading that fits
         the totals of the paper's table 3; "algorithm_1" is the printed algorithm, one layer's
         clock times the number of layers.
@@ -38,6 +40,12 @@ class BestServePredictor:
     composition: Literal["running_clocks", "algorithm_1"] = "running_clocks"
 
     def __post_init__(self) -> None:
+        model = self.model
+        if model.moe or model.mla or model.quantization or model.kv_entry_bytes != 2:
+            raise ScenarioError(
+                f"bestserve has tables for dense models in 16 bits only, not for {model.name}; "
+                "roofline times it"
+            )
         self.model.check_tensor_parallel(self.cluster.tensor_parallel_size)
         gpu = self.cluster.gpu
         self._prefill_rates = sustained_rates(gpu, gpu.prefill)

@@ -2,12 +2,14 @@
 
 An operator takes max(FLOPs / (MFU x peak), bytes / (MBU x bandwidth)), which is BestServe's
 eq. 3 with P = min(I, I*) e_m S_m. Operators of a step add up; tensor parallelism adds an
-all-reduce after attention and after the MLP. CUDA graphs leave no dispatch time; where a GPU's
-entry has dispatch times, they are a floor under the step.
+all-reduce after attention and after the MLP. Products run at the rate of the type they are
+computed in, with the MFU of 16 bits. CUDA graphs leave no dispatch time; where a GPU's entry has
+dispatch times, they are a floor under the step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +20,7 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
 from mist_sim.hardware.specs import Efficiency
 from mist_sim.models import operators
+from mist_sim.models.moe import MoeSpec
 from mist_sim.models.operators import Operator
 from mist_sim.models.spec import ModelSpec
 
@@ -41,8 +44,8 @@ class RooflinePredictor:
     def __post_init__(self) -> None:
         self.model.check_tensor_parallel(self.cluster.tensor_parallel_size)
         gpu = self.cluster.gpu
-        self._prefill = self._compile(gpu.prefill)
-        self._decode = self._compile(gpu.decode)
+        self._prefill = self._compile(gpu.prefill, prefill=True)
+        self._decode = self._compile(gpu.decode, prefill=False)
         dispatch = sum(gpu.dispatch.get(module, 0.0) for module in _MODULES)
         self._floor = self.model.num_layers * dispatch
         self._decode_only: dict[int, float] = {}
@@ -99,65 +102,88 @@ class RooflinePredictor:
             self._decode_only[num_decodes] = seconds
         return seconds
 
-    def _compile(self, efficiency: Efficiency) -> _PhaseTime:
+    def _compile(self, efficiency: Efficiency, prefill: bool) -> _PhaseTime:
         """Turn the operators of one phase into linear terms of their token counts."""
         model, cluster = self.model, self.cluster
-        rates = sustained_rates(cluster.gpu, efficiency)
-        t, layers = cluster.tensor_parallel_size, model.num_layers
+        t = cluster.tensor_parallel_size
+
+        def terms(layers: int, none: list[Operator], one: list[Operator]) -> Iterator[_Term]:
+            for at_none, at_one in zip(none, one, strict=True):
+                flops, bandwidth = sustained_rates(cluster.gpu, efficiency, at_one.dtype)
+                yield (
+                    float(layers * at_one.flops / flops),
+                    float(layers * at_none.bytes / bandwidth),
+                    float(layers * (at_one.bytes - at_none.bytes) / bandwidth),
+                )
+
+        by_token: list[_Term] = []
+        parts = (operators.token_operators(model, n, t, prefill) for n in (0, 1))
+        for (layers, none), (_, one) in zip(*parts, strict=True):
+            by_token += terms(layers, none, one)
+        by_expert: list[_Term] = []
+        if model.moe:
+            none, one = (operators.routed_experts(model, model.moe, n, 1, t) for n in (0, 1))
+            by_expert += terms(model.num_moe_layers, none, one)
+        none, one = (operators.logits(model, n, t) for n in (0, 1))
+        summed = cluster.all_reduce_time(float(model.hidden_size * model.dtype_bytes))
+        weightless = [max(work, traffic) for work, weights, traffic in by_token if not weights]
+        return _PhaseTime(
+            per_token=2 * model.num_layers * summed + sum(weightless),
+            by_token=tuple(term for term in by_token if term[1]),
+            by_expert=tuple(by_expert),
+            by_sample=tuple(terms(1, none, one)),
+            moe=model.moe,
+            attention=self._compile_attention(efficiency, prefill),
+        )
+
+    def _compile_attention(self, efficiency: Efficiency, prefill: bool) -> _AttentionTime:
+        model, layers, t = self.model, self.model.num_layers, self.cluster.tensor_parallel_size
+        flops, bandwidth = sustained_rates(self.cluster.gpu, efficiency)
 
         def attention(queries: float, keys: float, pairs: float) -> Operator:
-            return operators.fused_attention(model, queries, keys, pairs, t)
+            return operators.attention(model, queries, keys, pairs, t, prefill)
 
-        none, one = (operators.fused_layer(model, n, t) for n in (0, 1))
-        by_token = _linear_terms(none, one, rates, layers)
-        none, one = (operators.fused_ends(model, n, t) for n in (0, 1))
-        by_token += _linear_terms(none, one, rates, 1)
-        none, one = (operators.fused_logits(model, n, t) for n in (0, 1))
-        token_bytes = model.hidden_size * model.dtype_bytes
-        return _PhaseTime(
-            by_token=tuple(by_token),
-            by_sample=tuple(_linear_terms(none, one, rates, 1)),
-            all_reduce=2 * layers * cluster.all_reduce_time(float(token_bytes)),
-            attention=_AttentionTime(
-                per_query=float(layers * attention(1, 0, 0).bytes / rates[1]),
-                per_key=float(layers * attention(0, 1, 0).bytes / rates[1]),
-                per_pair=float(layers * attention(0, 0, 1).flops / rates[0]),
-            ),
+        slopes = (
+            float(layers * attention(1, 0, 0).bytes / bandwidth),
+            float(layers * attention(0, 1, 0).bytes / bandwidth),
+            float(layers * attention(0, 0, 1).flops / flops),
         )
+        expanded = 0.0
+        for part in operators.expand_context(model, 1, t) if prefill else ():
+            rate = sustained_rates(self.cluster.gpu, efficiency, part.dtype)[0]
+            expanded += layers * float(max(part.flops / rate, part.bytes / bandwidth))
+        return _ExpandedAttentionTime(*slopes, expanded) if expanded else _AttentionTime(*slopes)
 
 
 # (seconds of work for each token, seconds of traffic for the weights, and for each token)
 _Term = tuple[float, float, float]
 
 
-def _linear_terms(
-    none: list[Operator], one: list[Operator], rates: tuple[float, float], layers: int
-) -> list[_Term]:
-    """Return the terms of operators, given what they need for no token and for one."""
-    return [
-        (
-            float(layers * one_token.flops / rates[0]),
-            float(layers * no_token.bytes / rates[1]),
-            float(layers * (one_token.bytes - no_token.bytes) / rates[1]),
-        )
-        for no_token, one_token in zip(none, one, strict=True)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class _PhaseTime:
-    """Seconds of a step in one phase, by what they depend on."""
+    """Seconds of a step in one phase, by what they depend on.
 
+    per_token: communication, and operators without weights.
+    by_token, by_sample: products, by all tokens of a step and by those it samples.
+    by_expert: products of routed experts; their weights are those of one expert.
+    """
+
+    per_token: float
     by_token: tuple[_Term, ...]
+    by_expert: tuple[_Term, ...]
     by_sample: tuple[_Term, ...]
-    all_reduce: float
+    moe: MoeSpec | None
     attention: _AttentionTime
 
     def fixed(self, num_tokens: int, num_samples: int) -> float:
         """Return the seconds of all operators but attention, communication included."""
-        seconds = num_tokens * self.all_reduce
+        seconds = num_tokens * self.per_token
         for work, weights, traffic in self.by_token:
             seconds += max(num_tokens * work, weights + num_tokens * traffic)
+        if self.moe:
+            touched = self.moe.distinct_experts(num_tokens)
+            for work, weights, traffic in self.by_expert:
+                seconds += max(num_tokens * work, touched * weights + num_tokens * traffic)
         for work, weights, traffic in self.by_sample:
             seconds += max(num_samples * work, weights + num_samples * traffic)
         return seconds
@@ -187,3 +213,18 @@ class _AttentionTime:
         keys *= self.per_key
         keys += queries * self.per_query + seconds
         return keys if compute is None else np.maximum(keys, compute)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpandedAttentionTime(_AttentionTime):
+    """Attention of a prompt that first expands what the cache holds of it (MLA)."""
+
+    per_cached: float
+
+    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
+        expanded = (keys - queries) * self.per_cached + seconds
+        return _AttentionTime.add(self, expanded, queries, keys, pairs)
+
+    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
+        expanded = (keys - queries) * self.per_cached + seconds
+        return _AttentionTime.add_run(self, expanded, queries, keys, pairs)

@@ -1,36 +1,13 @@
-"""FLOPs and bytes of every operator of a transformer layer, in one place.
+"""BestServe's tables 6, 7 and 10 to 13: a framework that runs every operator by itself.
 
-Two readings of the same model. `eager_*` are BestServe's tables 6, 7 and 10 to 13: a framework
-that runs every operator by itself. `fused_*` are what today's serving engines launch: one
-kernel for QKV, flash attention, fused norms and activations, so that only real memory traffic
-counts. All figures are for one tensor-parallel rank and, unless said otherwise, one layer.
-
-Token counts may be floats or arrays; every function computes both with the same operations.
-Symbols: n new tokens, t ranks, h hidden size, h0 intermediate size, a = query heads x head size
-(h in LLaMa), r = KV heads / query heads.
+Dense models, 2 bytes a value. Symbols: n new tokens, t ranks, h hidden size, h0 intermediate
+size, a = query heads x head size (h in LLaMa), r = KV heads / query heads.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-
+from mist_sim.models.operators.base import Number, Operator
 from mist_sim.models.spec import ModelSpec
-
-Number = float | NDArray[np.float64]
-
-
-class Operator(NamedTuple):
-    """Work (FLOPs) and memory traffic (bytes) of one operator on one rank."""
-
-    name: str
-    flops: Number
-    bytes: Number
-
-
-# --- BestServe's tables: every operator by itself, 2 bytes a value ---------------------------
 
 
 def eager_norm(model: ModelSpec, n: float) -> list[Operator]:
@@ -126,59 +103,3 @@ def eager_mlp(model: ModelSpec, n: float, t: int, prefill: bool) -> list[Operato
     if not prefill:
         operators.insert(3, Operator("mul", n * h0 / t, 6 * n * h0 / t))
     return operators
-
-
-# --- what serving engines launch: fused kernels, real memory traffic -------------------------
-
-
-def fused_layer(model: ModelSpec, n: float, t: int) -> list[Operator]:
-    """All of a layer but attention: two norms with residual, projections, rotary, MLP."""
-    h, h0, width = model.hidden_size, model.intermediate_size, model.dtype_bytes
-    a = model.num_attention_heads * model.head_dim / t
-    kv = model.kv_heads_per_rank(t) * model.head_dim
-    up = (2 if model.gated_mlp else 1) * h0 / t
-    norm = Operator("norm", 6 * n * h, 4 * n * h * width)  # reads and writes x and the residual
-    return [
-        norm,
-        _linear("qkv_proj", n, h, a + 2 * kv, width),
-        Operator("rope_and_cache", 3 * n * (a + kv), 2 * n * (a + 2 * kv) * width),
-        _linear("o_proj", n, a, h, width),
-        norm,
-        _linear("up_proj", n, h, up, width),
-        Operator("activation", 4 * n * h0 / t, n * (up + h0 / t) * width),
-        _linear("down_proj", n, h0 / t, h, width),
-    ]
-
-
-def fused_attention(
-    model: ModelSpec, queries: Number, keys: Number, pairs: Number, t: int
-) -> Operator:
-    """Flash attention: scores stay on chip, each key and value is read once.
-
-    queries: new tokens. keys: tokens whose keys and values are read. pairs: (query, key) pairs
-    that causality leaves. Linear in all three: a chunk of n tokens after a context of c has
-    keys c + n and pairs n (c + (n + 1) / 2); a decode reads all it attends to.
-    """
-    a = model.num_attention_heads * model.head_dim / t
-    kv = 2 * model.kv_heads_per_rank(t) * model.head_dim
-    return Operator("attention", 4 * a * pairs, (kv * keys + 2 * a * queries) * model.dtype_bytes)
-
-
-def fused_ends(model: ModelSpec, n: float, t: int) -> list[Operator]:
-    """Once a step, for all tokens: embedding, and the norm after the last layer."""
-    h, width = model.hidden_size, model.dtype_bytes
-    return [
-        Operator("embedding", 0.0, 2 * n * h * width),
-        Operator("norm", 6 * n * h, 4 * n * h * width),
-    ]
-
-
-def fused_logits(model: ModelSpec, n: float, t: int) -> list[Operator]:
-    """Once a step: logits of the n sequences that a step samples (vLLM: all of its batch)."""
-    return [_linear("lm_head", n, model.hidden_size, model.vocab_size / t, model.dtype_bytes)]
-
-
-def _linear(name: str, n: float, inputs: float, outputs: float, width: int) -> Operator:
-    """A matrix of inputs x outputs applied to n tokens."""
-    traffic = (inputs * outputs + n * (inputs + outputs)) * width
-    return Operator(name, 2 * n * inputs * outputs, traffic)

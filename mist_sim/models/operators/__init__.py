@@ -1,0 +1,34 @@
+"""FLOPs and bytes of every operator of a transformer layer, in one place.
+
+Two readings of the same model. `eager_*` are BestServe's tables: a framework that runs every
+operator by itself. The others are what today's serving engines launch: one kernel for QKV, flash
+attention, fused norms and activations, grouped products of experts, so that only real memory
+traffic counts. All figures are for one tensor-parallel rank and, unless said otherwise, one layer.
+"""
+
+from mist_sim.models.operators.attention import attention, expand_context
+from mist_sim.models.operators.base import Number, Operator
+from mist_sim.models.operators.eager import (
+    eager_decode_attention,
+    eager_mlp,
+    eager_norm,
+    eager_prefill_attention,
+    eager_projections,
+)
+from mist_sim.models.operators.experts import routed_experts
+from mist_sim.models.operators.step import logits, token_operators
+
+__all__ = [
+    "Number",
+    "Operator",
+    "attention",
+    "eager_decode_attention",
+    "eager_mlp",
+    "eager_norm",
+    "eager_prefill_attention",
+    "eager_projections",
+    "expand_context",
+    "logits",
+    "routed_experts",
+    "token_operators",
+]

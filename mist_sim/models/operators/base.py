@@ -1,0 +1,45 @@
+"""What an operator is, and the two kinds that every layer is made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.models.spec import ModelSpec
+
+Number = float | NDArray[np.float64]
+"""Token counts may be floats or arrays; both are computed with the same operations."""
+
+
+class Operator(NamedTuple):
+    """Work (FLOPs) and memory traffic (bytes) of one operator on one rank.
+
+    dtype: the type it is computed in, which picks the FLOP rate of the GPU.
+    """
+
+    name: str
+    flops: Number
+    bytes: Number
+    dtype: str = "bf16"
+
+
+def norm(model: ModelSpec, n: float) -> Operator:
+    """RMSNorm of n tokens, with the residual: reads and writes both."""
+    h = model.hidden_size
+    return Operator("norm", 6 * n * h, 4 * n * h * model.dtype_bytes)
+
+
+def matrix(model: ModelSpec, name: str, n: float, inputs: float, outputs: float) -> Operator:
+    """Apply a matrix of the layers, inputs x outputs, to n tokens; activations have 16 bits."""
+    compute = model.quantization.compute if model.quantization else "bf16"
+    return product(model, name, n, inputs, outputs, model.matrix_bytes)._replace(dtype=compute)
+
+
+def product(
+    model: ModelSpec, name: str, n: float, inputs: float, outputs: float, weight_bytes: float
+) -> Operator:
+    """Apply a matrix of `weight_bytes` a parameter, computed in 16 bits."""
+    traffic = inputs * outputs * weight_bytes + n * (inputs + outputs) * model.dtype_bytes
+    return Operator(name, 2 * n * inputs * outputs, traffic)

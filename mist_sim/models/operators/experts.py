@@ -1,0 +1,64 @@
+"""A mixture of experts as serving engines launch it: router, grouped products, combination.
+
+Source: the three buffers and four kernels of vLLM's
+`model_executor/layers/fused_moe/fused_moe.py` (`fused_experts_impl`): each token is copied to its
+k experts in the first product, and their outputs are summed in `moe_sum`.
+"""
+
+from __future__ import annotations
+
+from mist_sim.models.moe import MoeSpec
+from mist_sim.models.operators.base import Operator, norm, product
+from mist_sim.models.operators.mlp import mlp
+from mist_sim.models.spec import ModelSpec
+
+
+def moe_layer(model: ModelSpec, moe: MoeSpec, n: float, t: int) -> list[Operator]:
+    """All of an MoE layer but the routed experts' products, which are not linear in n."""
+    h, width, k = model.hidden_size, model.dtype_bytes, moe.num_experts_per_token
+    inner = moe.intermediate_size / t
+    up = (2 if model.gated_mlp else 1) * inner
+    shared = moe.shared_intermediate_size
+    summed = (k + 1) * h + (3 * h if shared else 0)  # the shared experts' output is added
+    operators = [
+        norm(model, n),
+        product(model, "router", n, h, moe.num_experts, width),  # whole on every rank
+        Operator("expert_activation", 4 * n * k * inner, n * k * (up + inner) * width),
+        Operator("combine", 2 * n * k * h, n * summed * width),
+    ]
+    return [*operators, *mlp(model, shared, n, t, "shared_")] if shared else operators
+
+
+def routed_experts(
+    model: ModelSpec,
+    moe: MoeSpec,
+    n: float,
+    distinct: float,
+    t: int,
+    load_imbalance: float = 1.0,
+) -> list[Operator]:
+    """The two grouped products of n tokens, when they touch `distinct` experts on a rank.
+
+    Linear in n and in distinct, each alone. Only the touched experts' weights are read.
+
+    load_imbalance: load of the busiest rank over the mean (>= 1). With tensor parallelism alone
+        every rank holds a slice of every expert, so all ranks carry the same load.
+    """
+    if load_imbalance < 1:
+        raise ValueError(f"load_imbalance must be >= 1, got {load_imbalance}")
+    rows = n * moe.num_experts_per_token * load_imbalance
+    inner = moe.intermediate_size / t
+    up = (2 if model.gated_mlp else 1) * inner
+    return [
+        _grouped(model, "experts_up", rows, distinct, model.hidden_size, up),
+        _grouped(model, "experts_down", rows, distinct, inner, model.hidden_size),
+    ]
+
+
+def _grouped(
+    model: ModelSpec, name: str, rows: float, distinct: float, inputs: float, outputs: float
+) -> Operator:
+    weights = distinct * inputs * outputs * model.matrix_bytes
+    compute = model.quantization.compute if model.quantization else "bf16"
+    moved = rows * (inputs + outputs) * model.dtype_bytes
+    return Operator(name, 2 * rows * inputs * outputs, weights + moved, compute)

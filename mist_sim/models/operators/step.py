@@ -1,0 +1,34 @@
+"""The operators of one engine step, layer by layer."""
+
+from __future__ import annotations
+
+from mist_sim.models.operators.attention import projections
+from mist_sim.models.operators.base import Operator, norm, product
+from mist_sim.models.operators.experts import moe_layer
+from mist_sim.models.operators.mlp import mlp
+from mist_sim.models.spec import ModelSpec
+
+
+def token_operators(
+    model: ModelSpec, n: float, t: int, prefill: bool
+) -> list[tuple[int, list[Operator]]]:
+    """What is linear in the n tokens of a step, as (layers that run it, operators).
+
+    All but attention, routed experts and logits. prefill: latent attention projects a prompt
+    in another way than decodes.
+    """
+    h, width = model.hidden_size, model.dtype_bytes
+    parts = [(model.num_layers, projections(model, n, t, prefill))]
+    if model.num_dense_layers:
+        dense = [norm(model, n), *mlp(model, model.intermediate_size, n, t)]
+        parts.append((model.num_dense_layers, dense))
+    if model.moe:
+        parts.append((model.num_moe_layers, moe_layer(model, model.moe, n, t)))
+    ends = [Operator("embedding", 0.0, 2 * n * h * width), norm(model, n)]
+    return [*parts, (1, ends)]
+
+
+def logits(model: ModelSpec, n: float, t: int) -> list[Operator]:
+    """Once a step: logits of the n sequences that a step samples (vLLM: all of its batch)."""
+    head = product(model, "lm_head", n, model.hidden_size, model.vocab_size / t, model.head_bytes)
+    return [head]

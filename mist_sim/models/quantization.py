@@ -1,0 +1,56 @@
+"""How numbers are stored: the matrices of the layers, and the entries of the KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mist_sim.errors import did_you_mean
+
+
+def check_name(field: str, name: str, known: Iterable[str]) -> None:
+    """Raise ValueError with the known names unless `name` is one of them."""
+    names = list(known)
+    if name not in names:
+        hint = did_you_mean(name, names)
+        raise ValueError(f"{field} has no {name!r}{hint} Known: {', '.join(names)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """How the matrices of attention, MLP and experts are stored and multiplied.
+
+    Norms, biases, routers, the embedding and, unless `lm_head`, the output head keep 16 bits.
+
+    name: "fp8", "int8" or "int4", for messages.
+    bytes_per_param: bytes of one parameter, its share of scales and zero points included.
+    compute: whose FLOP rate the products run at ("fp8", "int8"); "bf16" where only the weights
+        are quantized and kernels widen them before multiplying (GPTQ, AWQ).
+    lm_head: the output head is quantized too.
+    """
+
+    name: str
+    bytes_per_param: float
+    compute: str = "bf16"
+    lm_head: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes_per_param <= 2:
+            raise ValueError(f"bytes_per_param must be in (0, 2], got {self.bytes_per_param}")
+        check_name("compute", self.compute, ("bf16", "fp8", "int8"))
+
+
+# What `--quantization` and the common recipes give when no config says more. int4: groups of 128
+# with one 16-bit scale, the default of AutoAWQ, GPTQModel and llm-compressor.
+QUANTIZATIONS: Mapping[str, Quantization] = {
+    "fp8": Quantization(name="fp8", bytes_per_param=1.0, compute="fp8"),
+    "int8": Quantization(name="int8", bytes_per_param=1.0, compute="int8"),
+    "int4": Quantization(name="int4", bytes_per_param=0.5 + 2 / 128),
+}
+UNQUANTIZED = ("bf16", "fp16", "bfloat16", "float16")
+
+# Bytes of one cached value, under vLLM's names of `--kv-cache-dtype`; "auto" is the model's own.
+KV_CACHE_BYTES: Mapping[str, int] = {
+    **dict.fromkeys(UNQUANTIZED, 2),
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "int8"), 1),
+}
