@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import chain, islice
 
 from simpy.events import Event
 
-from mist_sim.clients import Client
+from mist_sim.clients import Client, LlmClient
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.request import Request
 from mist_sim.environment import MOVE, Environment
@@ -41,12 +43,16 @@ class Simulation:
         slo: Slo | None = None,
         warmup: float = 0.0,
     ) -> None:
+        clients = list(clients)
         names = [client.name for client in clients]
         if not names:
             raise ScenarioError("clients: a simulation needs at least one client, got none")
-        for name in names:
-            if names.count(name) > 1:
-                raise ScenarioError(f"clients: names must be unique, got {name!r} twice")
+        for name, count in Counter(names).items():
+            if count > 1:
+                raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
+        schedulers = Counter(id(c.scheduler) for c in clients if isinstance(c, LlmClient))
+        if any(count > 1 for count in schedulers.values()):
+            raise ScenarioError("clients: every client needs a scheduler object of its own")
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -113,14 +119,15 @@ class Simulation:
 
     def _start_users(self, loop: ClosedLoop, requests: Iterator[Request]) -> None:
         """Let `concurrency` users send the requests, each the next one after its last."""
-        self._num_users = loop.concurrency
-        for _ in range(loop.concurrency):
-            self._env.process(self._user(requests, loop.think_time))
+        first = list(islice(requests, loop.concurrency))
+        self._num_users = len(first)
+        for request in first:
+            self._env.process(self._user(request, requests, loop.think_time))
 
     def _user(
-        self, requests: Iterator[Request], think_time: float
+        self, first: Request, others: Iterator[Request], think_time: float
     ) -> Generator[Event, object, None]:
-        for request in requests:
+        for request in chain((first,), others):
             request.arrival_time = self._env.now
             self._num_injected += 1
             yield self._env.process(self._follow(request))

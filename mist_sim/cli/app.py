@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import typer
 from typer.core import TyperGroup
 
@@ -18,6 +19,9 @@ BUG = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
+_PASSED_ON = (click.ClickException, click.exceptions.Exit, click.Abort)  # Typer's own business
+
+
 class Verbs(TyperGroup):
     """Runs a verb and turns what it raises into a message on stderr and an exit code."""
 
@@ -30,6 +34,15 @@ class Verbs(TyperGroup):
         except MistError as error:
             typer.echo(_message(error), err=True)
             raise typer.Exit(BAD_INPUT) from error
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            typer.echo(f"error: {error.strerror or error}{where}", err=True)
+            raise typer.Exit(BAD_INPUT) from error
+        except _PASSED_ON:
+            raise
+        except Exception as error:  # a user never sees a traceback
+            typer.echo(f"error: unexpected {type(error).__name__}: {error}\n\n{_REPORT}", err=True)
+            raise typer.Exit(BUG) from error
         except KeyboardInterrupt as error:
             typer.echo("interrupted; no results were written", err=True)
             raise typer.Exit(INTERRUPTED) from error
@@ -42,8 +55,8 @@ def _message(error: MistError) -> str:
 
 
 _REPORT = (
-    "This is a bug in mist-sim, or in a plugin, and not your mistake: the simulation broke one\n"
-    "of its own laws. Please report it with the scenario and this message."
+    "This is a bug in mist-sim, or in a plugin, and not your mistake. Please report it with the\n"
+    "scenario and this message."
 )
 
 app = typer.Typer(

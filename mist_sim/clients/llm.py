@@ -120,6 +120,10 @@ class LlmClient(Client):
         self.view.num_waiting += len(plan.preempted) - len(plan.admitted)
         self.view.num_running = len(self.scheduler.running)
         if not plan.prefills and not plan.decodes:
+            if not plan.dropped:
+                raise InvariantError(
+                    f"{type(self.scheduler).__name__} planned a step of nothing at {now} s"
+                )
             return
         batch = self.scheduler.batch(plan)
         ends = self._time(batch, plan, now)

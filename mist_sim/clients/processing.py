@@ -31,7 +31,7 @@ class SequentialClient(Client):
         service_time: Callable[[Stage], float],
         num_workers: int = 1,
     ) -> None:
-        super().__init__(name, frozenset(serves))
+        super().__init__(name, frozenset([serves] if isinstance(serves, str) else serves))
         if num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, got {num_workers}")
         self.num_workers = num_workers
@@ -52,8 +52,8 @@ class SequentialClient(Client):
             self.view.num_waiting -= 1
             self.view.num_running += 1
             for stage in visit.stages:
-                seconds = self.service_time(stage)
-                if not 0 <= seconds < math.inf:
+                seconds: object = self.service_time(stage)
+                if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
                     raise ScenarioError(
                         f"{self.name}: service_time({stage}) must be finite and >= 0 s, "
                         f"got {seconds} at {self.env.now} s"

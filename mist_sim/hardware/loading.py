@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.specs import GpuSpec
 from mist_sim.units import Kind
+from mist_sim.user_paths import user_path
 
 _NO_FIGURES = ("name", "confidence", "sources")
 _DEFAULT_ALL_REDUCE = {"nvlink": "ring", "pcie": "host_shared", "hccs": "ring"}
@@ -48,7 +48,7 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     slug = _catalog_name(name_or_path)
     if slug is not None:
         return _read_entry(_entry(slug), slug, f"{slug}.toml")
-    path = Path(name_or_path).expanduser()
+    path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
     try:
@@ -202,5 +202,5 @@ def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
 def _parse(text: str, where: str) -> Mapping[str, object]:
     try:
         return tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ScenarioError(f"{where}: not valid TOML: {error}") from None

@@ -36,6 +36,7 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
             "num_prompt_tokens": c["num_prompt_tokens"],
             "num_output_tokens": c["num_output_tokens"],
             "num_preemptions": c["num_preemptions"],
+            "truncated": c["truncated"],
             "rejection": reasons[c["rejection"]],
         }
     )

@@ -35,6 +35,7 @@ class ColumnRecorder:
             num_prompt_tokens="i8",
             num_output_tokens="i8",
             num_preemptions="i4",
+            truncated="?",
             rejection="i4",
         )
         self.visits = Table(
@@ -119,6 +120,7 @@ class ColumnRecorder:
                 request.num_prompt_tokens,
                 num_output_tokens,
                 num_preemptions,
+                rejection is None and num_output_tokens < request.num_output_tokens,
                 self.rejections.code(rejection),
             )
         )

@@ -17,6 +17,7 @@ from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.recorder import ColumnRecorder
 from mist_sim.metrics.summary import summarise
+from mist_sim.user_paths import user_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ def prepare_folder(folder: str | Path) -> Path:
 
     Raises ScenarioError unless it is new or empty and can be written.
     """
-    target = Path(folder)
+    target = user_path(folder)
     if target.exists() and not target.is_dir():
         raise ScenarioError(f"output folder {target}: is a file; name a folder")
     try:

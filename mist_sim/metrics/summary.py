@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ def summarise(result: Result) -> dict[str, Any]:
         "max_concurrent_requests": stats.max_inside(
             c["arrival_time"][counted], c["finished_at"][counted]
         ),
+        "num_truncated": int(c["truncated"][counted].sum()),
         "num_preemptions": int(c["num_preemptions"][counted].sum()),
     }
     if result.slo.is_set:
@@ -64,8 +66,11 @@ def summarise(result: Result) -> dict[str, Any]:
     }
     for name, figures in samples.items():
         summary |= {f"{figure}_{name}_ms": value * _MS for figure, value in figures.items()}
-    summary["utilisation"] = _utilisation(recorder, c["arrival_time"][counted])
-    summary["unstable"] = result.open_loop and _queues_grow(recorder, c["arrival_time"])
+    engines = [client_id for client_id, blocks in enumerate(result.num_gpu_blocks) if blocks]
+    summary["utilisation"] = _utilisation(recorder, engines, c["arrival_time"][counted])
+    summary["unstable"] = result.open_loop and stats.backlog_grows(
+        c["arrival_time"], c["finished_at"], len(result.client_names)
+    )
     summary["estimates"] = dict(result.estimates)
     return summary
 
@@ -95,37 +100,43 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
 def _peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     """Return the most output tokens in one second (bins from the run's start, seconds)."""
     tokens: dict[str, Any] = recorder.tokens.columns()
-    per_second: Array = np.zeros(1)
+    all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
     for client_id, (table, step_ends) in enumerate(
         zip(recorder.steps, recorder.step_ends, strict=True)
     ):
         rows: dict[str, Any] = table.columns()
-        ends = np.frombuffer(step_ends, dtype=np.float64)
-        if not len(ends):
-            continue
         counts = np.repeat(rows["num_decodes"], rows["num_steps"])
         first = tokens["first_step"][tokens["client_id"] == client_id]
         np.add.at(counts, first - 1, 1)  # the tokens that prefill emitted
-        per_second = stats.accumulate_bins(per_second, ends.astype(np.int64), counts)
-    return float(per_second[int(after) :].max(initial=0.0))
+        seconds, counts_in = _summed(np.floor(np.frombuffer(step_ends)), counts)
+        all_seconds.append(seconds)
+        all_counts.append(counts_in)
+    seconds, counts_in = _summed(np.concatenate(all_seconds), np.concatenate(all_counts))
+    return float(counts_in[seconds >= math.floor(after)].max(initial=0.0))
 
 
-def _utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
+def _summed(seconds: Array, counts: Array) -> tuple[Array, Array]:
+    """Return each second that occurs once, with its counts added up."""
+    unique, places = np.unique(seconds, return_inverse=True)
+    summed: Array = np.bincount(places, counts, minlength=len(unique)).astype(np.float64)
+    return unique, summed
+
+
+def _utilisation(recorder: ColumnRecorder, engines: list[int], arrival: Array) -> float:
     """Return the share of time that engines spend in steps, while requests arrive.
 
     The period runs from the first to the last counted arrival; the mean over engines. An engine
     that decodes one request is busy, so a value near 1 means no idle time, not no headroom.
     """
-    if not len(arrival) or arrival.min() == arrival.max():
+    if not engines or not len(arrival) or arrival.min() == arrival.max():
         return float("nan")
     begin, end = float(arrival.min()), float(arrival.max())
-    shares = []
-    for client_id in range(len(recorder.steps)):
+    busy = 0.0
+    for client_id in engines:
         starts, ends = run_periods(recorder, client_id)
-        if len(starts):
-            busy = np.minimum(ends, end) - np.maximum(starts, begin)
-            shares.append(float(np.maximum(busy, 0.0).sum()) / (end - begin))
-    return float(np.mean(shares)) if shares else float("nan")
+        inside = np.minimum(ends, end) - np.maximum(starts, begin)
+        busy += float(np.maximum(inside, 0.0).sum())
+    return busy / (end - begin) / len(engines)
 
 
 def run_periods(recorder: ColumnRecorder, client_id: int) -> tuple[Array, Array]:
@@ -133,16 +144,3 @@ def run_periods(recorder: ColumnRecorder, client_id: int) -> tuple[Array, Array]
     rows: dict[str, Any] = recorder.steps[client_id].columns()
     ends = np.frombuffer(recorder.step_ends[client_id], dtype=np.float64)
     return rows["start"], ends[np.cumsum(rows["num_steps"]) - 1]
-
-
-def _queues_grow(recorder: ColumnRecorder, arrival: Array) -> bool:
-    if not len(arrival):
-        return False
-    visits: dict[str, Any] = recorder.visits.columns()
-    return stats.queue_grows(
-        visits["queued_at"],
-        visits["started_at"],
-        float(arrival.min()),
-        float(arrival.max()),
-        len(recorder.steps),
-    )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.models.spec import ModelSpec
+from mist_sim.user_paths import user_path
 
 
 def model_names() -> list[str]:
@@ -30,7 +31,7 @@ def load_model(name_or_path: str) -> ModelSpec:
     for name, config in _catalog().items():
         if name_or_path.lower() in _names(name, config):
             return ModelSpec.from_config(config, name=name, source=str(config["source"]))
-    path = Path(name_or_path).expanduser()
+    path = user_path(name_or_path)
     if path.is_dir() and name_or_path:
         path /= "config.json"
     if path.is_file() or path.name == "config.json":

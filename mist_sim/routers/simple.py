@@ -29,8 +29,11 @@ class RandomRouter:
 class RoundRobinRouter:
     """Send visits to the candidates in turn, with a turn of its own for each kind of stage."""
 
-    def seed(self, rng: Generator) -> None:
+    def __post_init__(self) -> None:
         self._turns: dict[str, int] = {}
+
+    def seed(self, rng: Generator) -> None:
+        self._turns = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
         turn = self._turns.get(stage.kind, 0)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.clients.kv_cache import KvCacheConfig, num_gpu_blocks
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
@@ -92,7 +93,11 @@ def llm_client(
     scheduler = scheduler or ChunkedScheduler()
     kv_cache = kv_cache or KvCacheConfig()
     overhead = overhead or EngineOverhead()
-    max_num_batched_tokens = getattr(scheduler, "max_num_batched_tokens", None)
+    max_model_len = max_model_len or spec.max_position_embeddings
+    if isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None:
+        # vLLM v0: a step takes as many prompt tokens as the longest prompt may have
+        scheduler = replace(scheduler, max_num_batched_tokens=max_model_len)
+    max_num_batched_tokens = getattr(scheduler, "max_num_batched_tokens", max_model_len)
     return LlmClient(
         name,
         scheduler=scheduler,
@@ -101,12 +106,12 @@ def llm_client(
             kv_cache,
             spec,
             cluster,
-            max_num_batched_tokens=max_num_batched_tokens or spec.max_position_embeddings,
+            max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=scheduler.max_num_seqs,
         ),
         block_size=kv_cache.block_size,
         watermark=kv_cache.watermark,
-        max_model_len=max_model_len or spec.max_position_embeddings,
+        max_model_len=max_model_len,
         request_overhead=overhead.request,
     )
 

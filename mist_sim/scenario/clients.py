@@ -42,7 +42,7 @@ GpuName = Annotated[
     Field(description="a catalog name, or the path of a .toml spec"),
 ]
 Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
@@ -51,8 +51,11 @@ class ClientSpec(Strict):
 
     name: Name
     type: str
-    count: Count = Field(
-        1, description="copies of the client; more than one are called NAME-0, NAME-1, ..."
+    count: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="copies of the client; more than one are called NAME-0, NAME-1, ...",
     )
 
     @property

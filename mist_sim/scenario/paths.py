@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationInfo
 
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.user_paths import user_path
 
 Folder = Path | None
 
@@ -65,7 +66,7 @@ def find(text: str, folder: Folder) -> str:
     """Return the path to an existing file; see the module's docstring."""
     if not text:
         raise ScenarioError("must not be empty")
-    path = Path(text).expanduser()
+    path = user_path(text)
     if path.is_absolute():
         if path.exists():
             return str(path)

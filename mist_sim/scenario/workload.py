@@ -27,6 +27,16 @@ def _requires_nothing(schema: dict[str, Any]) -> None:
     del schema["required"]
 
 
+def _whole_keys(value: Any) -> Any:
+    """Read keys that are whole numbers in quotes, as a resolved scenario writes them."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        int(key) if isinstance(key, str) and key.lstrip("-").isdecimal() else key: share
+        for key, share in value.items()
+    }
+
+
 class WorkloadSpec(Strict):
     """Rows of a trace, or lengths that are drawn; arrivals; and a pipeline."""
 
@@ -54,7 +64,7 @@ class WorkloadSpec(Strict):
             return {**data, "arrivals": "trace"}
         return data
 
-    priorities: dict[int, float] | None = Field(
+    priorities: Annotated[dict[int, float], BeforeValidator(_whole_keys)] | None = Field(
         None,
         description="share of the requests that get each priority, such as {0: 0.2, 10: 0.8}",
     )

@@ -69,10 +69,16 @@ class RowSampler(Protocol):
 Source = TraceReader | RowSampler
 
 
+MAX_COUNT = 10**9
+"""Most tokens of a request, requests of a workload, users of a closed loop."""
+
+
 def require_count(name: str, value: int) -> None:
-    """Raise ValueError unless a count of tokens, requests or users is at least 1."""
+    """Raise ValueError unless a count of tokens, requests or users is in [1, 10^9]."""
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value}")
+    if value > MAX_COUNT:
+        raise ValueError(f"{name} must be <= {MAX_COUNT}, got {value:.3g}")
 
 
 def require_positive(name: str, value: float, unit: str = "") -> None:

@@ -139,7 +139,7 @@ def _mooncake_values(text: str, path: str, line: int) -> tuple[float, int, int, 
     """Return (milliseconds, prompt, output, hash ids) of one line, or raise TraceError."""
     try:
         record = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(path, line, f"not valid JSON ({error}); correct or remove it") from error
     needed = ("timestamp", "input_length", "output_length", "hash_ids")
     missing = [key for key in needed if key not in record] if type(record) is dict else needed

@@ -141,7 +141,7 @@ def test_closed_loop_on_h100(shared):
         ttft = error(summary["mean_ttft_ms"], point.silicon_ttft_ms)
         errors[point.tp_size].append((tpot, ttft))
     for ranks, *cells in table("| TPOT, median error | TPOT, range | TTFT, median error"):
-        tpot, ttft = np.transpose(errors[int(ranks.removeprefix("TP "))])
+        tpot, ttft = np.transpose(errors[int(ranks.removeprefix("TP ").removesuffix(", fitted"))])
         low, high = cells[1].split(" to ")
         assert number(cells[0]) == rounded(np.median(tpot))
         assert [number(low), number(high)] == [rounded(tpot.min()), rounded(tpot.max())]

@@ -102,9 +102,7 @@ def test_the_random_cases_reach_what_is_hard():
     look()
     assert seen["preempted"] > number / 4, seen
     for feature in (
-        "preempted before its first token",
         "preempted more than twice",
-        "rejected later",
         "rejected at arrival",
         "several prompts in a step",
         "a prompt in chunks",

@@ -13,6 +13,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo, latency, stats
 from mist_sim.metrics.columns import Categories, Table
+from mist_sim.routers import LeastOutstandingRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import PoissonArrivals, Profile, Workload, template
@@ -26,9 +27,9 @@ class AffinePredictor:
         return np.full(num_steps, self.step_time(batch))
 
 
-def engine():
+def engine(name="llm"):
     return LlmClient(
-        "llm", scheduler=ChunkedScheduler(), predictor=AffinePredictor(), num_gpu_blocks=5000
+        name, scheduler=ChunkedScheduler(), predictor=AffinePredictor(), num_gpu_blocks=5000
     )
 
 
@@ -166,6 +167,55 @@ def test_an_overloaded_open_loop_is_called_unstable_and_a_loaded_one_is_not():
     assert not simulation(rate=4.0, num_requests=3000).run().summary["unstable"]
 
 
+def test_a_batch_that_only_grows_is_a_backlog_too():
+    """Answers of 4,000 tokens, all admitted at once: nobody waits, and nobody gets done."""
+    times = [0.05 * k for k in range(240)]
+    workload = Workload.from_lists([10] * 240, [4000] * 240, times)
+    assert Simulation(clients=[engine()], workload=workload).run().summary["unstable"]
+
+
+def test_refused_requests_are_no_backlog():
+    prompts = [10**6 if k % 10 == 0 else 10 for k in range(600)]
+    workload = Workload.from_lists(prompts, [5] * 600, [0.5 * k for k in range(600)])
+    summary = Simulation(clients=[engine()], workload=workload).run().summary
+    assert summary["failed"] == 60
+    assert not summary["unstable"]
+
+
+def test_idle_engines_count_in_utilisation():
+    def utilisation(num_engines):
+        workload = Workload.from_lists([10] * 50, [20] * 50, [float(k) for k in range(50)])
+        clients = [engine(f"llm-{k}") for k in range(num_engines)]
+        first = LeastOutstandingRouter()
+        return (
+            Simulation(clients=clients, workload=workload, router=first)
+            .run()
+            .summary["utilisation"]
+        )
+
+    assert utilisation(4) == pytest.approx(utilisation(1) / 4)
+
+
+def test_a_run_of_ages_needs_no_memory_for_its_seconds():
+    workload = Workload.from_lists([10] * 3, [5] * 3, [0.0, 1e9, 1e11])
+    summary = Simulation(clients=[engine()], workload=workload).run().summary
+    assert summary["max_output_tokens_per_s"] == 5
+
+
+def test_answers_cut_at_the_longest_context_are_counted():
+    client = LlmClient(
+        "llm",
+        scheduler=ChunkedScheduler(),
+        predictor=AffinePredictor(),
+        num_gpu_blocks=100,
+        max_model_len=20,
+    )
+    workload = Workload.from_lists([10, 10], [5, 50])
+    result = Simulation(clients=[client], workload=workload).run()
+    assert result.summary["num_truncated"] == 1
+    assert result.requests.truncated.tolist() == [False, True]
+
+
 def _mm1_waits(rng, load, num_requests):
     """Arrivals and starts of an M/M/1 queue with unit service, by Lindley's recursion."""
     arrival = np.cumsum(rng.exponential(1 / load, num_requests))
@@ -179,7 +229,7 @@ def _mm1_waits(rng, load, num_requests):
 
 def _called_unstable(rng, load, num_requests):
     arrival, start = _mm1_waits(rng, load, num_requests)
-    return stats.queue_grows(arrival, start, arrival[0], arrival[-1], 1)
+    return stats.backlog_grows(arrival, start, 1)
 
 
 @pytest.mark.statistical

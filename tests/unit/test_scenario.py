@@ -90,7 +90,7 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
         "order": "fcfs",
         "max_num_batched_tokens": 2048,
         "long_prefill_token_threshold": None,
-        "max_num_partial_prefills": 1,
+        "max_num_partial_prefills": None,
     }
     assert data["slo"] == {"ttft": "0.25 s", "tpot": None, "e2el": None}
     assert data["router"] == {"type": "round_robin"}
@@ -132,7 +132,11 @@ def test_scenarios_are_equal_when_they_say_the_same():
         ("clients__0__scheduler__max_num_seqs", 0, "scheduler.max_num_seqs: must be >= 1, got 0"),
         ("clients__0__scheduler", "chunky", "no schedulers named 'chunky'; did you mean 'chunked'"),
         ("clients__0__scheduler", None, "must be a name or a mapping with a type, got null"),
-        ("clients__0__kv_cache__block_size", 0, "kv_cache.block_size: must be >= 1 token, got 0"),
+        (
+            "clients__0__kv_cache__block_size",
+            0,
+            "kv_cache.block_size: must be in [1, 1048576] tokens, got 0",
+        ),
         ("clients", [], "clients: must have at least one entry"),
         ("clients", {"llm": {}}, "clients: must be a list"),
         ("workload", None, "workload: must be a mapping"),
@@ -474,3 +478,15 @@ def fits(value: Any, schema: dict[str, Any], defs: dict[str, Any]) -> bool:
         checks += [fits(value[key], properties[key], defs) for key in set(value) & set(properties)]
         checks += [schema.get("additionalProperties", True) or set(value) <= set(properties)]
     return all(checks)
+
+
+def test_priorities_survive_the_resolved_scenario():
+    first = scenario(workload__priorities={0: 0.2, 10: 0.8})
+    again = Scenario.from_dict(YAML(typ="safe", pure=True).load(first.resolved()))
+    assert again.workload.priorities == {0: 0.2, 10: 0.8}
+
+
+@pytest.mark.parametrize("model", ["~nosuchuser/config.json", "x" * 300 + ".json"])
+def test_impossible_paths_are_refused(model):
+    with pytest.raises(ScenarioError):
+        scenario(model=model)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mist_sim import llm_client
 from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
@@ -10,6 +11,7 @@ from mist_sim.clients.scheduling import (
     MixedScheduler,
     StaticScheduler,
 )
+from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -207,6 +209,14 @@ def test_step_overhead_adds_up_or_hides_behind_the_kernels():
     assert [p.run(None, None, 2).tolist() for p in (added, hidden, longer)] == [
         [1.25, 1.25], [1.0, 1.0], [1.5, 1.5],
     ]  # fmt: skip
+
+
+def test_overhead_is_added_where_kernels_alone_are_timed():
+    roofline = llm_client("llm").predictor
+    assert roofline.step_time(StepBatch((), 1, 10)) == pytest.approx(
+        2.5e-3 + roofline.predictor.step_time(StepBatch((), 1, 10))
+    )
+    assert isinstance(llm_client("llm", predictor=ConstantPredictor()).predictor, ConstantPredictor)
 
 
 def test_request_overhead_comes_before_the_queue():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mist_sim.clients import LlmClient, SequentialClient
-from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StepPlan
 from mist_sim.core.request import Stage
 from mist_sim.environment import MOVE, PLAN, STEP_END, Environment
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.routers import LeastOutstandingRouter, RandomRouter, RoundRobinRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
@@ -178,7 +178,7 @@ def test_a_router_that_returns_nonsense_is_named():
     ("change", "message"),
     [
         ({"clients": []}, "at least one client"),
-        ({"clients": [engine("x"), engine("x")]}, "names must be unique, got 'x' twice"),
+        ({"clients": [engine("x"), engine("x")]}, "names must be unique, got 'x' 2 times"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
     ],
 )
@@ -186,6 +186,37 @@ def test_a_simulation_refuses_nonsense(change, message):
     workload = Workload.from_lists([1], [1])
     with pytest.raises(ScenarioError, match=message):
         Simulation(**{"clients": [engine()], "workload": workload, **change})
+
+
+def test_clients_may_not_share_a_scheduler():
+    shared = ContinuousScheduler()
+    with pytest.raises(ScenarioError, match="a scheduler object of its own"):
+        run([1], [1], clients=[engine("a", shared), engine("b", shared)])
+
+
+def test_a_scheduler_that_plans_nothing_does_not_hang():
+    class Idle(ContinuousScheduler):
+        def schedule(self, limit):
+            return StepPlan()
+
+    with pytest.raises(InvariantError, match="Idle planned a step of nothing at 0 s"):
+        run([1], [1], clients=[engine(scheduler=Idle())])
+
+
+def test_a_closed_loop_starts_no_more_users_than_there_are_requests():
+    workload = Workload.from_lists([4] * 3, [1] * 3, arrivals=ClosedLoop(concurrency=10**9))
+    result = Simulation(clients=[engine()], workload=workload).run()
+    assert result.summary["completed"] == 3
+
+
+def test_a_router_inside_a_router_needs_no_seed_to_take_turns():
+    class Wrapper:
+        inner = RoundRobinRouter()
+
+        def choose(self, request, stage, candidates):
+            return self.inner.choose(request, stage, candidates)
+
+    assert run([1], [1], router=Wrapper()).summary["completed"] == 1
 
 
 def test_chunked_budget_must_hold_every_sequence():

@@ -19,6 +19,9 @@ _GIB = 2.0**30
 _SAMPLER_BYTES_PER_LOGIT = 41
 
 
+_LARGEST_BLOCK = 2**20  # tokens; longer than any context
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheConfig:
     """Paged KV-cache memory of one engine; names and defaults as vLLM's.
@@ -40,8 +43,10 @@ class KvCacheConfig:
     watermark: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise ValueError(f"block_size must be >= 1 token, got {self.block_size}")
+        if not 1 <= self.block_size <= _LARGEST_BLOCK:
+            raise ValueError(
+                f"block_size must be in [1, {_LARGEST_BLOCK}] tokens, got {self.block_size}"
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"

@@ -45,7 +45,8 @@ class Scheduler(ABC):
     chunked. When the decodes run short, a running sequence gives up its blocks and goes back to
     the queue; its tokens are computed again (vLLM's recompute).
 
-    max_num_seqs: sequences that may run at once (vLLM's name and default).
+    max_num_seqs: sequences that may run at once (vLLM's name; 256 is its server's default on
+        GPUs below 70 GiB, on larger ones 1,024).
     order: which waiting request is admitted next, and who gives way (see `order.py`).
     """
 

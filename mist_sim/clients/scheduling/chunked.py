@@ -17,17 +17,17 @@ class ChunkedScheduler(Scheduler):
     is admitted. No prompt is admitted in a step that preempted one (vLLM v1).
 
     max_num_batched_tokens: token budget of a step, at least max_num_seqs (vLLM's name; 2,048 is
-        vLLM's default for chunked prefill, see its `SchedulerConfig`).
+        its server's default on GPUs below 70 GiB, on larger ones 8,192).
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget.
-    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name and default);
-        a prompt that fits whole into what is left does not count.
+    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name; v1 sets no
+        limit, nor does None); a prompt that fits whole into what is left does not count.
     Source: MIST §III-E1, Fig. 3; Sarathi-Serve (OSDI 2024) Algorithm 3.
     """
 
     max_num_batched_tokens: int = 2048
     long_prefill_token_threshold: int | None = None
-    max_num_partial_prefills: int = 1
+    max_num_partial_prefills: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +71,7 @@ class ChunkedScheduler(Scheduler):
 
     def _admit(self, plan: StepPlan, budget: int) -> int:
         """Admit prompts while budget and number of pieces allow it; return the budget left."""
+        most = self.max_num_partial_prefills
         num_partial = sum(
             new < sequence.num_tokens - sequence.num_computed_tokens
             for sequence, new in plan.prefills
@@ -78,7 +79,7 @@ class ChunkedScheduler(Scheduler):
         while self.waiting and budget:
             num_tokens = self.waiting.head().num_tokens
             chunk = self._chunk(num_tokens, budget)
-            if chunk < num_tokens and num_partial == self.max_num_partial_prefills:
+            if chunk < num_tokens and most is not None and num_partial >= most:
                 break
             if not self._admit_head(plan, chunk):
                 break

@@ -12,32 +12,39 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.units import Seconds
 
+_BEYOND_KERNELS = 2.5e-3  # seconds a step
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOverhead:
     """What an engine spends beside the kernels.
 
-    step: seconds of host time a step. The default is what vLLM 0.12 needs beyond the kernels on
-        H100 (Qwen3-32B at TP 2 and 8, closed loop: 2 to 3 ms; see docs/background/roofline.md).
+    step: seconds of host time a step. None: 2.5 ms around a predictor that times kernels only
+        (`kernels_only`), such as the roofline, which is about what vLLM 0.12 needs beyond the
+        kernels on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md); nothing
+        around others.
     overlapped: whether the host prepares the next step while the GPU computes, so that only the
         longer of the two counts (vLLM's async scheduling).
     request: seconds from a request's arrival until the engine can schedule it (HTTP,
         tokenising).
     """
 
-    step: Seconds = 2.5e-3
+    step: Seconds | None = None
     overlapped: bool = False
     request: Seconds = 0.0
 
     def __post_init__(self) -> None:
         for name in ("step", "request"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
+            if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
 
     def around(self, predictor: Predictor) -> Predictor:
         """Return a predictor that adds the overhead of a step to another's step times."""
-        return _WithOverhead(predictor, self.step, self.overlapped) if self.step else predictor
+        step = self.step
+        if step is None:
+            step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0
+        return _WithOverhead(predictor, step, self.overlapped) if step else predictor
 
 
 @dataclass(slots=True)
