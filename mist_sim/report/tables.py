@@ -136,8 +136,14 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
         yield "No request finished in the measured time, so there are no latencies."
     if summary["unstable"]:
         yield (
-            "Unstable: more work arrives than the clients can do, and the queue grows until the "
-            "last arrival. Latencies depend on how long the run is; lower the rate or add clients."
+            "Unstable: more work arrives than the clients can do, and the requests in the system "
+            "grow until the last arrival. Latencies depend on how long the run is; lower the rate "
+            "or add clients."
+        )
+    if summary["num_truncated"]:
+        yield (
+            f"{summary['num_truncated']:,} answers were cut at max_model_len; a model with a "
+            "longer context would generate more."
         )
     for count, reason in _rejections(result):
         yield f"Rejected {count:,} request{'s, such as' if count > 1 else ':'} {reason}"
