@@ -14,6 +14,7 @@ from typing import Any
 
 from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import Slo
 from mist_sim.scenario.families import FAMILIES
 from mist_sim.scenario.load import json_schema
@@ -28,6 +29,7 @@ MEANINGS = {
     "scheduler": "forms the batches of a step",
     "predictor": "times a step",
     "kv_cache": "memory for keys and values",
+    "overhead": "what an engine spends beside the kernels",
 }
 
 # (heading, family, where it stands in a file, properties of the schema that hold its choices)
@@ -52,6 +54,7 @@ LINKS = {
     "pipeline": "list of [stages](#stages)",
     "slo": "[mapping](#slo)",
     "kv_cache": "[mapping](#kv_cache)",
+    "overhead": "[mapping](#overhead)",
 }
 FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
 
@@ -269,6 +272,8 @@ def lines() -> Iterator[str]:
         yield from table(parts[name], described(parts[name]))
     yield "## kv_cache"
     yield from plugin(KvCacheConfig, parts["LlmClientSpec"]["properties"]["kv_cache"])
+    yield "## overhead"
+    yield from plugin(EngineOverhead, parts["LlmClientSpec"]["properties"]["overhead"])
     yield "## slo"
     yield from plugin(Slo, schema["properties"]["slo"])
     for heading, family, place, properties in SECTIONS:

@@ -21,6 +21,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -155,10 +156,13 @@ def main() -> None:
         os.environ.pop(name, None)
     arguments = sys.argv[1:]
     write = "--write" in arguments
+    pages = [name for name in arguments if name != "--write"]
+    if len(pages) > 1:  # a process each, so that what a page registers is unknown to the others
+        command = [sys.executable, __file__, *(["--write"] if write else [])]
+        sys.exit(max(subprocess.run([*command, page], check=False).returncode for page in pages))
     differences: list[str] = []
-    for name in arguments:
-        if name != "--write":
-            differences += check(Path(name), write=write)
+    for name in pages:
+        differences += check(Path(name), write=write)
     print("\n".join(differences), end="\n" if differences else "")
     sys.exit(1 if differences else 0)
 

@@ -1,0 +1,103 @@
+"""Serves the Azure code trace with each batching strategy; prints a table and draws the gaps.
+
+    python docs/compare_batching.py AzureLLMInferenceTrace_code.csv
+
+docs/background/batching.md shows both. The picture needs matplotlib: `pip install matplotlib`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import mist_sim as mist
+from mist_sim.clients.scheduling import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    MixedScheduler,
+    StaticScheduler,
+)
+
+STRATEGIES = {
+    "static": StaticScheduler,
+    "continuous": ContinuousScheduler,
+    "mixed": MixedScheduler,
+    "chunked": ChunkedScheduler,
+    "chunked, 512 tokens": lambda: ChunkedScheduler(max_num_batched_tokens=512),
+}
+COLUMNS = {
+    "TTFT, p50": "p50_ttft_ms",
+    "TTFT, p99": "p99_ttft_ms",
+    "ITL, p50": "p50_itl_ms",
+    "ITL, p99": "p99_itl_ms",
+    "TPOT, mean": "mean_tpot_ms",
+    "TPOT, p99": "p99_tpot_ms",
+    "E2E, mean": "mean_e2el_ms",
+    "tokens/s": "output_throughput",
+}
+COLORS = ("#888888", "#e07b39", "#b5a642", "#2a6f97", "#7fb3d5")
+IMAGE = Path(__file__).parent / "images" / "batching.png"
+
+
+def runs(trace: str | Path) -> Iterator[tuple[str, mist.Result]]:
+    """Yield the result of each strategy on two groups of four H100s, Llama-3.1-70B."""
+    for name, scheduler in STRATEGIES.items():
+        clients = [
+            mist.llm_client(
+                f"llm-{i}", model="llama-3.1-70b", tensor_parallel_size=4, scheduler=scheduler()
+            )
+            for i in range(2)
+        ]
+        workload = mist.Workload(mist.AzureReader(path=str(trace)), mist.TraceArrivals())
+        router = mist.LeastOutstandingRouter()
+        yield name, mist.Simulation(clients=clients, workload=workload, router=router).run()
+
+
+def cells(result: mist.Result) -> list[str]:
+    """Return the figures of one row of the table."""
+    values = [result.summary[key] for key in COLUMNS.values()]
+    return [f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" for value in values]
+
+
+def gaps(result: mist.Result) -> np.ndarray:
+    """Return all times between two tokens of a request in milliseconds, sorted."""
+    times = (result.token_times(int(request)) for request in result.requests["request_id"])
+    return np.sort(np.concatenate([1e3 * np.diff(tokens) for tokens in times]))
+
+
+def draw(results: dict[str, mist.Result]) -> None:
+    """Draw which share of the gaps is longer than a time, a line for each strategy."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
+    for (name, result), color in zip(results.items(), COLORS, strict=True):
+        found = gaps(result)
+        longer = 1 - np.arange(len(found)) / len(found)
+        axes.plot(found, longer, color=color, label=name, lw=1.8, rasterized=True)
+    axes.set(xscale="log", yscale="log", xlim=(10, 2e4), ylim=(1e-4, 1.1))
+    axes.set(xlabel="time between two tokens, ms", ylabel="share of gaps that are longer")
+    axes.axhline(0.01, color="#cccccc", lw=0.8, zorder=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    results = dict(runs(sys.argv[1]))
+    print("| | " + " | ".join(COLUMNS) + " |")
+    print("|" + "---|" * (len(COLUMNS) + 1))
+    for name, result in results.items():
+        print(f"| {name} | " + " | ".join(cells(result)) + " |")
+    draw(results)
+
+
+if __name__ == "__main__":
+    main()
