@@ -20,7 +20,9 @@ if TYPE_CHECKING:
         SCHEDULERS,
         ChunkedScheduler,
         ContinuousScheduler,
+        MixedScheduler,
         Scheduler,
+        StaticScheduler,
         StepPlan,
     )
     from mist_sim.core.batch import StepBatch, StepGrowth
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from mist_sim.hardware.predictors import (
         PREDICTORS,
         BestServePredictor,
+        EngineOverhead,
         Predictor,
         RooflinePredictor,
     )
@@ -98,14 +101,17 @@ _HOMES = {
     "mist_sim.clients": "Client LlmClient SequentialClient",
     "mist_sim.clients.kv_cache": "KvCacheConfig",
     "mist_sim.clients.scheduling": (
-        "SCHEDULERS ChunkedScheduler ContinuousScheduler Scheduler StepPlan"
+        "SCHEDULERS ChunkedScheduler ContinuousScheduler MixedScheduler Scheduler "
+        "StaticScheduler StepPlan"
     ),
     "mist_sim.core.batch": "StepBatch StepGrowth",
     "mist_sim.core.request": "Request",
     "mist_sim.core.views": "ClientView",
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
-    "mist_sim.hardware.predictors": "PREDICTORS BestServePredictor Predictor RooflinePredictor",
+    "mist_sim.hardware.predictors": (
+        "PREDICTORS BestServePredictor EngineOverhead Predictor RooflinePredictor"
+    ),
     "mist_sim.metrics": "Result Slo",
     "mist_sim.models": "ModelSpec load_model",
     "mist_sim.routers": "ROUTERS LeastOutstandingRouter RandomRouter RoundRobinRouter Router",
@@ -145,6 +151,7 @@ __all__ = [
     "ConstantArrivals",
     "ContinuousScheduler",
     "Decode",
+    "EngineOverhead",
     "FixedLength",
     "GammaArrivals",
     "GeometricLength",
@@ -157,6 +164,7 @@ __all__ = [
     "LlmClient",
     "LogNormalLength",
     "MistError",
+    "MixedScheduler",
     "ModelSpec",
     "MooncakeReader",
     "NormalArrivals",
@@ -184,6 +192,7 @@ __all__ = [
     "Simulation",
     "Slo",
     "Stage",
+    "StaticScheduler",
     "StepBatch",
     "StepGrowth",
     "StepPlan",
