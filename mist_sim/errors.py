@@ -37,8 +37,10 @@ class TraceError(ScenarioError):
         return f"{self.path}:{self.line}: {self.problem}"
 
 
-class UnknownPluginError(ScenarioError):
+class UnknownPluginError(ScenarioError, KeyError):
     """No plugin of a family has the requested name."""
+
+    __str__ = Exception.__str__  # a KeyError would put the message in quotes
 
 
 class InvariantError(MistError, AssertionError):

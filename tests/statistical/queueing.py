@@ -32,7 +32,7 @@ from tests.reference.predictors import ConstantPredictor
 
 CONFIDENCE = 0.999
 NUM_SEEDS = 16
-NUM_WARMUP = 1_000
+NUM_WARMUP = 500
 
 Array = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class Queue:
     output: LengthDistribution
     step: float
     servers: int = 1
-    num_requests: int = 10_000
+    num_requests: int = 6_000
 
     def client(self, kind: type[LlmClient] = LlmClient) -> LlmClient:
         return kind(

@@ -19,7 +19,7 @@ SERVICE_S = 1.0
 RATE = 2.4
 QUEUE = Queue(
     rate=RATE, output=GeometricLength(mean=TOKENS), step=SERVICE_S / TOKENS, servers=4,
-    num_requests=6_000,
+    num_requests=4_000,
 )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_the_work_in_steps_is_the_sum_of_all_times_in_service():
 def test_mean_number_is_rate_times_mean_time():
     """L = lambda E[T] with the nominal rate, between the first counted and the last arrival.
 
-    Measured: false 0.0 %; an error of 2 % in E[T] is noticed 91 %, of 5 % 100 % of the time.
+    Measured: false 0.3 %; an error of 2 % in E[T] is noticed 73 %, of 5 % 100 % of the time.
     """
 
     def excess(seed: np.random.SeedSequence) -> float:
@@ -85,4 +85,4 @@ def test_mean_number_is_rate_times_mean_time():
         return number - RATE * float(result.requests["e2el"].to_numpy()[NUM_WARMUP:].mean())
 
     number = RATE * SERVICE_S  # in service; those in the queue come on top
-    assert_mean(over_seeds(excess, entropy=19), 0.0, 0.03 * number)
+    assert_mean(over_seeds(excess, entropy=19), 0.0, 0.035 * number)

@@ -66,6 +66,10 @@ def test_did_you_mean_offers_the_closest_name_or_ends_the_sentence():
     assert did_you_mean("zzz", ["random", "round_robin"]) == "."
 
 
+def test_a_registry_is_a_mapping():
+    assert Registry("routers").get("nope", 1) == 1
+
+
 # ------------------------------------------------------------------------------ units
 
 KINDS = [kind for kind in vars(units).values() if isinstance(kind, units.Kind)]
