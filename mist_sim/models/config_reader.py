@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from mist_sim.errors import ScenarioError
 
+_LARGEST = 10**9  # no size of a model comes near it
+
 
 class ConfigReader:
     """Typed access to a mapping; every error names the file and the key."""
@@ -26,6 +28,8 @@ class ConfigReader:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise self.error(f"{key} must be an integer > 0, got {value!r}")
+            if value > _LARGEST:
+                raise self.error(f"{key} must be <= {_LARGEST}, got {float(str(value)[:9]):g}...")
             return value
         if default is None:
             others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""

@@ -36,7 +36,10 @@ def load_model(name_or_path: str) -> ModelSpec:
         path /= "config.json"
     if path.is_file() or path.name == "config.json":
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
-        return ModelSpec.from_config(_read_file(path), name=name, source=str(path))
+        try:
+            return ModelSpec.from_config(_read_file(path), name=name, source=str(path))
+        except (OverflowError, TypeError) as error:
+            raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
     hint = did_you_mean(name_or_path.lower(), _all_names())
     raise ScenarioError(
         f"no model and no file is named {name_or_path!r}{hint} "

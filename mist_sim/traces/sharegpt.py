@@ -164,6 +164,8 @@ class _Cursor:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._position)
+            except RecursionError as error:
+                raise TraceError(self._path, self.line, "nested too deeply") from error
             except json.JSONDecodeError as error:
                 # Near the end of what was read, or inside a string, more text may repair it.
                 cut = error.pos + 16 > len(self._text) or error.msg.startswith("Unterminated")

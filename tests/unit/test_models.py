@@ -348,3 +348,25 @@ def test_missing_files(tmp_path):
         load_model(str(tmp_path))  # a folder without one
     with pytest.raises(ScenarioError, match=r"config\.json: cannot be read: No such file"):
         load_model(str(tmp_path / "nowhere" / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_hidden_layers", 10**400), ("model_type", ["llama"])],
+    ids=["size", "type"],
+)
+def test_a_config_with_impossible_values_is_refused(tmp_path, key, value):
+    sizes = dict.fromkeys(["hidden_size", "intermediate_size", "vocab_size"], 64)
+    config = {
+        **sizes,
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 2048,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert load_model(str(path)).num_layers == 2
+    path.write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ScenarioError, match="config.json"):
+        load_model(str(path))
