@@ -29,7 +29,7 @@ class ConfigReader:
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise self.error(f"{key} must be an integer > 0, got {value!r}")
             if value > _LARGEST:
-                raise self.error(f"{key} must be <= {_LARGEST}, got {float(str(value)[:9]):g}...")
+                raise self.error(f"{key} must be <= {_LARGEST}, got {len(str(value))} digits")
             return value
         if default is None:
             others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
