@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -17,9 +16,6 @@ from mist_sim.errors import InvariantError, MistError
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
-
-
-_PASSED_ON = (click.ClickException, click.exceptions.Exit, click.Abort)  # Typer's own business
 
 
 class Verbs(TyperGroup):
