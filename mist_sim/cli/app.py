@@ -34,9 +34,9 @@ class Verbs(TyperGroup):
             where = f": {error.filename}" if error.filename else ""
             typer.echo(f"error: {error.strerror or error}{where}", err=True)
             raise typer.Exit(BAD_INPUT) from error
-        except _PASSED_ON:
-            raise
         except Exception as error:  # a user never sees a traceback
+            if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
+                raise  # Typer's own way to end
             typer.echo(f"error: unexpected {type(error).__name__}: {error}\n\n{_REPORT}", err=True)
             raise typer.Exit(BUG) from error
         except KeyboardInterrupt as error:

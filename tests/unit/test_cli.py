@@ -318,3 +318,17 @@ def test_help_imports_nothing_heavy():
 def test_the_package_runs_as_a_module():
     out = subprocess.check_output([sys.executable, "-m", "mist_sim", "--version"], text=True)
     assert out.startswith("mist-sim ")
+
+
+def test_an_unforeseen_error_is_a_message_and_no_traceback(mist, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a plugin fell over")
+
+    monkeypatch.setattr("mist_sim.scenario.simulate", broken)
+    code, _, err = mist("run", "s.yaml")
+    assert code == 70
+    assert "unexpected RuntimeError: a plugin fell over" in err
+
+
+def test_an_unknown_option_is_typers_business(mist):
+    assert mist("run", "--sett", "x")[0] == 2
