@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.clients import ClientSpec, LlmClientSpec
+from mist_sim.scenario.clients import AnyClient, LlmClientSpec
 
 
 def headline(scenario: Scenario) -> str:
@@ -14,7 +14,7 @@ def headline(scenario: Scenario) -> str:
     return "\n".join(line for line in (scenario.origin.source, sentence) if line)
 
 
-def _client(client: ClientSpec, model: str | None) -> str:
+def _client(client: AnyClient, model: str | None) -> str:
     copies = f"{client.count} x " if client.count > 1 else ""
     if not isinstance(client, LlmClientSpec):
         return f"{copies}{client.name} ({', '.join(client.stages)})"

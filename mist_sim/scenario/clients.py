@@ -65,11 +65,6 @@ class ClientSpec(Strict):
             return [self.name]
         return [f"{self.name}-{copy}" for copy in range(self.count)]
 
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages that the client serves."""
-        raise NotImplementedError
-
 
 class LlmClientSpec(ClientSpec):
     """An engine that serves prefill and decode of a language model."""
@@ -90,6 +85,7 @@ class LlmClientSpec(ClientSpec):
 
     @property
     def stages(self) -> tuple[str, ...]:
+        """The stages that the client serves."""
         return LLM_STAGES
 
 
@@ -111,6 +107,7 @@ class SequentialClientSpec(ClientSpec):
 
     @property
     def stages(self) -> tuple[str, ...]:
+        """The stages that the client serves."""
         return self.serves
 
     @property

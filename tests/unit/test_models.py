@@ -241,7 +241,8 @@ def test_other_dense_models_say_whether_their_mlp_is_gated():
     ],
 )
 def test_features_that_are_named_but_off(changes):
-    read(**changes)
+    spec = read(**changes)
+    assert (spec.num_layers, spec.moe, spec.mla, spec.quantization) == (2, None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from mist_sim import (
     llm_client,
     simulate,
 )
+from mist_sim.rng import Streams
 from mist_sim.scenario.build import ServiceTime, build
 
 BASE: dict[str, Any] = {
@@ -209,3 +210,73 @@ def test_lazy_names_are_those_that_type_checkers_see():
     assert set(mist_sim.__all__) == {*seen, "__version__"}
     with pytest.raises(AttributeError, match="no attribute 'Sceanrio'"):
         mist_sim.Sceanrio  # noqa: B018
+
+
+# --- every option of an engine changes a result -------------------------------------------------
+
+PRESSED = {
+    "clients__0__scheduler": {"type": "chunked", "max_num_batched_tokens": 300},
+    "clients__0__kv_cache__num_gpu_blocks_override": 60,
+    "workload": {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 60,
+            "prompt": {"type": "uniform", "low": 20, "high": 500},
+            "output": {"type": "uniform", "low": 10, "high": 200},
+        },
+        "arrivals": {"type": "poisson", "rate": "60 /s"},
+        "priorities": {0: 1.0, 5: 1.0},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("scheduler", "static"),
+        ("scheduler", "continuous"),
+        ("scheduler", "mixed"),
+        ("scheduler__order", "priority"),
+        ("scheduler__order", "least_work_left"),
+        ("scheduler__order", "shortest_prompt_first"),
+        ("scheduler__max_num_seqs", 2),
+        ("scheduler__max_num_batched_tokens", 512),
+        ("scheduler__long_prefill_token_threshold", 64),
+        ("kv_cache__watermark", 0.3),
+        ("kv_cache__block_size", 8),
+        ("kv_cache__num_gpu_blocks_override", 90),
+        ("overhead__step", "5 ms"),
+        ("overhead__overlapped", True),
+        ("overhead__request", "20 ms"),
+        ("max_model_len", 300),
+        ("tensor_parallel_size", 2),
+        ("gpu", "h200"),
+        ("model", "qwen3-4b"),
+    ],
+)
+def test_every_option_of_an_engine_changes_a_result(path, value):
+    plain = simulate(scenario(**PRESSED)).summary
+    changed = simulate(scenario(**PRESSED | {f"clients__0__{path}": value})).summary
+    assert plain["num_preemptions"] > 0
+    assert changed["mean_e2el_ms"] != plain["mean_e2el_ms"]
+
+
+def test_partial_prefills_are_limited_beside_a_threshold():
+    threshold = {"clients__0__scheduler__long_prefill_token_threshold": 64}
+    limit = {"clients__0__scheduler__max_num_partial_prefills": 1}
+    free = simulate(scenario(**PRESSED, **threshold)).summary
+    limited = simulate(scenario(**PRESSED, **threshold, **limit)).summary
+    assert free["mean_ttft_ms"] != limited["mean_ttft_ms"]
+
+
+def test_priorities_have_their_shares_and_shift_no_other_draw():
+    def requests(**priorities):
+        return list(build(scenario(**PRESSED, **priorities)).workload.requests(Streams(3)))
+
+    shares = {"workload__priorities": {0: 0.25, 7: 0.75}, "workload__lengths__num_requests": 4000}
+    urgent = requests(**shares)
+    assert abs(sum(r.priority == 0 for r in urgent) - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5
+    plain = requests(**shares | {"workload__priorities": None})
+    assert {r.priority for r in plain} == {0}
+    assert [r.arrival_time for r in plain] == [r.arrival_time for r in urgent]
+    assert [r.stages for r in plain] == [r.stages for r in urgent]
