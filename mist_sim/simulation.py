@@ -71,7 +71,7 @@ class Simulation:
         InvariantError when the simulation breaks a law of its own.
         """
         self._env = env = Environment()
-        recorder = ColumnRecorder(len(self.clients))
+        recorder = ColumnRecorder()
         for client_id, client in enumerate(self.clients):
             client.start(env, client_id, recorder)
         if isinstance(self.router, Seeded):

@@ -40,6 +40,13 @@ class Visit:
 class Recorder(Protocol):
     """Where clients and the coordinator write what happened; `metrics` provides it."""
 
+    def add_track(self, client_id: int) -> int:
+        """Open a track for steps of a client; return its number, from 0.
+
+        A track holds the steps of one clock in order of time. A client has one for every engine
+        that works by itself.
+        """
+
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """A request left a client, served or rejected."""
 
@@ -53,7 +60,7 @@ class Recorder(Protocol):
 
     def record_steps(
         self,
-        client_id: int,
+        track: int,
         start: float,
         ends: NDArray[np.float64] | float,
         batch: StepBatch,
@@ -61,7 +68,7 @@ class Recorder(Protocol):
         num_used_blocks: int,
         num_gaps: int,
     ) -> None:
-        """A client executed a run of steps.
+        """A run of steps was executed.
 
         ends: end of each step (a float for a single step), seconds.
         batch: the batch of the first step.
@@ -70,17 +77,15 @@ class Recorder(Protocol):
             duration is the time between two tokens of theirs.
         """
 
-    def record_gap(self, client_id: int, time: float, gap: float, count: int) -> None:
+    def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         """At `time`, `count` requests got a token `gap` seconds after their last.
 
         For gaps that are not the duration of one step.
         """
 
-    def record_tokens(
-        self, client_id: int, request_id: int, first_step: int, end_step: int
-    ) -> None:
-        """A request stayed in a client's decode batch for steps [first_step, end_step).
+    def record_tokens(self, track: int, request_id: int, first_step: int, end_step: int) -> None:
+        """A request stayed in a track's decode batch for steps [first_step, end_step).
 
-        Steps are numbered per client from 0. The token before these came at the end of step
+        Steps are numbered per track from 0. The token before these came at the end of step
         `first_step - 1`, from prefill.
         """

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mist_sim.metrics import latency
+from mist_sim.metrics.columns import Table
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.recorder import ColumnRecorder
+from mist_sim.metrics.recorder import ColumnRecorder, step_table
 from mist_sim.metrics.summary import run_periods
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
 
 
 def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
-    """A row a run of steps of the same members, client by client in order of time.
+    """A row a run of steps of the same members, track by track in order of time.
 
+    track: the steps of one clock; a client has one for every engine that works by itself.
     start, end: seconds. num_steps: engine steps in the run. num_chunks, num_prefill_tokens:
     prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
     tokens that the cache holds for them before the first step. num_waiting: queue length when
@@ -99,12 +101,20 @@ def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     import pandas as pd
 
     parts = []
-    for client_id, table in enumerate(recorder.steps):
-        part = pd.DataFrame(table.columns()).drop(columns="num_gaps")
-        part.insert(0, "client", client_names[client_id])
-        part.insert(2, "end", run_periods(recorder, client_id)[1])
-        parts.append(part)
-    return pd.concat(parts, ignore_index=True)
+    for track, table in enumerate(recorder.steps):
+        client = client_names[recorder.track_clients[track]]
+        parts.append(_runs(table, run_periods(recorder, track)[1], client, track))
+    return pd.concat(parts or [_runs(step_table(), np.empty(0), "", 0)], ignore_index=True)
+
+
+def _runs(table: Table, ends: Array, client: str, track: int) -> pd.DataFrame:
+    import pandas as pd
+
+    part = pd.DataFrame(table.columns()).drop(columns="num_gaps")
+    part.insert(0, "client", client)
+    part.insert(1, "track", track)
+    part.insert(3, "end", ends)
+    return part
 
 
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
@@ -117,16 +127,16 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     rows = np.flatnonzero(tokens["request_id"] == request_id)
     times = []
     for row in rows:
-        client = int(tokens["client_id"][row])
+        track = int(tokens["track"][row])
         first, end = int(tokens["first_step"][row]), int(tokens["end_step"][row])
-        ends = np.array(recorder.step_ends[client][first - 1 : end])
-        times.append(ends[np.concatenate(([True], _is_decode(recorder, client, first, end)))])
+        ends = np.array(recorder.step_ends[track][first - 1 : end])
+        times.append(ends[np.concatenate(([True], _is_decode(recorder, track, first, end)))])
     return np.concatenate(times) if times else np.empty(0)
 
 
-def _is_decode(recorder: ColumnRecorder, client: int, first: int, end: int) -> Any:
-    """Return which of a client's steps [first, end) decoded something."""
-    c: dict[str, Any] = recorder.steps[client].columns()
+def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:
+    """Return which of a track's steps [first, end) decoded something."""
+    c: dict[str, Any] = recorder.steps[track].columns()
     run_ends = np.cumsum(c["num_steps"])
     runs = np.searchsorted(run_ends, np.arange(first, end), side="right")
     return c["num_decodes"][runs] > 0
@@ -146,23 +156,46 @@ def clients_frame(
     visits: dict[str, Any] = recorder.visits.columns()
     rows = []
     for client_id, name in enumerate(client_names):
-        steps: dict[str, Any] = recorder.steps[client_id].columns()
-        starts, ends = run_periods(recorder, client_id)
+        tracks = [_track_totals(recorder, k) for k in recorder.tracks_of(client_id)]
+        totals = {key: sum(track[key] for track in tracks) for key in _TOTALS}
+        decode_steps = totals.pop("decode_steps")
         mine = visits["client_id"] == client_id
         service = visits["finished_at"][mine] - visits["started_at"][mine]
-        decoded = int(np.dot(steps["num_decodes"], steps["num_steps"]))
-        decode_steps = int(steps["num_steps"][steps["num_decodes"] > 0].sum())
         rows.append(
             {
                 "client": name,
                 "num_visits": int(mine.sum()),
-                "busy": float((ends - starts).sum() if len(starts) else np.nansum(service)),
-                "num_steps": int(steps["num_steps"].sum()),
-                "num_prefill_tokens": int(np.dot(steps["num_prefill_tokens"], steps["num_steps"])),
-                "num_decode_tokens": decoded,
-                "mean_decodes": decoded / decode_steps if decode_steps else 0.0,
-                "peak_used_blocks": int(steps["num_used_blocks"].max(initial=0)),
+                **totals,
+                "mean_decodes": totals["num_decode_tokens"] / decode_steps if decode_steps else 0.0,
                 "num_gpu_blocks": num_gpu_blocks[client_id],
             }
         )
+        if not tracks:
+            rows[-1]["busy"] = float(np.nansum(service))
     return pd.DataFrame(rows)
+
+
+_TOTALS = (
+    "busy",
+    "num_steps",
+    "num_prefill_tokens",
+    "num_decode_tokens",
+    "peak_used_blocks",
+    "decode_steps",
+)
+
+
+def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
+    """Return what a client's row adds up over its tracks."""
+    steps: dict[str, Any] = recorder.steps[track].columns()
+    starts, ends = run_periods(recorder, track)
+    num_steps = steps["num_steps"]
+    values = (
+        float((ends - starts).sum()),
+        int(num_steps.sum()),
+        int(np.dot(steps["num_prefill_tokens"], num_steps)),
+        int(np.dot(steps["num_decodes"], num_steps)),
+        int(steps["num_used_blocks"].max(initial=0)),
+        int(num_steps[steps["num_decodes"] > 0].sum()),
+    )
+    return dict(zip(_TOTALS, values, strict=True))

@@ -17,12 +17,13 @@ from mist_sim.metrics.columns import Categories, Table
 class ColumnRecorder:
     """The `Recorder` of every run.
 
-    requests: a row a request. visits: a row a stay at a client. steps: for each client, a row a
-    run of steps; `step_ends` holds the end of every single step. gaps: times between two tokens
-    that are not the duration of one step. tokens: which steps gave a request its tokens.
+    requests: a row a request. visits: a row a stay at a client. steps: for each track of steps, a
+    row a run; `step_ends` holds the end of every single step, `track_clients` whose steps they
+    are. gaps: times between two tokens that are not the duration of one step. tokens: which
+    steps gave a request its tokens.
     """
 
-    def __init__(self, num_clients: int) -> None:
+    def __init__(self) -> None:
         self.requests = Table(
             request_id="i8",
             session_id="i8",
@@ -48,26 +49,24 @@ class ColumnRecorder:
             finished_at="f8",
             served="?",
         )
-        self.steps = [
-            Table(
-                start="f8",
-                num_steps="i4",
-                num_chunks="i4",
-                num_prefill_tokens="i4",
-                num_decodes="i4",
-                context_sum="i8",
-                num_waiting="i4",
-                num_used_blocks="i4",
-                num_gaps="i4",
-            )
-            for _ in range(num_clients)
-        ]
+        self.track_clients: list[int] = []
+        self.steps: list[Table] = []
+        self.step_ends: list[array[float]] = []
         self.gaps = Table(time="f8", gap="f8", count="i4")
-        self.tokens = Table(request_id="i8", client_id="i4", first_step="i8", end_step="i8")
-        self.step_ends = [array("d") for _ in range(num_clients)]
+        self.tokens = Table(request_id="i8", track="i4", first_step="i8", end_step="i8")
         self.rejections = Categories()
         self.rejections.code(None)  # code 0: served
         self.pipelines = Categories()
+
+    def add_track(self, client_id: int) -> int:
+        self.track_clients.append(client_id)
+        self.steps.append(step_table())
+        self.step_ends.append(array("d"))
+        return len(self.steps) - 1
+
+    def tracks_of(self, client_id: int) -> list[int]:
+        """Return the tracks of a client; none for one without steps."""
+        return [track for track, owner in enumerate(self.track_clients) if owner == client_id]
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
         self.visits.append(
@@ -127,7 +126,7 @@ class ColumnRecorder:
 
     def record_steps(
         self,
-        client_id: int,
+        track: int,
         start: float,
         ends: NDArray[np.float64] | float,
         batch: StepBatch,
@@ -136,12 +135,12 @@ class ColumnRecorder:
         num_gaps: int,
     ) -> None:
         if isinstance(ends, float):
-            self.step_ends[client_id].append(ends)
+            self.step_ends[track].append(ends)
             num_steps = 1
         else:
-            self.step_ends[client_id].frombytes(ends.tobytes())
+            self.step_ends[track].frombytes(ends.tobytes())
             num_steps = ends.size
-        self.steps[client_id].append(
+        self.steps[track].append(
             (
                 start,
                 num_steps,
@@ -155,10 +154,23 @@ class ColumnRecorder:
             )
         )
 
-    def record_gap(self, client_id: int, time: float, gap: float, count: int) -> None:
+    def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         self.gaps.append((time, gap, count))
 
-    def record_tokens(
-        self, client_id: int, request_id: int, first_step: int, end_step: int
-    ) -> None:
-        self.tokens.append((request_id, client_id, first_step, end_step))
+    def record_tokens(self, track: int, request_id: int, first_step: int, end_step: int) -> None:
+        self.tokens.append((request_id, track, first_step, end_step))
+
+
+def step_table() -> Table:
+    """Return an empty table of one track's runs of steps."""
+    return Table(
+        start="f8",
+        num_steps="i4",
+        num_chunks="i4",
+        num_prefill_tokens="i4",
+        num_decodes="i4",
+        context_sum="i8",
+        num_waiting="i4",
+        num_used_blocks="i4",
+        num_gaps="i4",
+    )

@@ -66,8 +66,7 @@ def summarise(result: Result) -> dict[str, Any]:
     }
     for name, figures in samples.items():
         summary |= {f"{figure}_{name}_ms": value * _MS for figure, value in figures.items()}
-    engines = [client_id for client_id, blocks in enumerate(result.num_gpu_blocks) if blocks]
-    summary["utilisation"] = _utilisation(recorder, engines, c["arrival_time"][counted])
+    summary["utilisation"] = _utilisation(recorder, c["arrival_time"][counted])
     summary["unstable"] = result.open_loop and stats.backlog_grows(
         c["arrival_time"], c["finished_at"], len(result.client_names)
     )
@@ -101,12 +100,12 @@ def _peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     """Return the most output tokens in one second (bins from the run's start, seconds)."""
     tokens: dict[str, Any] = recorder.tokens.columns()
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
-    for client_id, (table, step_ends) in enumerate(
+    for track, (table, step_ends) in enumerate(
         zip(recorder.steps, recorder.step_ends, strict=True)
     ):
         rows: dict[str, Any] = table.columns()
         counts = np.repeat(rows["num_decodes"], rows["num_steps"])
-        first = tokens["first_step"][tokens["client_id"] == client_id]
+        first = tokens["first_step"][tokens["track"] == track]
         np.add.at(counts, first - 1, 1)  # the tokens that prefill emitted
         seconds, counts_in = _summed(np.floor(np.frombuffer(step_ends)), counts)
         all_seconds.append(seconds)
@@ -122,25 +121,25 @@ def _summed(seconds: Array, counts: Array) -> tuple[Array, Array]:
     return unique, summed
 
 
-def _utilisation(recorder: ColumnRecorder, engines: list[int], arrival: Array) -> float:
+def _utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
     """Return the share of time that engines spend in steps, while requests arrive.
 
     The period runs from the first to the last counted arrival; the mean over engines. An engine
     that decodes one request is busy, so a value near 1 means no idle time, not no headroom.
     """
-    if not engines or not len(arrival) or arrival.min() == arrival.max():
+    if not recorder.steps or not len(arrival) or arrival.min() == arrival.max():
         return float("nan")
     begin, end = float(arrival.min()), float(arrival.max())
     busy = 0.0
-    for client_id in engines:
-        starts, ends = run_periods(recorder, client_id)
+    for track in range(len(recorder.steps)):
+        starts, ends = run_periods(recorder, track)
         inside = np.minimum(ends, end) - np.maximum(starts, begin)
         busy += float(np.maximum(inside, 0.0).sum())
-    return busy / (end - begin) / len(engines)
+    return busy / (end - begin) / len(recorder.steps)
 
 
-def run_periods(recorder: ColumnRecorder, client_id: int) -> tuple[Array, Array]:
-    """Return when each run of a client's steps began and ended, seconds."""
-    rows: dict[str, Any] = recorder.steps[client_id].columns()
-    ends = np.frombuffer(recorder.step_ends[client_id], dtype=np.float64)
+def run_periods(recorder: ColumnRecorder, track: int) -> tuple[Array, Array]:
+    """Return when each run of a track began and ended, seconds."""
+    rows: dict[str, Any] = recorder.steps[track].columns()
+    ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
     return rows["start"], ends[np.cumsum(rows["num_steps"]) - 1]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from mist_sim.clients import llm
+from mist_sim.clients import engine as engine_module
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
@@ -200,7 +200,7 @@ def test_stages_that_were_not_served_have_no_row():
 def records(result: Result) -> dict[str, object]:
     """All that does not depend on how steps were put together into runs."""
     return {
-        "steps": [expanded_steps(result, client) for client in range(len(result.client_names))],
+        "steps": [expanded_steps(result, k) for k in range(len(result.recorder.steps))],
         "requests": result.requests.to_csv(),  # floats as repr writes them: all their bits
         "stages": result.stages.to_csv(),
         "tokens": [result.token_times(int(k)).tolist() for k in result.requests["request_id"]],
@@ -220,7 +220,7 @@ def test_the_length_of_runs_changes_nothing(case, first, longest, data):
         {"_FIRST_RUN": 1, "_LONGEST_RUN": 1},
         {"_FIRST_RUN": first, "_LONGEST_RUN": max(first, longest)},
     ):
-        with patch.multiple(llm, **limits):
+        with patch.multiple(engine_module, **limits):
             assert records(case.simulate(AWKWARD)) == normal
 
 

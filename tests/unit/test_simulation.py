@@ -229,3 +229,11 @@ def test_progress_is_reported():
     workload = Workload.from_lists([4] * 1200, [1] * 1200)
     Simulation(clients=[engine()], workload=workload).run(lambda done, now: seen.append(done))
     assert seen == [500, 1000]
+
+
+def test_a_run_without_engines_has_an_empty_table_of_steps():
+    client = SequentialClient("tool", serves=["tool_call"], service_time=lambda stage: 1.0)
+    workload = Workload.from_lists([1], [1], pipeline=lambda row: (ToolCall(duration=1.0),))
+    steps = Simulation(clients=[client], workload=workload).run().steps
+    assert len(steps) == 0
+    assert {"client", "track", "start", "end"} <= set(steps.columns)

@@ -1,0 +1,100 @@
+"""What an engine writes about its steps, and about the tokens that they gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.sequence import Sequence
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.events import Recorder
+
+
+@dataclass(slots=True)
+class Run:
+    """Steps in flight: the plan, its batch, when they began, and when each ends (seconds)."""
+
+    plan: StepPlan
+    batch: StepBatch
+    start: float
+    ends: NDArray[np.float64] | float
+    num_steps: int
+    end: float
+
+
+class StepRecords:
+    """Writes one track of steps: those of one clock, in order of time.
+
+    A token's time is the end of a step, so a request's tokens are recorded as the steps that it
+    stayed for. The time between two tokens is a step's duration; where a decode waited in
+    between, the gap is written apart.
+    """
+
+    def __init__(self, recorder: Recorder, client_id: int) -> None:
+        self._recorder = recorder
+        self._track = recorder.add_track(client_id)
+        self._num_steps = 0
+        self._last_decode_end = 0.0
+        self._newly_decoding: list[Sequence] = []  # joined since the last decode step
+
+    def run(self, run: Run, num_waiting: int, num_used_blocks: int) -> None:
+        """Write executed steps."""
+        batch = run.batch
+        num_gaps = batch.num_decodes
+        ends = run.ends if isinstance(run.ends, float) else run.ends[: run.num_steps]
+        if batch.num_decodes:
+            if self._last_decode_end != run.start:
+                first_end = ends if isinstance(ends, float) else ends.item(0)
+                num_gaps = self._stalls(run.start, first_end, num_gaps)
+            self._last_decode_end = run.end
+            self._newly_decoding.clear()
+        self._recorder.record_steps(
+            self._track, run.start, ends, batch, num_waiting, num_used_blocks, num_gaps
+        )
+        self._num_steps += run.num_steps
+
+    def _stalls(self, start: float, first_end: float, num_decodes: int) -> int:
+        """Record the gaps of decodes that waited for prefill steps; return how many did not."""
+        num_fresh = 0
+        for sequence in self._newly_decoding:
+            if sequence.last_token_at == start:
+                num_fresh += 1
+            else:
+                gap = first_end - sequence.last_token_at
+                self._recorder.record_gap(self._track, first_end, gap, 1)
+        num_stalled = num_decodes - len(self._newly_decoding)
+        if num_stalled:
+            gap = first_end - self._last_decode_end
+            self._recorder.record_gap(self._track, first_end, gap, num_stalled)
+        return num_fresh
+
+    def emit(self, sequence: Sequence, now: float) -> None:
+        """A prefill ended: note the token that it emitted."""
+        if sequence.num_output_tokens == 1:
+            sequence.visit.first_token_at = now
+        else:
+            self._recorder.record_gap(self._track, now, now - sequence.last_token_at, 1)
+        sequence.last_token_at = now
+        sequence.first_step = self._num_steps
+        if sequence.num_output_tokens < sequence.num_target_tokens:
+            self._newly_decoding.append(sequence)
+
+    def evict(self, sequence: Sequence) -> None:
+        """A sequence lost its memory: close its stay in the decode batch, if it was there."""
+        if sequence in self._newly_decoding:
+            self._newly_decoding.remove(sequence)
+        if sequence.first_step is not None:
+            sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)
+            self.finish(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Write which steps gave a sequence its tokens since its last prefill."""
+        if sequence.first_step is not None:
+            request_id = sequence.visit.request.request_id
+            self._recorder.record_tokens(
+                self._track, request_id, sequence.first_step, self._num_steps
+            )
+            sequence.first_step = None
