@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Measurement, measure
-from benchmarks.workloads import AZURE, azure, lognormal, longer_answers
+from benchmarks.workloads import AZURE, azure, lognormal, long_prompt, longer_answers
 
 Row = tuple[str, str, str]
 
@@ -66,6 +66,13 @@ def rows(quick: bool) -> Iterator[Row]:
         ),
     )
 
+    one, pieces = measure(long_prompt(16_384)), measure(long_prompt(128))
+    yield (
+        "a prompt of 16,384 tokens in chunks of 128",
+        "<= 2 x the cost in one chunk",
+        _ratio(pieces, one),
+    )
+
     wide = measure(lognormal(num_requests=20_000, num_clients=128))
     yield (
         "128 clients, load-aware router",
@@ -77,8 +84,33 @@ def rows(quick: bool) -> Iterator[Row]:
     yield ("mist --help", "<= 0.3 s", f"{_import_time('-m', 'mist_sim', '--help'):.2f} s")
 
 
+STRATEGIES = ("static", "continuous", "chunked", "mixed")
+NUM_CLIENTS = (1, 4, 16, 128)
+
+
+def strategies(quick: bool) -> Table:
+    """Time the Azure conversations under every batching strategy and number of clients."""
+    table = Table(
+        "T a request (requests/s, MiB)",
+        *(f"{count} clients" for count in NUM_CLIENTS),
+        title="Batching strategies; budget <= 120 T with 4 clients",
+    )
+    for strategy in STRATEGIES:
+        found = (
+            measure(azure(num_clients=count, scheduler=strategy), 1 if quick else 3)
+            for count in NUM_CLIENTS
+        )
+        cells = (
+            f"{m.t_per_request:.0f} T ({m.requests_per_s:,.0f}/s, {m.rss_bytes / 2**20:.0f} MiB)"
+            for m in found
+        )
+        table.add_row(strategy, *cells)
+    return table
+
+
 def main() -> None:
     console = Console(width=140)
+    console.print(strategies(quick="--quick" in sys.argv))
     table = Table("work", "budget", "measured", title="Budgets; T = CPU time of a SimPy timeout")
     for row in rows(quick="--quick" in sys.argv):
         console.print(*row, sep="  |  ", style="dim")

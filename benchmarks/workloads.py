@@ -9,8 +9,13 @@ AZURE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.c
 AZURE_RATE = "5.53 /s"  # 19,366 requests in 3,502 s
 
 
-def azure(trace: Path = AZURE) -> dict[str, Any]:
-    """Azure conversations on Llama-3.1-70B, H100 x TP 4; the shipped profile without the trace."""
+def azure(
+    trace: Path = AZURE, *, num_clients: int = 4, scheduler: str = "chunked", **client: Any
+) -> dict[str, Any]:
+    """Azure conversations on Llama-3.1-70B, H100 x TP 4; the shipped profile without the trace.
+
+    client: more keys of the clients.
+    """
     if trace.exists():
         workload: dict[str, Any] = {"trace": {"type": "azure", "path": str(trace)}}
     else:
@@ -18,7 +23,28 @@ def azure(trace: Path = AZURE) -> dict[str, Any]:
             "lengths": {"type": "profile", "num_requests": 19_366},
             "arrivals": {"type": "poisson", "rate": AZURE_RATE},
         }
-    return {"model": "llama-3.1-70b", "workload": workload, **_clients(4)}
+    return {
+        "model": "llama-3.1-70b",
+        "workload": workload,
+        **_clients(num_clients, scheduler, **client),
+    }
+
+
+def long_prompt(chunk: int) -> dict[str, Any]:
+    """2,000 prompts of 16,384 tokens, each alone on one client, in chunks of so many tokens."""
+    return {
+        "model": "llama-3.1-70b",
+        "workload": {
+            "lengths": {
+                "type": "synthetic",
+                "num_requests": 2_000,
+                "prompt": {"type": "fixed", "tokens": 16_384},
+                "output": {"type": "fixed", "tokens": 2},
+            },
+            "arrivals": {"type": "constant", "rate": "0.1 /s"},
+        },
+        **_clients(1, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 256)),
+    }
 
 
 def longer_answers(folder: Path, factor: int) -> Path:
@@ -57,7 +83,13 @@ def lognormal(*, num_requests: int, num_clients: int, output_factor: int = 1) ->
     }
 
 
-def _clients(count: int) -> dict[str, Any]:
+def _clients(
+    count: int,
+    scheduler: str = "chunked",
+    max_num_batched_tokens: int = 8192,
+    max_num_seqs: int = 256,
+    **more: Any,
+) -> dict[str, Any]:
     return {
         "clients": [
             {
@@ -65,7 +97,12 @@ def _clients(count: int) -> dict[str, Any]:
                 "count": count,
                 "gpu": "h100-sxm",
                 "tensor_parallel_size": 4,
-                "scheduler": {"type": "chunked", "max_num_batched_tokens": 8192},
+                "scheduler": {
+                    "type": scheduler,
+                    "max_num_batched_tokens": max_num_batched_tokens,
+                    "max_num_seqs": max_num_seqs,
+                },
+                **more,
             }
         ],
         "router": "least_outstanding",

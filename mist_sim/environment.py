@@ -25,14 +25,18 @@ class Environment(simpy.Environment):
 
     def at(self, time: float, phase: int = MOVE) -> Event:
         """Return an event that happens at `time` (seconds, not before now) in `phase`."""
+        if time < self._now:
+            raise _in_the_past(time, self._now)
         event = Event(self)
-        self.trigger(event, time, phase)
+        event._ok = True
+        event._value = None
+        heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
         return event
 
     def trigger(self, event: Event, time: float, phase: int, value: object = None) -> None:
         """Let a pending event succeed at `time` in `phase`. Raises ValueError for the past."""
         if time < self._now:
-            raise ValueError(f"cannot schedule at {time!r} s, the clock is at {self._now!r} s")
+            raise _in_the_past(time, self._now)
         event._ok = True
         event._value = value
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
@@ -51,3 +55,7 @@ class Environment(simpy.Environment):
     def phase_is_last(self) -> bool:
         """True when nothing else is scheduled at the present time."""
         return self.peek() > self._now
+
+
+def _in_the_past(time: float, now: float) -> ValueError:
+    return ValueError(f"cannot schedule at {time!r} s, the clock is at {now!r} s")
