@@ -10,6 +10,7 @@ from simpy.events import Event
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine import Engine
 from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.step_records import StepRecords
@@ -55,15 +56,15 @@ class LlmClient(Client):
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
-        self.engine = Engine(
+        lane = Lane(
             env,
             self.scheduler,
-            self.predictor,
             BlockPool(self.num_gpu_blocks, self.block_size, self.num_reserved_blocks),
             records=StepRecords(recorder, client_id),
             load=self.view,
             leave=self._leave,
         )
+        self.engine = Engine(env, lane, self.predictor)
 
     def takes(self, stages: Stages[Stage]) -> int:
         """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from mist_sim.clients import engine as engine_module
+from mist_sim.clients import lane as lane_module
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
@@ -220,7 +220,7 @@ def test_the_length_of_runs_changes_nothing(case, first, longest, data):
         {"_FIRST_RUN": 1, "_LONGEST_RUN": 1},
         {"_FIRST_RUN": first, "_LONGEST_RUN": max(first, longest)},
     ):
-        with patch.multiple(engine_module, **limits):
+        with patch.multiple(lane_module, **limits):
             assert records(case.simulate(AWKWARD)) == normal
 
 
