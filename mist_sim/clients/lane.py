@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.clients.scheduling import Scheduler, StepPlan
+from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.step_records import Run, StepRecords
 from mist_sim.core.events import Visit
 from mist_sim.core.views import ClientState
@@ -62,14 +63,10 @@ class Lane:
             if plan is None:
                 self._check_empty()
                 return None
-            for sequence in plan.admitted:
-                if not sequence.visit.num_preemptions:
-                    sequence.visit.started_at = self.env.now
+            if plan.admitted:
+                self._begin(plan.admitted)
             if plan.preempted or plan.dropped:
                 self._evict(plan)
-            num_back = len(plan.preempted) - len(plan.admitted)
-            self.load.num_waiting += num_back
-            self.load.num_running -= num_back + len(plan.dropped)
             if plan.prefills or plan.decodes:
                 return plan
             if not plan.dropped:
@@ -77,8 +74,19 @@ class Lane:
                     f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
                 )
 
+    def _begin(self, admitted: list[Sequence]) -> None:
+        """Note who got memory now."""
+        now = self.env.now
+        for sequence in admitted:
+            if not sequence.visit.num_preemptions:
+                sequence.visit.started_at = now
+        self.load.num_waiting -= len(admitted)
+        self.load.num_running += len(admitted)
+
     def _evict(self, plan: StepPlan) -> None:
         """Note what lost its memory, and hand back what can never have enough."""
+        self.load.num_waiting += len(plan.preempted)
+        self.load.num_running -= len(plan.preempted) + len(plan.dropped)
         for sequence in plan.preempted:
             self._records.evict(sequence)
             sequence.visit.num_preemptions += 1
@@ -97,9 +105,9 @@ class Lane:
             self._records.finish(sequence)
             sequence.visit.num_output_tokens = sequence.num_output_tokens
             self._leave(sequence.visit, None)
+        self.load.num_running -= len(finished)
         unchanged = not emitted and not finished and run.num_steps == self._run_limit
         self._run_limit = min(2 * self._run_limit, _LONGEST_RUN) if unchanged else _FIRST_RUN
-        self.load.num_running -= len(finished)
 
     def _check_empty(self) -> None:
         if self.scheduler.waiting:
