@@ -11,6 +11,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from mist_sim.clients.sequence import Sequence
+from mist_sim.core.batch import StepBatch, StepGrowth
 
 _LEFT = 0  # the ticket of a sequence that is not on the clock
 
@@ -23,14 +24,25 @@ class DecodeClock:
     context_sum: tokens that the cache holds for them, in all.
     """
 
-    __slots__ = ("_heap", "_next_ticket", "_phases", "context_sum", "num_decodes", "steps")
+    __slots__ = (
+        "_heap",
+        "_next_ticket",
+        "_pages_per_block",
+        "_pages_per_cycle",
+        "_phases",
+        "context_sum",
+        "num_decodes",
+        "steps",
+    )
 
     def __init__(self, block_size: int) -> None:
         self.steps = 0
         self.num_decodes = 0
         self.context_sum = 0
-        # _phases[p]: sequences that start a new block in steps p, p + block_size, ...
+        # _phases[p]: pages that sequences take for new blocks in steps p, p + block_size, ...
         self._phases = [0] * block_size
+        self._pages_per_block = 1
+        self._pages_per_cycle = 0  # the sum of _phases
         # (step after which it is finished, ticket, sequence); left sequences go lazily
         self._heap: list[tuple[int, int, Sequence]] = []
         self._next_ticket = _LEFT + 1
@@ -42,7 +54,8 @@ class DecodeClock:
         sequence.block_phase = (self.steps - context) % len(self._phases)
         sequence.ticket = self._next_ticket
         self._next_ticket += 1
-        self._phases[sequence.block_phase] += 1
+        self._phases[sequence.block_phase] += self._pages_per_block
+        self._pages_per_cycle += self._pages_per_block
         self.num_decodes += 1
         self.context_sum += context
         finish = self.steps + sequence.num_target_tokens - sequence.num_output_tokens
@@ -53,7 +66,8 @@ class DecodeClock:
         sequence.num_output_tokens += self.steps - sequence.join_step
         context = sequence.num_tokens - 1
         sequence.ticket = _LEFT
-        self._phases[sequence.block_phase] -= 1
+        self._phases[sequence.block_phase] -= self._pages_per_block
+        self._pages_per_cycle -= self._pages_per_block
         self.num_decodes -= 1
         self.context_sum -= context
         return context
@@ -62,7 +76,16 @@ class DecodeClock:
         """Tokens that the cache holds for a sequence on the clock."""
         return sequence.num_tokens - 1 + self.steps - sequence.join_step
 
-    def steps_to_finish(self) -> int:
+    def show(self, batch: StepBatch) -> None:
+        """Put what the next step computes for the decodes into a batch."""
+        batch.num_decodes = self.num_decodes
+        batch.context_sum = self.context_sum
+
+    def growth(self) -> StepGrowth:
+        """Return what every step adds for the next, until `steps_to_change`."""
+        return StepGrowth(self.num_decodes)
+
+    def steps_to_change(self) -> int:
         """Steps until the first sequence finishes; there must be one on the clock."""
         heap = self._heap
         while heap[0][2].ticket != heap[0][1]:
@@ -83,16 +106,16 @@ class DecodeClock:
         partial = sum(phases[first:end])
         if end > size:
             partial += sum(phases[: end - size])
-        return cycles * self.num_decodes + partial
+        return cycles * self._pages_per_cycle + partial
 
     def steps_within(self, num_free_blocks: int, limit: int) -> int:
         """Steps, at most `limit`, that can run before the free blocks are used up."""
         phases = self._phases
         size = len(phases)
-        at_most = (limit // size + 1) * self.num_decodes  # spares the exact count, mostly
+        at_most = (limit // size + 1) * self._pages_per_cycle  # spares the exact count, mostly
         if at_most <= num_free_blocks or self.blocks_needed(limit) <= num_free_blocks:
             return limit
-        cycles, free = divmod(num_free_blocks, self.num_decodes)
+        cycles, free = divmod(num_free_blocks, self._pages_per_cycle)
         steps = cycles * size
         need = phases[(self.steps + steps) % size]
         while need <= free:

@@ -11,7 +11,6 @@ from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.step_records import Run
-from mist_sim.core.batch import StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.base import Predictor
 
@@ -58,7 +57,8 @@ class Engine:
         if num_steps == 1:
             end = now + self.predictor.step_time(batch)
             return Run(plan, batch, now, end, 1, end)
-        times = self.predictor.run(batch, StepGrowth(batch.num_decodes), num_steps)
+        growth = self.lane.scheduler.growth(plan)
+        times = self.predictor.run(batch, growth, num_steps)
         times[0] += now
         ends = np.add.accumulate(times, out=times)
         return Run(plan, batch, now, ends, num_steps, ends.item(-1))

@@ -9,7 +9,7 @@ from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine import Engine
-from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.kv_cache import BlockPool, WindowPool
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
@@ -18,6 +18,7 @@ from mist_sim.core.events import Recorder, Visit
 from mist_sim.core.request import Stage
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.models.kv_groups import KvGroups
 from mist_sim.stages import Decode, Prefill
 
 
@@ -27,6 +28,8 @@ class LlmClient(Client):
     scheduler: the batching policy; one object for each client.
     predictor: times the steps; may be shared.
     num_gpu_blocks, block_size, watermark: KV-cache memory (see `KvCacheConfig`).
+    kv_groups: how the layers of a model with sliding windows share the blocks; None: the model
+        has none.
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
         answer ends there (vLLM's name and meaning). None: no limit.
     request_overhead: seconds from arrival until a request can be scheduled.
@@ -41,6 +44,7 @@ class LlmClient(Client):
         num_gpu_blocks: int,
         block_size: int = 16,
         watermark: float = 0.0,
+        kv_groups: KvGroups | None = None,
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
     ) -> None:
@@ -50,6 +54,7 @@ class LlmClient(Client):
         self.num_gpu_blocks = num_gpu_blocks
         self.block_size = block_size
         self.num_reserved_blocks = int(watermark * num_gpu_blocks)
+        self.kv_groups = kv_groups
         self.max_model_len = max_model_len
         self.request_overhead = request_overhead
         self.estimate = getattr(predictor, "estimate", "custom")
@@ -59,12 +64,16 @@ class LlmClient(Client):
         lane = Lane(
             env,
             self.scheduler,
-            BlockPool(self.num_gpu_blocks, self.block_size, self.num_reserved_blocks),
+            self._pool(),
             records=StepRecords(recorder, client_id),
             load=self.view,
             leave=self._leave,
         )
         self.engine = Engine(env, lane, self.predictor)
+
+    def _pool(self) -> BlockPool:
+        sizes = (self.num_gpu_blocks, self.block_size, self.num_reserved_blocks)
+        return WindowPool(*sizes, self.kv_groups) if self.kv_groups else BlockPool(*sizes)
 
     def takes(self, stages: Stages[Stage]) -> int:
         """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""

@@ -13,11 +13,15 @@ class StepBatch:
         cache holds before the step.
     num_decodes: requests that generate one token each.
     context_sum: tokens that the cache holds for those requests before the step, in all.
+    window_sum: of those, the tokens that the requests see in layers with a sliding window of W
+        tokens: min(context, W - 1) of each. None where nobody counted: predictors of models
+        with windows then take all contexts as equal.
     """
 
     chunks: tuple[tuple[int, int], ...] = ()
     num_decodes: int = 0
     context_sum: int = 0
+    window_sum: int | None = None
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -31,16 +35,19 @@ class StepGrowth:
 
     The context of each chunk grows by the chunk's new tokens.
 
-    context_sum: tokens added to `StepBatch.context_sum`.
+    context_sum, window_sum: tokens added to the sums of `StepBatch`.
     """
 
     context_sum: int = 0
+    window_sum: int = 0
 
 
 def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
     """Return the batch as it is `num_steps` steps later."""
+    window_sum = batch.window_sum
     return StepBatch(
         tuple((new, context + num_steps * new) for new, context in batch.chunks),
         batch.num_decodes,
         batch.context_sum + num_steps * growth.context_sum,
+        None if window_sum is None else window_sum + num_steps * growth.window_sum,
     )

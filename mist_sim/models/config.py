@@ -1,9 +1,10 @@
 """Reads the sizes of a transformer from the keys of a Hugging Face `config.json`.
 
-Llama, Mistral, Qwen2, Qwen2.5, Qwen3 and BLOOM are known, and Mixtral, Qwen2 and Qwen3 MoE,
-DeepSeek-V2 and V3 with their experts and latent attention; any other dense decoder works when it
-uses the same key names. What the simulator would time wrongly is refused: other mixtures of
-experts, sliding windows in use, layers that are not full attention, other kinds of quantization.
+Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mixtral, Qwen2 and
+Qwen3 MoE, gpt-oss, DeepSeek-V2 and V3 with their experts and latent attention; any other dense
+decoder works when it uses the same key names. What the simulator would time wrongly is refused:
+other mixtures of experts, layers that are neither full nor sliding attention, other kinds of
+quantization.
 
 Source of defaults and bias rules: the configuration and modeling files of the `transformers`
 library for each `model_type`.
@@ -17,9 +18,19 @@ from typing import Any
 from mist_sim.models.config_experts import MOE_TYPES, read_mla, read_moe
 from mist_sim.models.config_quantization import read_quantization
 from mist_sim.models.config_reader import ConfigReader
+from mist_sim.models.config_window import check_layer_types, read_window
 
-_GATED = {"llama", "mistral", "qwen2", "qwen3", *MOE_TYPES}
-_WINDOW_OFF_BY_DEFAULT = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
+_GEMMA = {"gemma2", "gemma3_text"}
+_GATED = {"llama", "mistral", "qwen2", "qwen3", *_GEMMA, *MOE_TYPES}
+_GEMMA3_TEXT: Mapping[str, object] = {
+    "model_type": "gemma3_text",
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+}
+_UNTIED = _GATED - _GEMMA
 _UNSUPPORTED = {
     "text_config": "a multimodal model",
     "is_encoder_decoder": "an encoder-decoder model",
@@ -33,7 +44,8 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
 
     Raises ScenarioError that starts with `where` and names the key.
     """
-    reader = ConfigReader(config, where)
+    reader = _text_part(ConfigReader(config, where))
+    config = reader.config
     _refuse_unsupported(reader)
     model_type = config.get("model_type")
     bloom = model_type == "bloom"
@@ -56,7 +68,9 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         "max_position_embeddings": reader.size(
             "max_position_embeddings", "seq_length", default=2048 if bloom else None
         ),
-        "tie_word_embeddings": reader.flag("tie_word_embeddings", model_type not in _GATED),
+        "tie_word_embeddings": reader.flag(
+            "tie_word_embeddings", model_type not in _GATED - _GEMMA
+        ),
         "gated_mlp": _gated_mlp(reader),
         "dtype_bytes": _dtype_bytes(reader),
         "moe": read_moe(reader, num_layers, hidden_size),
@@ -64,8 +78,20 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype,
     }
-    _refuse_sliding_window(reader, fields["max_position_embeddings"])
+    window, layers = read_window(reader, num_layers, fields["max_position_embeddings"])
+    fields |= {"sliding_window": window, "window_layers": layers}
     return fields | _vector_params(reader, fields)
+
+
+def _text_part(reader: ConfigReader) -> ConfigReader:
+    """Return the language model of a Gemma 3 that also sees; its vision tower is left out.
+
+    The config leaves out what equals the defaults of transformers' `Gemma3TextConfig`.
+    """
+    text = reader.table("text_config")
+    if reader.config.get("model_type") != "gemma3" or text is None:
+        return reader
+    return ConfigReader({**_GEMMA3_TEXT, **text.config}, text.where)
 
 
 def _gated_mlp(reader: ConfigReader) -> bool:
@@ -94,11 +120,15 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
     bloom = model_type == "bloom"
     hidden, head_dim = sizes["hidden_size"], sizes["head_dim"]
     norm = 2 * hidden if bloom else hidden
-    per_layer = 2 * norm + (2 * head_dim if model_type in {"qwen3", "qwen3_moe"} else 0)
+    per_layer = (4 if model_type in _GEMMA else 2) * norm  # Gemma norms outputs as well
+    if model_type in {"qwen3", "qwen3_moe", "gemma3_text"}:  # norms of queries and keys
+        per_layer += 2 * head_dim
     mla = sizes["mla"]
     if mla:  # norms of the compressed query and of the latent
         per_layer += (mla.q_lora_rank or 0) + mla.kv_lora_rank
-    attention_bias = reader.flag("attention_bias", bloom)
+    if model_type == "gpt_oss":  # attention sinks
+        per_layer += sizes["num_attention_heads"]
+    attention_bias = reader.flag("attention_bias", bloom or model_type == "gpt_oss")
     if attention_bias or model_type in {"qwen2", "qwen2_moe"}:
         heads = sizes["num_attention_heads"] + 2 * sizes["num_key_value_heads"]
         per_layer += heads * head_dim
@@ -116,17 +146,4 @@ def _refuse_unsupported(reader: ConfigReader) -> None:
     for key, feature in _UNSUPPORTED.items():
         if reader.config.get(key):
             raise reader.error(f"{key} means {feature}, which is not simulated yet")
-    kinds = reader.config.get("layer_types") or []
-    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-        raise reader.error("layer_types other than full_attention are not simulated yet")
-
-
-def _refuse_sliding_window(reader: ConfigReader, max_context: int) -> None:
-    """Qwen models name a window and switch it off; a window as long as the context is none."""
-    window = reader.config.get("sliding_window")
-    by_default = (
-        window is not None and reader.config.get("model_type") not in _WINDOW_OFF_BY_DEFAULT
-    )
-    covers_all = isinstance(window, int) and window >= max_context
-    if reader.flag("use_sliding_window", by_default) and not covers_all:
-        raise reader.error(f"sliding_window {window!r} is in use, which is not simulated yet")
+    check_layer_types(reader)

@@ -10,7 +10,15 @@ from mist_sim.models.config_reader import ConfigReader
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
 
-MOE_TYPES = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "kimi_k2")
+MOE_TYPES = (
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
+    "kimi_k2",
+)
 _MLA_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -27,13 +35,18 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
             f"{model_type!r}. Known: {', '.join(MOE_TYPES)}"
         )
     num_experts = reader.size(key)
-    size_key = "intermediate_size" if model_type == "mixtral" else "moe_intermediate_size"
+    whole = model_type in {"mixtral", "gpt_oss"}  # no layer has an ordinary MLP
+    size_key = "intermediate_size" if whole else "moe_intermediate_size"
     size = reader.size(size_key)
     shared = reader.count("n_shared_experts") * size
     vector_params = num_experts if _has_router_bias(reader) else 0
     if model_type == "qwen2_moe":
         shared = reader.size("shared_expert_intermediate_size")
         vector_params += hidden_size  # shared_expert_gate
+    biases = 0
+    if model_type == "gpt_oss":  # of the router, and of both products of an expert
+        vector_params += num_experts
+        biases = 2 * size + hidden_size
     return MoeSpec(
         num_experts=num_experts,
         num_experts_per_token=reader.size("num_experts_per_tok"),
@@ -41,6 +54,7 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
         shared_intermediate_size=shared,
         dense_layers=_dense_layers(reader, num_layers),
         router_vector_params=vector_params,
+        expert_vector_params=biases,
     )
 
 

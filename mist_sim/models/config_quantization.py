@@ -1,4 +1,4 @@
-"""Reads `quantization_config`: FP8, GPTQ, AWQ and compressed-tensors checkpoints.
+"""Reads `quantization_config`: FP8, GPTQ, AWQ, MXFP4 and compressed-tensors checkpoints.
 
 Source of keys: the quantization documents of the `transformers` library, and vLLM's readers in
 `model_executor/layers/quantization`. Scales of a whole tensor or channel are left out (less than
@@ -12,13 +12,17 @@ import re
 from mist_sim.models.config_reader import ConfigReader
 from mist_sim.models.quantization import Quantization
 
-_METHODS = ("fp8", "gptq", "awq", "compressed-tensors")
+_METHODS = ("fp8", "gptq", "awq", "compressed-tensors", "mxfp4")
 # What stays in 16 bits here whatever a checkpoint says; other exceptions would be timed wrongly.
 _PLAIN = re.compile(
     r"(.*[.*/:])?(lm_head|embed_tokens|\w*norm\w*|gate|router|shared_expert_gate)\$?"
 )
 _SCALE_BYTES = 2  # 16-bit scales of groups; blocks of FP8 have 32-bit ones (DeepSeek-V3, §3.3)
 _BLOCK_SCALE_BYTES = 4
+# OCP Microscaling Formats v1.0: blocks of 32 values of 4 bits share a scale of 8 bits. vLLM's
+# `Mxfp4Config` applies it to routed experts only; kernels widen to 16 bits before they multiply
+# (Triton and Marlin on Hopper).
+_MXFP4 = Quantization(name="mxfp4", bytes_per_param=0.5 + 1 / 32, experts_only=True)
 
 
 def read_quantization(reader: ConfigReader) -> tuple[Quantization | None, str]:
@@ -32,6 +36,8 @@ def read_quantization(reader: ConfigReader) -> tuple[Quantization | None, str]:
             f"quantization_config means quantized weights; quant_method {method!r} is not "
             f"simulated yet. Known: {', '.join(_METHODS)}"
         )
+    if method == "mxfp4":
+        return _MXFP4, "auto"
     for key in ("modules_to_not_convert", "ignored_layers", "ignore"):
         _check_exceptions(table, key)
     if method == "compressed-tensors":

@@ -16,6 +16,7 @@ class MoeSpec:
     dense_layers: layers, counted from 0, that have an ordinary MLP instead.
     router_vector_params: parameters of a layer's router beside its matrix (a bias for each
         expert, the gate of the shared expert).
+    expert_vector_params: parameters of one routed expert beside its matrices (biases).
     """
 
     num_experts: int
@@ -24,6 +25,7 @@ class MoeSpec:
     shared_intermediate_size: int = 0
     dense_layers: frozenset[int] = frozenset()
     router_vector_params: int = 0
+    expert_vector_params: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_experts_per_token <= self.num_experts:
@@ -33,7 +35,8 @@ class MoeSpec:
             )
         if self.intermediate_size <= 0:
             raise ValueError(f"intermediate_size of an expert must be > 0, got {self}")
-        if self.shared_intermediate_size < 0 or self.router_vector_params < 0:
+        optional = ("shared_intermediate_size", "router_vector_params", "expert_vector_params")
+        if any(getattr(self, name) < 0 for name in optional):
             raise ValueError(f"sizes of a mixture of experts must be >= 0, got {self}")
 
     def distinct_experts(self, num_tokens: int) -> float:

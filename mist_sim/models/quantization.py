@@ -22,17 +22,19 @@ class Quantization:
 
     Norms, biases, routers, the embedding and, unless `lm_head`, the output head keep 16 bits.
 
-    name: "fp8", "int8" or "int4", for messages.
+    name: "fp8", "int8", "int4" or "mxfp4", for messages.
     bytes_per_param: bytes of one parameter, its share of scales and zero points included.
     compute: whose FLOP rate the products run at ("fp8", "int8"); "bf16" where only the weights
         are quantized and kernels widen them before multiplying (GPTQ, AWQ).
     lm_head: the output head is quantized too.
+    experts_only: only the routed experts are quantized (MXFP4).
     """
 
     name: str
     bytes_per_param: float
     compute: str = "bf16"
     lm_head: bool = False
+    experts_only: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.bytes_per_param <= 2:

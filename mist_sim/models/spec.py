@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models.config import read_config
+from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import (
@@ -46,6 +47,8 @@ class ModelSpec:
     vector_params_per_layer, vector_params_outside_layers: parameters of norms and biases.
     moe: the experts, None in a dense model.
     mla: latent attention, None where each KV head is cached.
+    sliding_window: keys that a query of a window layer attends to, its own included; None: all.
+    window_layers: layers, counted from 0, that have the window.
     quantization: how the matrices of the layers are stored, None in 16 bits.
     kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
     source: where the figures come from.
@@ -67,6 +70,8 @@ class ModelSpec:
     vector_params_outside_layers: int = 0
     moe: MoeSpec | None = None
     mla: MlaSpec | None = None
+    sliding_window: int | None = None
+    window_layers: frozenset[int] = frozenset()
     quantization: Quantization | None = None
     kv_cache_dtype: str = "auto"
     source: str = ""
@@ -85,7 +90,21 @@ class ModelSpec:
                 f"dense_layers must leave one of the {self.num_layers} layers to the experts, "
                 f"got {sorted(self.moe.dense_layers)}"
             )
+        self._check_window()
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
+
+    def _check_window(self) -> None:
+        if bool(self.window_layers) != (self.sliding_window is not None):
+            raise ValueError("sliding_window and window_layers must be given together")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ValueError(f"sliding_window must be >= 1 token, got {self.sliding_window}")
+        if not self.window_layers <= set(range(self.num_layers)):
+            raise ValueError(
+                f"window_layers must be among the {self.num_layers} layers, "
+                f"got {sorted(self.window_layers)}"
+            )
+        if self.mla and self.sliding_window:
+            raise ValueError("sliding_window is not simulated with multi-head latent attention")
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], *, name: str, source: str) -> ModelSpec:
@@ -176,6 +195,7 @@ class ModelSpec:
         if self.moe:
             inner = experts_counted * self.moe.intermediate_size + self.moe.shared_intermediate_size
             params += self.num_moe_layers * (self.mlp_params(inner) + self._router_params(self.moe))
+            params += self.num_moe_layers * experts_counted * self.moe.expert_vector_params
         return params
 
     def _router_params(self, moe: MoeSpec) -> int:
@@ -185,7 +205,15 @@ class ModelSpec:
 
     @property
     def matrix_bytes(self) -> float:
-        """Bytes of one parameter of the layers' matrices."""
+        """Bytes of one parameter of the layers' matrices, those of routed experts apart."""
+        quantization = self.quantization
+        if quantization is None or quantization.experts_only:
+            return self.dtype_bytes
+        return quantization.bytes_per_param
+
+    @property
+    def expert_bytes(self) -> float:
+        """Bytes of one parameter of a routed expert's matrices."""
         return self.quantization.bytes_per_param if self.quantization else self.dtype_bytes
 
     @property
@@ -201,11 +229,19 @@ class ModelSpec:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes that one token keeps in the cache of all layers of one whole model."""
+        """Bytes that one token takes in the cache of all layers of one whole model.
+
+        Layers with a sliding window give theirs back when the window has left the token.
+        """
         if self.mla:
             return self.num_layers * self.mla.latent_size * self.kv_entry_bytes
         entries = 2 * self.num_layers * self.num_key_value_heads * self.head_dim
         return entries * self.kv_entry_bytes
+
+    @property
+    def kv_groups(self) -> KvGroups:
+        """How the layers share the pages of the KV cache."""
+        return kv_groups(self.num_layers, len(self.window_layers), self.sliding_window)
 
     def kv_heads_per_rank(self, tensor_parallel_size: int) -> int:
         """KV heads on one rank, at least 1: heads replicate when there are more ranks.
@@ -236,20 +272,23 @@ class ModelSpec:
         """
         ranks = tensor_parallel_size
         self.check_tensor_parallel(ranks)
+        experts = 0
         matrices = self.num_layers * self._attention_params_per_rank(ranks)
         matrices += self.num_dense_layers * self.mlp_params_per_layer // ranks
         plain = self.num_layers * self.vector_params_per_layer + self.vector_params_outside_layers
         if self.moe:
-            inner = self.moe.num_experts * self.moe.intermediate_size
-            inner += self.moe.shared_intermediate_size
-            matrices += self.num_moe_layers * self.mlp_params(inner) // ranks
-            plain += self.num_moe_layers * self._router_params(self.moe)
+            moe, layers = self.moe, self.num_moe_layers
+            matrices += layers * self.mlp_params(moe.shared_intermediate_size) // ranks
+            experts = layers * self.mlp_params(moe.num_experts * moe.intermediate_size) // ranks
+            plain += layers * self._router_params(moe)
+            plain += layers * moe.num_experts * moe.expert_vector_params // ranks
         if self.mla and self.quantization:
             heads = self.num_attention_heads // ranks
             plain += self.num_layers * self.mla.kv_up_params(heads)
         vocabulary = -(-self.vocab_size // ranks) * self.hidden_size
         plain += 0 if self.tie_word_embeddings else vocabulary
         size = matrices * self.matrix_bytes + vocabulary * self.head_bytes
+        size += experts * self.expert_bytes
         return math.ceil(size + plain * self.dtype_bytes)
 
     def _attention_params_per_rank(self, ranks: int) -> int:

@@ -77,6 +77,7 @@ def llm_client(
     predictor: Predictor | None = None,
     overhead: EngineOverhead | None = None,
     max_model_len: int | None = None,
+    quantization: str | None = None,
 ) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
@@ -85,13 +86,14 @@ def llm_client(
     predictor: a roofline of model and GPUs without it; clients may share one.
     overhead: the engine's own time, by default a measured one (see `EngineOverhead`).
     max_model_len: most tokens of a prompt and its answer, by default the model's own.
+    quantization: "fp8", "int8" or "int4" weights instead of those of the checkpoint.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
-    spec = load_model(model) if isinstance(model, str) else model
+    kv_cache = kv_cache or KvCacheConfig()
+    spec = _stored_as(model, quantization, kv_cache)
     cluster = Cluster(load_gpu(gpu) if isinstance(gpu, str) else gpu, tensor_parallel_size)
     spec.check_tensor_parallel(tensor_parallel_size)
     scheduler = scheduler or ChunkedScheduler()
-    kv_cache = kv_cache or KvCacheConfig()
     overhead = overhead or EngineOverhead()
     max_model_len = max_model_len or spec.max_position_embeddings
     if isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None:
@@ -111,9 +113,22 @@ def llm_client(
         ),
         block_size=kv_cache.block_size,
         watermark=kv_cache.watermark,
+        kv_groups=spec.kv_groups if spec.sliding_window else None,
         max_model_len=max_model_len,
         request_overhead=overhead.request,
     )
+
+
+def _stored_as(
+    model: str | ModelSpec, quantization: str | None, kv_cache: KvCacheConfig
+) -> ModelSpec:
+    """Return a model with weights and KV cache stored as an engine is told to."""
+    spec = load_model(model) if isinstance(model, str) else model
+    dtype = None if kv_cache.kv_cache_dtype == "auto" else kv_cache.kv_cache_dtype
+    try:
+        return spec.with_dtypes(weights=quantization, kv_cache=dtype)
+    except ValueError as error:
+        raise ScenarioError(f"quantization: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +152,8 @@ class ServiceTime:
 
 def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
     """Yield the copies of a client; they share a predictor."""
-    model, gpu = load_model(model_name), load_gpu(spec.gpu)
+    model = _stored_as(model_name, spec.quantization, spec.kv_cache.make())
+    gpu = load_gpu(spec.gpu)
     ranks = spec.tensor_parallel_size
     model.check_tensor_parallel(ranks)
     try:

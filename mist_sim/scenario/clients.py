@@ -43,6 +43,7 @@ GpuName = Annotated[
 ]
 Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
 Count = Annotated[int, Field(ge=1, le=10**9)]
+Weights = Literal["fp8", "int8", "int4"]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
@@ -72,6 +73,9 @@ class LlmClientSpec(ClientSpec):
     type: Literal["llm"] = "llm"
     model: ModelName | None = Field(None, description="served instead of the scenario's model")
     gpu: GpuName
+    quantization: Weights | None = Field(
+        None, description="stores the weights so instead of as the checkpoint does"
+    )
     tensor_parallel_size: Count = Field(1, description="GPUs that serve one copy together")
     scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
     kv_cache: Annotated[Part, Settings(part_type(KvCacheConfig))] = Field({}, validate_default=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mist_sim.clients.scheduling.order import ORDERS
 from mist_sim.hardware.predictors import Predictor
 from tests.reference.comparison import POLICIES, Case, EngineOptions
-from tests.reference.stepwise import Job
+from tests.reference.stepwise import Job, Windows
 
 
 def lengths(block_size: int, longest: int) -> st.SearchStrategy[int]:
@@ -34,6 +34,12 @@ def arrival_times(num_jobs: int) -> st.SearchStrategy[list[float]]:
     return st.one_of(anywhere, bursts, on_grid, at_once).map(sorted)
 
 
+def some_windows(longest: int) -> st.SearchStrategy[Windows]:
+    """Windows shorter and longer than most contexts; with and without full attention."""
+    sizes = st.integers(1, longest // 4) | st.integers(1, 2 * longest)
+    return st.builds(Windows, sizes, st.integers(0, 2), st.integers(1, 3))
+
+
 @st.composite
 def cases(
     draw: st.DrawFn,
@@ -50,7 +56,12 @@ def cases(
     times = draw(arrival_times(num_jobs))
     priority = st.integers(0, 2)
     jobs = [Job(time, draw(prompt), draw(output), draw(priority)) for time in times]
-    most = [-(-(job.num_prompt_tokens + job.num_output_tokens - 1) // block_size) for job in jobs]
+    windows = draw(st.none() | some_windows(longest))
+    pages = 1 if windows is None else windows.num_full_groups + windows.num_window_groups
+    most = [
+        pages * -(-(job.num_prompt_tokens + job.num_output_tokens - 1) // block_size)
+        for job in jobs
+    ]
     largest, together = max(most), sum(most)
     num_blocks = draw(
         st.integers(together, together + 8)
@@ -77,6 +88,7 @@ def cases(
         max_model_len=draw(st.none() | st.integers(longest // 2, 2 * longest)),
         threshold=draw(st.none() | st.integers(1, 40)),
         max_partial=draw(st.just(1) | st.integers(1, 4)),
+        windows=windows,
     )
     return Case(options, tuple(jobs))
 

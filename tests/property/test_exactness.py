@@ -35,12 +35,17 @@ from tests.reference.comparison import (
     workload,
 )
 from tests.reference.predictors import AWKWARD, DYADIC
-from tests.reference.stepwise import Job, Outcome, StepwiseEngine
+from tests.reference.stepwise import Job, Outcome, Step, StepwiseEngine, Windows
 
 
 @cache
 def roofline() -> RooflinePredictor:
     return RooflinePredictor(load_model("llama-3.1-8b"), Cluster(load_gpu("h100-sxm")))
+
+
+@cache
+def windowed_roofline() -> RooflinePredictor:
+    return RooflinePredictor(load_model("gpt-oss-120b"), Cluster(load_gpu("h100-sxm")))
 
 
 def features(engine: StepwiseEngine) -> set[str]:
@@ -80,7 +85,8 @@ def test_arrivals_on_the_end_of_a_step(case, predictor, data):
 
 @given(case=cases(max_jobs=8), data=st.data())
 def test_roofline(case, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, roofline()), roofline())
+    predictor = windowed_roofline() if case.options.windows else roofline()
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
 @settings(max_examples=25)
@@ -151,6 +157,24 @@ def test_a_fixed_case_under_memory_pressure(policy):
     jobs = tuple(Job(0.001 * k, 8 + k, 50 + 3 * k) for k in range(12))
     engine = assert_exact(Case(options, jobs), AWKWARD)
     assert sum(len(outcome.preempted_at) for outcome in engine.outcomes) > 5
+
+
+@pytest.mark.parametrize("groups", [(0, 1), (1, 1), (1, 6)])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_windows_under_memory_pressure(policy, groups):
+    """Long answers cross their windows in the middle of what would be one run."""
+    windows = Windows(100, *groups)
+    options = EngineOptions(policy, 80 * sum(groups), 4, 8, 512, windows=windows)
+    jobs = tuple(Job(0.001 * k, 8 + 30 * k, 150 + 7 * k) for k in range(8))
+    for predictor in (AWKWARD, windowed_roofline()):
+        engine = assert_exact(Case(options, jobs), predictor)
+        assert any(step.batch.window_sum < step.batch.context_sum for step in decoding(engine))
+    preempted = [outcome for outcome in engine.outcomes if outcome.preempted_at]
+    assert preempted or not groups[0]
+
+
+def decoding(engine: StepwiseEngine) -> list[Step]:
+    return [step for step in engine.steps if step.batch.num_decodes]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

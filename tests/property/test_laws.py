@@ -94,7 +94,8 @@ def test_memory_and_slots_are_never_exceeded(simulation):
         members = runs["num_decodes"] + runs["num_chunks"]
         assert members.between(1, client.scheduler.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
-        assert (tokens <= client.num_gpu_blocks * client.block_size).all()
+        if not client.kv_groups or client.kv_groups.num_full_groups:  # windows drop tokens
+            assert (tokens <= client.num_gpu_blocks * client.block_size).all()
         budget = client.scheduler.max_num_batched_tokens
         if budget is not None:
             alone = runs["num_chunks"] == 1  # continuous: recomputed prompts may be longer

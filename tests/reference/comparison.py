@@ -21,6 +21,7 @@ from mist_sim.core.request import Request
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.summary import pooled_gaps, run_periods
+from mist_sim.models.kv_groups import KvGroups
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -31,6 +32,7 @@ from tests.reference.stepwise import (
     StepwiseEngine,
     StepwiseMixed,
     StepwiseStatic,
+    Windows,
 )
 
 POLICIES = {
@@ -55,6 +57,18 @@ class EngineOptions:
     max_model_len: int | None = None
     threshold: int | None = None
     max_partial: int = 1
+    windows: Windows | None = None
+
+    @property
+    def kv_groups(self) -> KvGroups | None:
+        if self.windows is None:
+            return None
+        return KvGroups(
+            layers_per_group=1,
+            num_full_groups=self.windows.num_full_groups,
+            num_window_groups=self.windows.num_window_groups,
+            sliding_window=self.windows.size,
+        )
 
     def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
         kind, _ = POLICIES[self.policy]
@@ -75,6 +89,7 @@ class EngineOptions:
             num_gpu_blocks=self.num_blocks,
             block_size=self.block_size,
             watermark=self.watermark,
+            kv_groups=self.kv_groups,
             max_model_len=self.max_model_len,
         )
 
@@ -93,6 +108,7 @@ class EngineOptions:
             order=self.order,
             num_reserved=int(self.watermark * self.num_blocks),
             max_model_len=self.max_model_len,
+            windows=self.windows,
             **more,
         )
         engine.run(jobs)

@@ -22,13 +22,15 @@ class AffinePredictor:
     per_score: float = 1.3e-9 / 7
     per_decode: float = 1.9e-5 / 11
     per_context_token: float = 2.3e-8 / 13
+    per_window_token: float = 3.1e-8 / 17
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.base + self.per_prompt_token * batch.num_prefill_tokens
         for num_new, num_context in batch.chunks:
             seconds += self.per_score * (num_new * num_context)
         seconds += self.per_decode * batch.num_decodes
-        return seconds + self.per_context_token * batch.context_sum
+        seconds += self.per_context_token * batch.context_sum
+        return seconds + self.per_window_token * (batch.window_sum or 0)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         ahead = np.arange(num_steps)
@@ -37,12 +39,14 @@ class AffinePredictor:
             seconds += self.per_score * (num_new * (num_context + num_new * ahead))
         seconds += self.per_decode * batch.num_decodes
         contexts = batch.context_sum + growth.context_sum * ahead
-        return np.asarray(seconds + self.per_context_token * contexts)
+        seconds += self.per_context_token * contexts
+        windows = (batch.window_sum or 0) + growth.window_sum * ahead
+        return np.asarray(seconds + self.per_window_token * windows)
 
 
 AWKWARD = AffinePredictor()
 
-DYADIC = AffinePredictor(2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20)
+DYADIC = AffinePredictor(2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19)
 """Sums of these do not round, so that times which should meet do."""
 
 

@@ -9,6 +9,9 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   one token at its end. A decode step gives every running decode one token.
 - Memory is counted in blocks. Admission takes those of all known tokens at once; a decode takes
   one block whenever the tokens it holds fill its blocks.
+- With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
+  every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, and
+  one for the newest token.
 """
 
 from __future__ import annotations
@@ -90,6 +93,15 @@ class Live:
             self.outcome.first_token_at = time
 
 
+@dataclass(frozen=True)
+class Windows:
+    """A window of tokens, and the groups of layers with full attention and with the window."""
+
+    size: int
+    num_full_groups: int
+    num_window_groups: int
+
+
 Plan = tuple[list[tuple[Live, int]], list[Live]]
 """(prompt, new tokens) of every prompt in the step; the decodes in the step."""
 
@@ -109,6 +121,7 @@ class StepwiseEngine(ABC):
     order: str = "fcfs"
     num_reserved: int = 0
     max_model_len: int | None = None
+    windows: Windows | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
     finished: list[int] = field(default_factory=list, init=False)
@@ -159,11 +172,21 @@ class StepwiseEngine(ABC):
 
     def blocks_for(self, num_tokens: int) -> int:
         full, rest = divmod(num_tokens, self.block_size)
-        return full + 1 if rest else full
+        num_blocks = full + 1 if rest else full
+        if self.windows is None:
+            return num_blocks
+        touched = self.windows.size - 1 + self.block_size - 1  # from a block's last token on
+        in_window = min(num_blocks, touched // self.block_size + 1)
+        pages = self.windows.num_full_groups * num_blocks
+        return pages + self.windows.num_window_groups * in_window
+
+    def next_blocks(self, live: Live) -> int:
+        """Blocks that a running decode takes in its next step."""
+        return self.blocks_for(live.num_cached + 1) - live.num_blocks
 
     def decode_need(self) -> int:
         """Blocks that the running decodes take in their next step."""
-        return sum(1 for live in self.decodes if live.num_cached % self.block_size == 0)
+        return sum(self.next_blocks(live) for live in self.decodes)
 
     def reject(self, live: Live, time: float) -> None:
         live.outcome.status = "rejected"
@@ -236,11 +259,14 @@ class StepwiseEngine(ABC):
             len(decodes),
             sum(live.num_cached for live in decodes),
         )
+        if self.windows and decodes:
+            seen = self.windows.size - 1
+            batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
         start, num_used_blocks = self.now, self.num_blocks - self.num_free
         for live in decodes:
-            if live.num_cached % self.block_size == 0:
-                live.num_blocks += 1
-                self.num_free -= 1
+            num_new_blocks = self.next_blocks(live)
+            live.num_blocks += num_new_blocks
+            self.num_free -= num_new_blocks
         assert 0 <= self.num_free <= self.num_blocks
         self.now = start + self.predictor.step_time(batch)
         num_peak_blocks = self.num_blocks - self.num_free

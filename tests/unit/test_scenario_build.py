@@ -243,6 +243,8 @@ PRESSED = {
         ("scheduler__max_num_batched_tokens", 512),
         ("scheduler__long_prefill_token_threshold", 64),
         ("kv_cache__watermark", 0.3),
+        ("kv_cache__kv_cache_dtype", "fp8"),
+        ("quantization", "fp8"),
         ("kv_cache__block_size", 8),
         ("kv_cache__num_gpu_blocks_override", 90),
         ("overhead__step", "5 ms"),

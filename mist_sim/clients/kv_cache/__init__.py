@@ -2,5 +2,6 @@
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import KvCacheConfig, num_gpu_blocks
+from mist_sim.clients.kv_cache.window_pool import WindowPool
 
-__all__ = ["BlockPool", "KvCacheConfig", "num_gpu_blocks"]
+__all__ = ["BlockPool", "KvCacheConfig", "WindowPool", "num_gpu_blocks"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from mist_sim.errors import InvariantError
+from mist_sim.models.kv_groups import KvGroups
 
 
 class BlockPool:
     """`num_blocks` blocks of `block_size` tokens; holders keep their own counts.
 
+    groups: how layers share the blocks; None where all layers have a block together.
     num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
     Raises ValueError for sizes below 1 and for a reserve that leaves nothing.
     """
 
-    __slots__ = ("block_size", "num_blocks", "num_free", "num_reserved")
+    __slots__ = ("block_size", "groups", "num_blocks", "num_free", "num_reserved")
 
     def __init__(self, num_blocks: int, block_size: int, num_reserved: int = 0) -> None:
         if num_blocks < 1:
@@ -21,6 +23,7 @@ class BlockPool:
             raise ValueError(f"block_size must be >= 1 token, got {block_size}")
         if not 0 <= num_reserved < num_blocks:
             raise ValueError(f"num_reserved must be in [0, {num_blocks}), got {num_reserved}")
+        self.groups: KvGroups | None = None
         self.num_blocks = num_blocks
         self.num_reserved = num_reserved
         self.block_size = block_size

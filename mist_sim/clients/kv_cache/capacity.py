@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.models.quantization import KV_CACHE_BYTES, check_name
 from mist_sim.models.spec import ModelSpec
 from mist_sim.units import Bytes
 
@@ -28,6 +29,7 @@ class KvCacheConfig:
 
     block_size: tokens in a block (>= 1).
     gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1].
+    kv_cache_dtype: how keys and values are stored ("fp8", ...); "auto": as the model says.
     num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it.
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
         communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
@@ -38,6 +40,7 @@ class KvCacheConfig:
 
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: str = "auto"
     num_gpu_blocks_override: int | None = None
     context_memory: Bytes = 0.25 * _GIB
     watermark: float = 0.0
@@ -51,6 +54,7 @@ class KvCacheConfig:
             raise ValueError(
                 f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
             )
+        check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
         if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 1:
             raise ValueError(
                 f"num_gpu_blocks_override must be >= 1, got {self.num_gpu_blocks_override}"
@@ -71,6 +75,8 @@ def num_gpu_blocks(
 ) -> int:
     """Return the number of KV-cache blocks (the same on every rank of the cluster).
 
+    A block holds `block_size` tokens of all layers; with sliding windows, of one group of layers
+    (see `KvGroups`).
     gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
     Raises ScenarioError when not even one block is left.
     """
@@ -81,7 +87,8 @@ def num_gpu_blocks(
     weights = model.weight_bytes_per_rank(tp)
     activations = activation_bytes(model, tp, max_num_batched_tokens, max_num_seqs)
     cache = budget - weights - activations - config.context_memory
-    block_bytes = model.kv_bytes_per_token_per_rank(tp) * config.block_size
+    layer_bytes = model.kv_bytes_per_token_per_rank(tp) // model.num_layers
+    block_bytes = layer_bytes * model.kv_groups.layers_per_group * config.block_size
     num_blocks = int(cache // block_bytes)
     if num_blocks < 1:
         raise ScenarioError(

@@ -9,7 +9,8 @@ from mist_sim.clients.decode_clock import DecodeClock
 from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.clients.scheduling.order import ORDERS, Order, waiting_queue
 from mist_sim.clients.sequence import Sequence
-from mist_sim.core.batch import StepBatch
+from mist_sim.clients.window_clock import WindowClock
+from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import did_you_mean
 from mist_sim.registry import Registry
 
@@ -63,7 +64,10 @@ class Scheduler(ABC):
     def start(self, pool: BlockPool) -> None:
         """Begin with empty queues on a block pool."""
         self.pool = pool
-        self.clock = DecodeClock(pool.block_size)
+        groups = pool.groups
+        self.clock = (
+            WindowClock(pool.block_size, groups) if groups else DecodeClock(pool.block_size)
+        )
         self.waiting = waiting_queue(self.order)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefilling: list[Sequence] = []
@@ -85,8 +89,14 @@ class Scheduler(ABC):
     def outgrown(self, sequence: Sequence) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None."""
         pool = self.pool
-        if pool.blocks_for(sequence.num_tokens) <= pool.num_blocks:
+        num_blocks = pool.blocks_for(sequence.num_tokens)
+        if num_blocks <= pool.num_blocks:
             return None
+        if pool.groups:
+            return (
+                f"{sequence.num_tokens} tokens take {num_blocks} blocks and exceed the KV cache "
+                f"of {pool.num_blocks} blocks"
+            )
         return (
             f"{sequence.num_tokens} tokens exceed the KV cache of {pool.num_token_slots} tokens "
             f"({pool.num_blocks} blocks of {pool.block_size})"
@@ -116,9 +126,12 @@ class Scheduler(ABC):
         if plan.prefills:
             batch.chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
         if plan.decodes:
-            batch.num_decodes = self.clock.num_decodes
-            batch.context_sum = self.clock.context_sum
+            self.clock.show(batch)
         return batch
+
+    def growth(self, plan: StepPlan) -> StepGrowth:
+        """Return what each step of a plan adds for the next one."""
+        return self.clock.growth() if plan.decodes else StepGrowth()
 
     def update(self, plan: StepPlan, num_steps: int) -> tuple[list[Sequence], list[Sequence]]:
         """Account for `num_steps` executed steps of a plan.
@@ -204,8 +217,8 @@ class Scheduler(ABC):
         return True
 
     def _steps_until_change(self, limit: int) -> int:
-        """Steps that the decodes can run before one finishes or blocks run short."""
+        """Steps that the decodes can run before one changes or blocks run short."""
         clock = self.clock
         if not clock.num_decodes:
             return limit
-        return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_finish()))
+        return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_change()))

@@ -41,10 +41,11 @@ class BestServePredictor:
 
     def __post_init__(self) -> None:
         model = self.model
-        if model.moe or model.mla or model.quantization or model.kv_entry_bytes != 2:
+        plain = model.quantization is None and model.kv_entry_bytes == 2
+        if model.moe or model.mla or model.sliding_window or not plain:
             raise ScenarioError(
-                f"bestserve has tables for dense models in 16 bits only, not for {model.name}; "
-                "roofline times it"
+                "bestserve has tables for dense models in 16 bits without sliding windows only, "
+                f"not for {model.name}; roofline times it"
             )
         self.model.check_tensor_parallel(self.cluster.tensor_parallel_size)
         gpu = self.cluster.gpu

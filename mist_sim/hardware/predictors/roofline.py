@@ -18,6 +18,11 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.attention_time import (
+    AttentionTime,
+    ExpandedAttentionTime,
+    WindowAttentionTime,
+)
 from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
 from mist_sim.hardware.specs import Efficiency
 from mist_sim.models import operators
@@ -49,6 +54,7 @@ class RooflinePredictor:
         gpu = self.cluster.gpu
         self._prefill = self._compile(gpu.prefill, prefill=True)
         self._decode = self._compile(gpu.decode, prefill=False)
+        self._windows = self._compile_windows()
         dispatch = sum(gpu.dispatch.get(module, 0.0) for module in _MODULES)
         self._floor = self.model.num_layers * dispatch
         self._decode_only: dict[int, float] = {}
@@ -67,6 +73,8 @@ class RooflinePredictor:
         if batch.num_decodes:
             keys = batch.context_sum + batch.num_decodes
             seconds = self._decode.attention.add(seconds, batch.num_decodes, keys, keys)
+        if self._windows:
+            seconds = self._windows.add(seconds, batch)
         return max(seconds, self._floor)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
@@ -81,6 +89,8 @@ class RooflinePredictor:
             keys = ahead * float(growth.context_sum)
             keys += batch.context_sum + batch.num_decodes
             seconds = self._decode.attention.add_run(seconds, batch.num_decodes, keys, keys)
+        if self._windows:
+            seconds = self._windows.add_run(seconds, batch, growth, ahead)
         if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, self._floor, out=seconds) if self._floor else seconds
@@ -109,6 +119,7 @@ class RooflinePredictor:
         """Turn the operators of one phase into linear terms of their token counts."""
         model, cluster = self.model, self.cluster
         t = cluster.tensor_parallel_size
+        num_full_layers = model.num_layers - len(model.window_layers)
 
         def terms(layers: int, none: list[Operator], one: list[Operator]) -> Iterator[_Term]:
             for at_none, at_one in zip(none, one, strict=True):
@@ -136,11 +147,24 @@ class RooflinePredictor:
             by_expert=tuple(by_expert),
             by_sample=tuple(terms(1, none, one)),
             moe=model.moe,
-            attention=self._compile_attention(efficiency, prefill),
+            attention=self._compile_attention(efficiency, prefill, num_full_layers),
         )
 
-    def _compile_attention(self, efficiency: Efficiency, prefill: bool) -> _AttentionTime:
-        model, layers, t = self.model, self.model.num_layers, self.cluster.tensor_parallel_size
+    def _compile_windows(self) -> WindowAttentionTime | None:
+        model, gpu = self.model, self.cluster.gpu
+        if model.sliding_window is None:
+            return None
+        layers = len(model.window_layers)
+        return WindowAttentionTime(
+            model.sliding_window,
+            self._compile_attention(gpu.prefill, True, layers),
+            self._compile_attention(gpu.decode, False, layers),
+        )
+
+    def _compile_attention(
+        self, efficiency: Efficiency, prefill: bool, layers: int
+    ) -> AttentionTime:
+        model, t = self.model, self.cluster.tensor_parallel_size
         flops, bandwidth = sustained_rates(self.cluster.gpu, efficiency)
 
         def attention(queries: float, keys: float, pairs: float) -> Operator:
@@ -155,7 +179,7 @@ class RooflinePredictor:
         for part in operators.expand_context(model, 1, t) if prefill else ():
             rate = sustained_rates(self.cluster.gpu, efficiency, part.dtype)[0]
             expanded += layers * float(max(part.flops / rate, part.bytes / bandwidth))
-        return _ExpandedAttentionTime(*slopes, expanded) if expanded else _AttentionTime(*slopes)
+        return ExpandedAttentionTime(*slopes, expanded) if expanded else AttentionTime(*slopes)
 
 
 # (seconds of work for each token, seconds of traffic for the weights, and for each token)
@@ -176,7 +200,7 @@ class _PhaseTime:
     by_expert: tuple[_Term, ...]
     by_sample: tuple[_Term, ...]
     moe: MoeSpec | None
-    attention: _AttentionTime
+    attention: AttentionTime
 
     def fixed(self, num_tokens: int, num_samples: int) -> float:
         """Return the seconds of all operators but attention, communication included."""
@@ -190,44 +214,3 @@ class _PhaseTime:
         for work, weights, traffic in self.by_sample:
             seconds += max(num_samples * work, weights + num_samples * traffic)
         return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _AttentionTime:
-    """Seconds that attention takes in all layers: the slower of memory and compute.
-
-    `add_run` does for arrays what `add` does for numbers, operation by operation.
-    """
-
-    per_query: float
-    per_key: float
-    per_pair: float
-
-    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
-        """Return `seconds` with the attention of so many queries, keys and pairs on top."""
-        memory = keys * self.per_key + (queries * self.per_query + seconds)
-        compute = pairs * self.per_pair + seconds
-        return max(memory, compute)
-
-    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
-        """Do the same for arrays; `keys` is overwritten."""
-        waits_for_memory = pairs is keys and self.per_key >= self.per_pair
-        compute = None if waits_for_memory else pairs * self.per_pair + seconds
-        keys *= self.per_key
-        keys += queries * self.per_query + seconds
-        return keys if compute is None else np.maximum(keys, compute)
-
-
-@dataclass(frozen=True, slots=True)
-class _ExpandedAttentionTime(_AttentionTime):
-    """Attention of a prompt that first expands what the cache holds of it (MLA)."""
-
-    per_cached: float
-
-    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
-        expanded = (keys - queries) * self.per_cached + seconds
-        return _AttentionTime.add(self, expanded, queries, keys, pairs)
-
-    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
-        expanded = (keys - queries) * self.per_cached + seconds
-        return _AttentionTime.add_run(self, expanded, queries, keys, pairs)

@@ -33,7 +33,10 @@ def norm(model: ModelSpec, n: float) -> Operator:
 
 def matrix(model: ModelSpec, name: str, n: float, inputs: float, outputs: float) -> Operator:
     """Apply a matrix of the layers, inputs x outputs, to n tokens; activations have 16 bits."""
-    compute = model.quantization.compute if model.quantization else "bf16"
+    quantization = model.quantization
+    if quantization is None or quantization.experts_only:
+        return product(model, name, n, inputs, outputs, model.dtype_bytes)
+    compute = quantization.compute
     return product(model, name, n, inputs, outputs, model.matrix_bytes)._replace(dtype=compute)
 
 

@@ -58,7 +58,7 @@ def routed_experts(
 def _grouped(
     model: ModelSpec, name: str, rows: float, distinct: float, inputs: float, outputs: float
 ) -> Operator:
-    weights = distinct * inputs * outputs * model.matrix_bytes
+    weights = distinct * inputs * outputs * model.expert_bytes
     compute = model.quantization.compute if model.quantization else "bf16"
     moved = rows * (inputs + outputs) * model.dtype_bytes
     return Operator(name, 2 * rows * inputs * outputs, weights + moved, compute)

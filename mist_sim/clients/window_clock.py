@@ -1,0 +1,105 @@
+"""The decode clock of a model with sliding windows.
+
+A decode reads at most a window of keys in the window layers, and holds at most so many of their
+pages. Both grow with the context up to a point and then stay, so a sequence crosses two points
+in its life; a run of steps ends at each of them, and between them all is arithmetic.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from mist_sim.clients.decode_clock import DecodeClock
+from mist_sim.clients.sequence import Sequence
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.models.kv_groups import KvGroups
+
+_KEYS, _PAGES = 0, 1  # what stops growing at a crossing
+
+
+class WindowClock(DecodeClock):
+    """The running decodes of one engine, and how much of their contexts the windows hold.
+
+    window_sum: tokens in the cache that the next queries see through their windows, in all.
+    num_growing: sequences of which the next step adds one to that.
+    """
+
+    __slots__ = (
+        "_crossings",
+        "_last_page_at",
+        "_reach",
+        "_window_pages",
+        "num_growing",
+        "window_sum",
+    )
+
+    def __init__(self, block_size: int, groups: KvGroups) -> None:
+        super().__init__(block_size)
+        self.window_sum = 0
+        self.num_growing = 0
+        self._pages_per_block = groups.num_groups
+        self._window_pages = groups.num_window_groups
+        self._reach = (groups.sliding_window or 1) - 1
+        # context at which a sequence takes the last of the pages that a window can fill
+        self._last_page_at = (groups.max_window_blocks(block_size) - 1) * block_size
+        # (step from which it is so, ticket, what, sequence); left sequences go lazily
+        self._crossings: list[tuple[int, int, int, Sequence]] = []
+
+    def join(self, sequence: Sequence) -> None:
+        super().join(sequence)
+        context = self.context(sequence)
+        self.window_sum += min(context, self._reach)
+        if context < self._reach:
+            self.num_growing += 1
+            self._cross_at(self._reach, context, _KEYS, sequence)
+        if context <= self._last_page_at:
+            self._cross_at(self._last_page_at + 1, context, _PAGES, sequence)
+        else:
+            self._fill(sequence.block_phase, -self._window_pages)
+
+    def leave(self, sequence: Sequence) -> int:
+        context = super().leave(sequence)
+        self.window_sum -= min(context, self._reach)
+        if context < self._reach:
+            self.num_growing -= 1
+        if context > self._last_page_at:
+            self._fill(sequence.block_phase, self._window_pages)
+        return context
+
+    def steps_to_change(self) -> int:
+        steps = super().steps_to_change()
+        crossings = self._crossings
+        while crossings and crossings[0][3].ticket != crossings[0][1]:
+            heappop(crossings)
+        return min(steps, crossings[0][0] - self.steps) if crossings else steps
+
+    def advance(self, num_steps: int) -> int:
+        """As for all decodes; no sequence crosses before the last of the steps ends."""
+        num_blocks = super().advance(num_steps)
+        self.window_sum += num_steps * self.num_growing
+        crossings = self._crossings
+        while crossings and crossings[0][0] <= self.steps:
+            _, ticket, what, sequence = heappop(crossings)
+            if sequence.ticket != ticket:
+                continue
+            if what == _KEYS:
+                self.num_growing -= 1
+            else:
+                self._fill(sequence.block_phase, -self._window_pages)
+        return num_blocks
+
+    def show(self, batch: StepBatch) -> None:
+        super().show(batch)
+        batch.window_sum = self.window_sum
+
+    def growth(self) -> StepGrowth:
+        return StepGrowth(self.num_decodes, self.num_growing)
+
+    def _cross_at(self, target: int, context: int, what: int, sequence: Sequence) -> None:
+        step = self.steps + target - context
+        heappush(self._crossings, (step, sequence.ticket, what, sequence))
+
+    def _fill(self, phase: int, num_pages: int) -> None:
+        """Let the steps of a phase take so many pages more."""
+        self._phases[phase] += num_pages
+        self._pages_per_cycle += num_pages

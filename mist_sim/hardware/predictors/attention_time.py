@@ -1,0 +1,115 @@
+"""Seconds of attention in the roofline: all keys, latents that are expanded, sliding windows.
+
+Methods for runs of steps do for arrays what those for one step do for numbers, operation by
+operation, so that both give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTime:
+    """Seconds that attention takes in all layers: the slower of memory and compute.
+
+    `add_run` does for arrays what `add` does for numbers, operation by operation.
+    """
+
+    per_query: float
+    per_key: float
+    per_pair: float
+
+    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
+        """Return `seconds` with the attention of so many queries, keys and pairs on top."""
+        memory = keys * self.per_key + (queries * self.per_query + seconds)
+        compute = pairs * self.per_pair + seconds
+        return max(memory, compute)
+
+    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
+        """Do the same for arrays; `keys` is overwritten."""
+        waits_for_memory = pairs is keys and self.per_key >= self.per_pair
+        compute = None if waits_for_memory else pairs * self.per_pair + seconds
+        keys *= self.per_key
+        keys += queries * self.per_query + seconds
+        return keys if compute is None else np.maximum(keys, compute)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandedAttentionTime(AttentionTime):
+    """Attention of a prompt that first expands what the cache holds of it (MLA)."""
+
+    per_cached: float
+
+    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
+        expanded = (keys - queries) * self.per_cached + seconds
+        return AttentionTime.add(self, expanded, queries, keys, pairs)
+
+    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
+        expanded = (keys - queries) * self.per_cached + seconds
+        return AttentionTime.add_run(self, expanded, queries, keys, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAttentionTime:
+    """Attention of the layers with a sliding window.
+
+    window: keys that a query attends to at most, its own included.
+    prefill, decode: what queries, keys and pairs cost in the window layers.
+    """
+
+    window: int
+    prefill: AttentionTime
+    decode: AttentionTime
+
+    def add(self, seconds: float, batch: StepBatch) -> float:
+        """Return `seconds` with the window layers of a step on top."""
+        window = self.window
+        for new, context in batch.chunks:
+            before = max(context - window, 0)  # queries of the context that missed keys
+            after = max(context + new - window, 0)
+            missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
+            pairs = new * (context + (new + 1) * 0.5) - missed
+            keys = new + min(context, window - 1)
+            seconds = self.prefill.add(seconds, new, keys, pairs)
+        if batch.num_decodes:
+            keys = self._seen(batch) + batch.num_decodes
+            seconds = self.decode.add(seconds, batch.num_decodes, keys, keys)
+        return seconds
+
+    def add_run(
+        self, seconds: Array | float, batch: StepBatch, growth: StepGrowth, ahead: Array
+    ) -> Array | float:
+        """Do the same for the steps `ahead` = 0, 1, ..."""
+        window = self.window
+        for new, context in batch.chunks:
+            contexts = ahead * new + context
+            before = np.maximum(contexts - window, 0.0)
+            after = np.maximum(contexts + new - window, 0.0)
+            missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
+            pairs = new * (contexts + (new + 1) * 0.5) - missed
+            keys = new + np.minimum(contexts, window - 1)
+            seconds = self.prefill.add_run(seconds, new, keys, pairs)
+        if batch.num_decodes:
+            keys = self._seen_run(batch, growth, ahead) + batch.num_decodes
+            seconds = self.decode.add_run(seconds, batch.num_decodes, keys, keys)
+        return seconds
+
+    def _seen(self, batch: StepBatch) -> int:
+        """Cached tokens in the windows of the decodes; of equal contexts if nobody counted."""
+        if batch.window_sum is not None:
+            return batch.window_sum
+        return min(batch.context_sum, batch.num_decodes * (self.window - 1))
+
+    def _seen_run(self, batch: StepBatch, growth: StepGrowth, ahead: Array) -> Array:
+        if batch.window_sum is not None:
+            return ahead * float(growth.window_sum) + batch.window_sum
+        contexts = ahead * float(growth.context_sum) + batch.context_sum
+        return np.minimum(contexts, batch.num_decodes * (self.window - 1))
