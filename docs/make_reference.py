@@ -158,9 +158,7 @@ def described(schema: dict[str, Any]) -> dict[str, str]:
     for name, inner in schema["properties"].items():
         texts = [MEANINGS.get(name) or inner.get("description", "")]
         choices = inner.get("anyOf", ())
-        texts += [
-            c["description"] for c in choices if c.get("type") == "string" and "pattern" not in c
-        ]
+        texts += [c["description"] for c in choices if "description" in c and "pattern" not in c]
         found[name] = "; ".join(texts)
     return found
 
