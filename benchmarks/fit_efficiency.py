@@ -71,8 +71,8 @@ def fit_prompts(path: Path, gpu_name: str, hardware: str, ranks: int) -> dict[st
     peak = ranks * cluster.gpu.flops["bf16"]
     mfus = []
     for tokens, milliseconds in zip(prompts.index.to_list(), prompts.to_list(), strict=True):
-        summed = 2 * model.num_layers * 2.0 * tokens * model.hidden_size  # bytes, twice a layer
-        seconds = milliseconds * 1e-3 - cluster.all_reduce_time(summed)
+        summed = cluster.all_reduce_time(2.0 * tokens * model.hidden_size)
+        seconds = milliseconds * 1e-3 - 2 * model.num_layers * summed  # twice a layer
         mfus.append(prompt_flops(model, tokens) / (seconds * peak))
     return {"prefill.mfu": float(np.median(mfus))}
 

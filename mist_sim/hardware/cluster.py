@@ -1,17 +1,13 @@
-"""A tensor-parallel group of equal accelerators, and what their collectives cost."""
+"""The equal accelerators that serve one model together, and what their collectives cost."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.collectives import all_gather, all_reduce
 from mist_sim.hardware.specs import GpuSpec
-
-Amount = TypeVar("Amount", float, NDArray[np.float64])
+from mist_sim.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,45 +15,64 @@ class Cluster:
     """The accelerators that serve one model together.
 
     tensor_parallel_size: ranks that each hold a slice of every layer (>= 1).
+    data_parallel_size: replicas of that; they share experts with `enable_expert_parallel`.
+    enable_expert_parallel: every rank holds whole experts, all ranks of all replicas together
+        one set of them, instead of slices of every expert (vLLM's name and meaning).
+    expert_load_imbalance: tokens of the busiest of those ranks over the mean (>= 1).
     """
 
     gpu: GpuSpec
     tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+    expert_load_imbalance: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.tensor_parallel_size < 1:
-            raise ValueError(f"tensor_parallel_size must be >= 1, got {self.tensor_parallel_size}")
+        for name in ("tensor_parallel_size", "data_parallel_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if not 1 <= self.expert_load_imbalance < float("inf"):
+            raise ValueError(
+                f"expert_load_imbalance must be >= 1 and finite, got {self.expert_load_imbalance}"
+            )
+        if self.expert_load_imbalance != 1 and not self.enable_expert_parallel:
+            raise ValueError(
+                "expert_load_imbalance must be 1 without enable_expert_parallel, which gives "
+                f"every rank a slice of every expert, got {self.expert_load_imbalance}"
+            )
 
     @property
     def num_gpus(self) -> int:
         """Accelerators in the cluster."""
-        return self.tensor_parallel_size
+        return self.tensor_parallel_size * self.data_parallel_size
 
     @property
-    def all_reduce_bandwidth(self) -> float:
-        """Bytes of an all-reduced tensor per second; infinite on one rank.
+    def expert_parallel_size(self) -> int:
+        """Ranks that the experts are spread over; 1 where each is sliced over the ranks."""
+        return self.num_gpus if self.enable_expert_parallel else 1
 
-        With `reach` = link bandwidth x efficiency and `n` ranks:
-        ring         reach n / (2 (n - 1)): each rank sends and receives 2 (n - 1) / n of it.
-        host_shared  reach / (n - 1): PCIe without peer access, all through the host bridge.
-        bestserve    2 n reach: as much time as one n-th of the elements, counted as one byte
-                     each, takes over one link, so two bytes an element.
+    @property
+    def num_sharing_replicas(self) -> int:
+        """Replicas that share one set of experts."""
+        return self.data_parallel_size if self.enable_expert_parallel else 1
 
-        Source: Seesaw eq. 1, B_ar (ring, host_shared); BestServe eq. 8 (bestserve).
-        """
-        ranks, link = self.tensor_parallel_size, self.gpu.interconnect
-        reach = link.bandwidth * link.efficiency
-        if ranks == 1:
-            return math.inf
-        if link.all_reduce == "ring":
-            return reach * ranks / (2 * (ranks - 1))
-        if link.all_reduce == "host_shared":
-            return reach / (ranks - 1)
-        return 2 * ranks * reach
+    def check_split(self, model: ModelSpec) -> None:
+        """Raise ScenarioError when a model cannot be split over these ranks."""
+        if self.enable_expert_parallel and not model.moe:
+            raise ScenarioError(
+                f"enable_expert_parallel must be false for {model.name}, which has no experts"
+            )
+        if model.moe and model.moe.num_experts < self.expert_parallel_size:
+            raise ScenarioError(
+                f"enable_expert_parallel needs an expert for each of {self.expert_parallel_size} "
+                f"ranks, and {model.name} has {model.moe.num_experts}"
+            )
+        model.check_tensor_parallel(self.tensor_parallel_size, self.expert_parallel_size)
 
-    def all_reduce_time(self, num_bytes: Amount) -> Amount:
-        """Seconds to sum a tensor of `num_bytes` (16-bit elements) over all ranks.
+    def all_reduce_time(self, num_bytes: float) -> float:
+        """Seconds to sum a tensor of `num_bytes` over the tensor-parallel ranks."""
+        return all_reduce(self.gpu.interconnect, self.tensor_parallel_size)(num_bytes)
 
-        Takes a number or an array; an element of the array costs the same bits as the number.
-        """
-        return num_bytes / self.all_reduce_bandwidth
+    def all_gather_time(self, num_bytes: float) -> float:
+        """Seconds to gather a tensor of `num_bytes` from all replicas, or to scatter its sum."""
+        return all_gather(self.gpu.interconnect, self.data_parallel_size)(num_bytes)

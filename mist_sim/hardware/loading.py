@@ -29,7 +29,7 @@ from mist_sim.units import Kind
 from mist_sim.user_paths import user_path
 
 _NO_FIGURES = ("name", "confidence", "sources")
-_DEFAULT_ALL_REDUCE = {"nvlink": "ring", "pcie": "host_shared", "hccs": "ring"}
+_DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host_shared", "hccs": "auto"}
 
 
 def gpu_names() -> list[str]:
@@ -100,7 +100,7 @@ def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
     entry = {"name": name, **table}
     link = entry.get("interconnect")
     if isinstance(link, dict):
-        all_reduce = _DEFAULT_ALL_REDUCE.get(str(link.get("kind")), "ring")
+        all_reduce = _DEFAULT_ALL_REDUCE.get(str(link.get("kind")), "auto")
         entry["interconnect"] = {"all_reduce": all_reduce, **link}
     if isinstance(entry.get("sources"), dict):
         entry["sources"] = _flatten(entry["sources"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal, get_args
 
-from mist_sim.errors import did_you_mean
-from mist_sim.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
 LinkKind = Literal["nvlink", "pcie", "hccs"]
-AllReduce = Literal["ring", "host_shared", "bestserve"]
+AllReduce = Literal["auto", "ring", "tree", "host_shared", "bestserve"]
 Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
 
 DTYPES = ("bf16", "fp8", "int8", "fp4")  # fp16 runs at the bf16 rate on every card listed
@@ -62,19 +63,36 @@ class Interconnect:
 
     bandwidth: bytes/s of one device in one direction.
     efficiency: share of the bandwidth that a collective reaches, in (0, 1].
-    all_reduce: which algorithm sums over the ranks (see `Cluster.all_reduce_bandwidth`).
+    all_reduce: which algorithm sums over the ranks (see `collectives.all_reduce`).
+    bus_bandwidth: measured bytes/s of collectives by size of the message ("1 MiB"), as
+        nccl-tests prints them (busbw); takes the place of latencies and efficiency.
     """
 
     kind: LinkKind
     bandwidth: BytesPerSecond
     all_reduce: AllReduce
     efficiency: float = 0.8
+    bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         _check_choice("kind", self.kind, get_args(LinkKind))
         _check_choice("all_reduce", self.all_reduce, get_args(AllReduce))
         _check_positive("bandwidth", self.bandwidth)
         _check_fraction("efficiency", self.efficiency)
+        self._check_bus_bandwidth()
+
+    def _check_bus_bandwidth(self) -> None:
+        for written, rate in self.bus_bandwidth.items():
+            _check_positive(f"bus_bandwidth.{written}", rate)
+        try:
+            rows = sorted((SIZE.parse(key), rate) for key, rate in self.bus_bandwidth.items())
+        except ScenarioError as error:
+            raise ValueError(f"bus_bandwidth: {error}") from None
+        for (size, rate), (larger, faster) in pairwise(rows):
+            if larger / faster < size / rate:
+                raise ValueError(
+                    f"bus_bandwidth must not make {larger:g} B faster than {size:g} B, got {rows}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

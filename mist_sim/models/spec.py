@@ -262,8 +262,13 @@ class ModelSpec:
         heads = self.kv_heads_per_rank(tensor_parallel_size)
         return 2 * self.num_layers * heads * self.head_dim * self.kv_entry_bytes
 
-    def weight_bytes_per_rank(self, tensor_parallel_size: int) -> int:
+    def weight_bytes_per_rank(
+        self, tensor_parallel_size: int, expert_parallel_size: int = 1
+    ) -> int:
         """Bytes of weights on one rank.
+
+        expert_parallel_size: ranks over which whole experts are spread; 1 slices every expert
+            over the tensor-parallel ones.
 
         Matrices are split over the ranks, the vocabulary rounded up to whole rows and KV heads
         replicated as in `kv_heads_per_rank`; norms, biases, routers and the down-projections
@@ -271,7 +276,7 @@ class ModelSpec:
         16-bit copy beside it for decodes (`W_UK_T`, `W_UV` in its MLA backend).
         """
         ranks = tensor_parallel_size
-        self.check_tensor_parallel(ranks)
+        self.check_tensor_parallel(ranks, expert_parallel_size)
         experts = 0
         matrices = self.num_layers * self._attention_params_per_rank(ranks)
         matrices += self.num_dense_layers * self.mlp_params_per_layer // ranks
@@ -279,9 +284,11 @@ class ModelSpec:
         if self.moe:
             moe, layers = self.moe, self.num_moe_layers
             matrices += layers * self.mlp_params(moe.shared_intermediate_size) // ranks
-            experts = layers * self.mlp_params(moe.num_experts * moe.intermediate_size) // ranks
+            held = -(-moe.num_experts // expert_parallel_size)
+            slices = ranks if expert_parallel_size == 1 else 1
+            experts = layers * self.mlp_params(held * moe.intermediate_size) // slices
             plain += layers * self._router_params(moe)
-            plain += layers * moe.num_experts * moe.expert_vector_params // ranks
+            plain += layers * held * moe.expert_vector_params // slices
         if self.mla and self.quantization:
             heads = self.num_attention_heads // ranks
             plain += self.num_layers * self.mla.kv_up_params(heads)
@@ -300,22 +307,25 @@ class ModelSpec:
 
     # --- splitting ----------------------------------------------------------------------------
 
-    def check_tensor_parallel(self, tensor_parallel_size: int) -> None:
+    def check_tensor_parallel(
+        self, tensor_parallel_size: int, expert_parallel_size: int = 1
+    ) -> None:
         """Raise ScenarioError when the model cannot be split over so many ranks.
 
-        vLLM's rule: ranks divide the attention heads and the inner sizes of MLP and experts,
-        and divide the KV heads or are a multiple of them.
+        vLLM's rule: ranks divide the attention heads and the inner sizes of MLP and experts
+        (unless those are spread whole), and divide the KV heads or are a multiple of them.
         """
-        problem = self._tensor_parallel_problem(tensor_parallel_size)
+        whole = expert_parallel_size > 1
+        problem = self._tensor_parallel_problem(tensor_parallel_size, whole)
         if problem:
             heads = range(1, self.num_attention_heads + 1)
-            works = [str(ranks) for ranks in heads if not self._tensor_parallel_problem(ranks)]
+            works = [str(n) for n in heads if not self._tensor_parallel_problem(n, whole)]
             raise ScenarioError(
                 f"tensor_parallel_size must {problem} of {self.name}, got {tensor_parallel_size}; "
                 f"these work: {', '.join(works)}"
             )
 
-    def _tensor_parallel_problem(self, ranks: int) -> str:
+    def _tensor_parallel_problem(self, ranks: int, whole_experts: bool) -> str:
         if ranks < 1 or self.num_attention_heads % ranks:
             return f"divide the {self.num_attention_heads} attention heads"
         kv_heads = self.num_key_value_heads
@@ -323,7 +333,7 @@ class ModelSpec:
             return f"divide, or be a multiple of, the {kv_heads} KV heads"
         if self.num_dense_layers and self.intermediate_size % ranks:
             return f"divide the MLP size {self.intermediate_size}"
-        if self.moe and self.moe.intermediate_size % ranks:
+        if self.moe and self.moe.intermediate_size % ranks and not whole_experts:
             return f"divide the expert size {self.moe.intermediate_size}"
         if self.moe and self.moe.shared_intermediate_size % ranks:
             return f"divide the shared experts' size {self.moe.shared_intermediate_size}"

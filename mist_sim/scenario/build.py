@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -78,6 +79,8 @@ def llm_client(
     overhead: EngineOverhead | None = None,
     max_model_len: int | None = None,
     quantization: str | None = None,
+    enable_expert_parallel: bool = False,
+    expert_load_imbalance: float = 1.0,
 ) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
@@ -87,12 +90,18 @@ def llm_client(
     overhead: the engine's own time, by default a measured one (see `EngineOverhead`).
     max_model_len: most tokens of a prompt and its answer, by default the model's own.
     quantization: "fp8", "int8" or "int4" weights instead of those of the checkpoint.
+    enable_expert_parallel, expert_load_imbalance: see `Cluster`.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
     kv_cache = kv_cache or KvCacheConfig()
     spec = _stored_as(model, quantization, kv_cache)
-    cluster = Cluster(load_gpu(gpu) if isinstance(gpu, str) else gpu, tensor_parallel_size)
-    spec.check_tensor_parallel(tensor_parallel_size)
+    cluster = _cluster(
+        load_gpu(gpu) if isinstance(gpu, str) else gpu,
+        spec,
+        tensor_parallel_size=tensor_parallel_size,
+        enable_expert_parallel=enable_expert_parallel,
+        expert_load_imbalance=expert_load_imbalance,
+    )
     scheduler = scheduler or ChunkedScheduler()
     overhead = overhead or EngineOverhead()
     max_model_len = max_model_len or spec.max_position_embeddings
@@ -117,6 +126,16 @@ def llm_client(
         max_model_len=max_model_len,
         request_overhead=overhead.request,
     )
+
+
+def _cluster(gpu: GpuSpec, model: ModelSpec, **split: Any) -> Cluster:
+    """Return the GPUs that serve a model. Raises ScenarioError when it cannot be split so."""
+    try:
+        cluster = Cluster(gpu, **split)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    cluster.check_split(model)
+    return cluster
 
 
 def _stored_as(
@@ -154,10 +173,14 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
     """Yield the copies of a client; they share a predictor."""
     model = _stored_as(model_name, spec.quantization, spec.kv_cache.make())
     gpu = load_gpu(spec.gpu)
-    ranks = spec.tensor_parallel_size
-    model.check_tensor_parallel(ranks)
+    split: dict[str, Any] = {
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "enable_expert_parallel": spec.enable_expert_parallel,
+        "expert_load_imbalance": spec.expert_load_imbalance,
+    }
+    cluster = _cluster(gpu, model, **split)
     try:
-        predictor = spec.predictor.make(model=model, cluster=Cluster(gpu, ranks))
+        predictor = spec.predictor.make(model=model, cluster=cluster)
     except ValueError as error:
         raise ScenarioError(f"predictor: {error}") from error
     for name in spec.names:
@@ -165,7 +188,7 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
             name,
             model=model,
             gpu=gpu,
-            tensor_parallel_size=ranks,
+            **split,
             scheduler=spec.scheduler.make(),
             kv_cache=spec.kv_cache.make(),
             predictor=predictor,

@@ -77,6 +77,12 @@ class LlmClientSpec(ClientSpec):
         None, description="stores the weights so instead of as the checkpoint does"
     )
     tensor_parallel_size: Count = Field(1, description="GPUs that serve one copy together")
+    enable_expert_parallel: bool = Field(
+        False, description="spreads whole experts over the GPUs instead of slices of each"
+    )
+    expert_load_imbalance: float = Field(
+        1.0, description="tokens of the GPU with the busiest experts over the mean (>= 1)"
+    )
     scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
     kv_cache: Annotated[Part, Settings(part_type(KvCacheConfig))] = Field({}, validate_default=True)
     predictor: Annotated[Part, PREDICTOR] = Field(PREDICTOR.default, validate_default=True)

@@ -250,6 +250,9 @@ PRESSED = {
         ("overhead__step", "5 ms"),
         ("overhead__overlapped", True),
         ("overhead__request", "20 ms"),
+        ("predictor__enforce_eager", True),
+        ("predictor__max_cudagraph_capture_size", 16),
+        ("predictor__cudagraph_capture_sizes", [8, 512]),
         ("max_model_len", 300),
         ("tensor_parallel_size", 2),
         ("gpu", "h200"),
@@ -260,6 +263,26 @@ def test_every_option_of_an_engine_changes_a_result(path, value):
     plain = simulate(scenario(**PRESSED)).summary
     changed = simulate(scenario(**PRESSED | {f"clients__0__{path}": value})).summary
     assert plain["num_preemptions"] > 0
+    assert changed["mean_e2el_ms"] != plain["mean_e2el_ms"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable_expert_parallel": True},
+        {"enable_expert_parallel": True, "expert_load_imbalance": 1.5},
+    ],
+)
+def test_every_option_of_experts_changes_a_result(options):
+    sparse = PRESSED | {
+        "clients__0__model": "qwen3-30b-a3b",
+        "clients__0__gpu": "h100-sxm",
+        "clients__0__tensor_parallel_size": 2,
+        "clients__0__enable_expert_parallel": "expert_load_imbalance" in options,
+    }
+    plain = simulate(scenario(**sparse)).summary
+    given = {f"clients__0__{name}": value for name, value in options.items()}
+    changed = simulate(scenario(**sparse | given)).summary
     assert changed["mean_e2el_ms"] != plain["mean_e2el_ms"]
 
 

@@ -84,8 +84,9 @@ def num_gpu_blocks(
         return config.num_gpu_blocks_override
     tp = cluster.tensor_parallel_size
     budget = config.gpu_memory_utilization * cluster.gpu.memory
-    weights = model.weight_bytes_per_rank(tp)
-    activations = activation_bytes(model, tp, max_num_batched_tokens, max_num_seqs)
+    weights = model.weight_bytes_per_rank(tp, cluster.expert_parallel_size)
+    slices = 1 if cluster.enable_expert_parallel else tp
+    activations = activation_bytes(model, tp, max_num_batched_tokens, max_num_seqs, slices)
     cache = budget - weights - activations - config.context_memory
     layer_bytes = model.kv_bytes_per_token_per_rank(tp) // model.num_layers
     block_bytes = layer_bytes * model.kv_groups.layers_per_group * config.block_size
@@ -103,20 +104,28 @@ def num_gpu_blocks(
 
 
 def activation_bytes(
-    model: ModelSpec, tensor_parallel_size: int, max_num_batched_tokens: int, max_num_seqs: int
+    model: ModelSpec,
+    tensor_parallel_size: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    expert_slices: int | None = None,
 ) -> float:
     """Return the peak of a rank's temporary memory in bytes.
 
     The larger of the forward pass (hidden state, residual and the inner values of the largest
     batch) and the sampler (logits of all sequences, unsharded).
+
+    expert_slices: ranks that every expert is sliced over, by default all; with expert
+        parallelism 1, and a rank has room for all tokens' experts, since all may come to it.
     """
-    inner = max(_inner_values(model, tensor_parallel_size))
+    slices = expert_slices or tensor_parallel_size
+    inner = max(_inner_values(model, tensor_parallel_size, slices))
     forward = max_num_batched_tokens * (2 * model.hidden_size + inner) * model.dtype_bytes
     sampler = max_num_seqs * model.vocab_size * _SAMPLER_BYTES_PER_LOGIT
     return max(forward, sampler)
 
 
-def _inner_values(model: ModelSpec, ranks: int) -> Iterator[float]:
+def _inner_values(model: ModelSpec, ranks: int, expert_slices: int) -> Iterator[float]:
     """Values between the norm and the output of a layer's MLP or experts, for one token.
 
     Experts keep three buffers for each token and each of its experts: the first product and the
@@ -126,6 +135,6 @@ def _inner_values(model: ModelSpec, ranks: int) -> Iterator[float]:
     if model.num_dense_layers:
         yield (gate_and_up + 1) * model.intermediate_size / ranks
     if model.moe:
-        inner = model.moe.intermediate_size / ranks
+        inner = model.moe.intermediate_size / expert_slices
         shared = max(gate_and_up * inner, model.hidden_size)
         yield model.moe.num_experts_per_token * (shared + inner)

@@ -47,7 +47,7 @@ class BestServePredictor:
                 "bestserve has tables for dense models in 16 bits without sliding windows only, "
                 f"not for {model.name}; roofline times it"
             )
-        self.model.check_tensor_parallel(self.cluster.tensor_parallel_size)
+        self.cluster.check_split(self.model)
         gpu = self.cluster.gpu
         self._prefill_rates = sustained_rates(gpu, gpu.prefill)
         self._decode_rates = sustained_rates(gpu, gpu.decode)

@@ -3,13 +3,13 @@
 An operator takes max(FLOPs / (MFU x peak), bytes / (MBU x bandwidth)), which is BestServe's
 eq. 3 with P = min(I, I*) e_m S_m. Operators of a step add up; tensor parallelism adds an
 all-reduce after attention and after the MLP. Products run at the rate of the type they are
-computed in, with the MFU of 16 bits. CUDA graphs leave no dispatch time; where a GPU's entry has
-dispatch times, they are a floor under the step.
+computed in, with the MFU of 16 bits. Small steps replay CUDA graphs; what launching the kernels of
+the others takes is a floor under the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,22 +18,23 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.collectives import all_gather, all_reduce
 from mist_sim.hardware.predictors.attention_time import (
     AttentionTime,
     ExpandedAttentionTime,
     WindowAttentionTime,
 )
 from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
+from mist_sim.hardware.predictors.cuda_graphs import captured, launch_time
+from mist_sim.hardware.predictors.phase_time import Communication, Experts, PhaseTime, Term
 from mist_sim.hardware.specs import Efficiency
 from mist_sim.models import operators
-from mist_sim.models.moe import MoeSpec
 from mist_sim.models.operators import Operator
 from mist_sim.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
 
 _AHEAD = np.arange(1024.0)
-_MODULES = ("rmsnorm", "attention", "rmsnorm", "mlp")
 
 
 @PREDICTORS.register("roofline")
@@ -42,22 +43,46 @@ class RooflinePredictor:
     """Step times from a model's operators and a cluster's figures; needs no measurement.
 
     model, cluster: what is timed; raises ScenarioError when the model cannot be split that way.
+    enforce_eager: no CUDA graphs; the host launches every kernel (vLLM's name).
+    max_cudagraph_capture_size: most tokens of a step that is replayed as a graph (vLLM's name;
+        it takes the smaller of 512 and 2 max_num_seqs).
+    cudagraph_capture_sizes: the sizes that graphs are captured for instead of vLLM's (its name);
+        a step is padded to the next one.
     """
 
     model: ModelSpec
     cluster: Cluster
+    enforce_eager: bool = False
+    max_cudagraph_capture_size: int = 512
+    cudagraph_capture_sizes: Sequence[int] | None = None
 
     kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
 
     def __post_init__(self) -> None:
-        self.model.check_tensor_parallel(self.cluster.tensor_parallel_size)
+        self._check_graphs()
+        self.cluster.check_split(self.model)
         gpu = self.cluster.gpu
+        full = self.model.num_layers - len(self.model.window_layers)
         self._prefill = self._compile(gpu.prefill, prefill=True)
         self._decode = self._compile(gpu.decode, prefill=False)
+        self._prefill_attention = self._compile_attention(gpu.prefill, True, full)
+        self._decode_attention = self._compile_attention(gpu.decode, False, full)
         self._windows = self._compile_windows()
-        dispatch = sum(gpu.dispatch.get(module, 0.0) for module in _MODULES)
-        self._floor = self.model.num_layers * dispatch
+        self._graphs = captured(
+            self.enforce_eager, self.max_cudagraph_capture_size, self.cudagraph_capture_sizes
+        )
+        self._launch = launch_time(gpu.dispatch, self.model.num_layers, self.enforce_eager)
+        self._padded: dict[int, tuple[int, float]] = {}
         self._decode_only: dict[int, float] = {}
+
+    def _check_graphs(self) -> None:
+        if self.max_cudagraph_capture_size < 0:
+            raise ValueError(
+                f"max_cudagraph_capture_size must be >= 0, got {self.max_cudagraph_capture_size}"
+            )
+        sizes = self.cudagraph_capture_sizes
+        if sizes is not None and (not sizes or min(sizes) < 1):
+            raise ValueError(f"cudagraph_capture_sizes must be sizes >= 1, got {list(sizes)}")
 
     @property
     def estimate(self) -> str:
@@ -66,88 +91,130 @@ class RooflinePredictor:
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
-        seconds = self._fixed(batch)
+        seconds, floor = self._fixed(batch)
         for new, context in batch.chunks:
             pairs = new * (context + (new + 1) * 0.5)
-            seconds = self._prefill.attention.add(seconds, new, context + new, pairs)
+            seconds = self._prefill_attention.add(seconds, new, context + new, pairs)
         if batch.num_decodes:
             keys = batch.context_sum + batch.num_decodes
-            seconds = self._decode.attention.add(seconds, batch.num_decodes, keys, keys)
+            seconds = self._decode_attention.add(seconds, batch.num_decodes, keys, keys)
         if self._windows:
             seconds = self._windows.add(seconds, batch)
-        return max(seconds, self._floor)
+        return max(seconds, floor)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         ahead = _AHEAD[:num_steps] if num_steps <= len(_AHEAD) else np.arange(float(num_steps))
-        seconds: Array | float = self._fixed(batch)
+        fixed, floor = self._fixed(batch)
+        seconds: Array | float = fixed
         for new, context in batch.chunks:
             contexts = ahead * new + context
             pairs = new * (contexts + (new + 1) * 0.5)
-            seconds = self._prefill.attention.add_run(seconds, new, contexts + new, pairs)
+            seconds = self._prefill_attention.add_run(seconds, new, contexts + new, pairs)
         if batch.num_decodes:
             keys = ahead * float(growth.context_sum)
             keys += batch.context_sum + batch.num_decodes
-            seconds = self._decode.attention.add_run(seconds, batch.num_decodes, keys, keys)
+            seconds = self._decode_attention.add_run(seconds, batch.num_decodes, keys, keys)
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, ahead)
         if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
-        return np.maximum(seconds, self._floor, out=seconds) if self._floor else seconds
+        return np.maximum(seconds, floor, out=seconds) if floor else seconds
 
-    def _fixed(self, batch: StepBatch) -> float:
-        """Seconds of a step without attention; they depend on token counts only.
+    def _fixed(self, batch: StepBatch) -> tuple[float, float]:
+        """Seconds of a step without attention, and of launching it.
 
-        Prompts reach a higher MFU than decodes, but adding one never makes a step shorter.
+        They depend on token counts only. Prompts reach a higher MFU than decodes, but adding one
+        never makes a step shorter.
         """
         num_decodes = batch.num_decodes
         decodes_alone = self._decodes_alone(num_decodes) if num_decodes else 0.0
         if not batch.chunks:
-            return decodes_alone
-        num_tokens = batch.num_prefill_tokens + num_decodes
-        together = self._prefill.fixed(num_tokens, len(batch.chunks) + num_decodes)
-        return max(together, decodes_alone)
+            return decodes_alone, self._replayed(num_decodes)[1]
+        num_tokens, floor = self._replayed(batch.num_prefill_tokens + num_decodes)
+        together = self._prefill.time(num_tokens, len(batch.chunks) + num_decodes)
+        return max(together, decodes_alone), floor
 
     def _decodes_alone(self, num_decodes: int) -> float:
         seconds = self._decode_only.get(num_decodes)
         if seconds is None:
-            seconds = self._decode.fixed(num_decodes, num_decodes)
+            seconds = self._decode.time(self._replayed(num_decodes)[0], num_decodes)
             self._decode_only[num_decodes] = seconds
         return seconds
 
-    def _compile(self, efficiency: Efficiency, prefill: bool) -> _PhaseTime:
+    def _replayed(self, num_tokens: int) -> tuple[int, float]:
+        """Return the tokens that a step computes, and the seconds that launching it takes."""
+        found = self._padded.get(num_tokens)
+        if found is None:
+            size = self._graphs.padded(num_tokens)
+            found = (num_tokens, self._launch) if size is None else (size, 0.0)
+            self._padded[num_tokens] = found
+        return found
+
+    def _compile(self, efficiency: Efficiency, prefill: bool) -> PhaseTime:
         """Turn the operators of one phase into linear terms of their token counts."""
-        model, cluster = self.model, self.cluster
-        t = cluster.tensor_parallel_size
-        num_full_layers = model.num_layers - len(model.window_layers)
-
-        def terms(layers: int, none: list[Operator], one: list[Operator]) -> Iterator[_Term]:
-            for at_none, at_one in zip(none, one, strict=True):
-                flops, bandwidth = sustained_rates(cluster.gpu, efficiency, at_one.dtype)
-                yield (
-                    float(layers * at_one.flops / flops),
-                    float(layers * at_none.bytes / bandwidth),
-                    float(layers * (at_one.bytes - at_none.bytes) / bandwidth),
-                )
-
-        by_token: list[_Term] = []
-        parts = (operators.token_operators(model, n, t, prefill) for n in (0, 1))
+        model, t = self.model, self.cluster.tensor_parallel_size
+        replicas = self.cluster.num_sharing_replicas
+        by_token: list[Term] = []
+        parts = (operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1))
         for (layers, none), (_, one) in zip(*parts, strict=True):
-            by_token += terms(layers, none, one)
-        by_expert: list[_Term] = []
-        if model.moe:
-            none, one = (operators.routed_experts(model, model.moe, n, 1, t) for n in (0, 1))
-            by_expert += terms(model.num_moe_layers, none, one)
+            by_token += self._terms(efficiency, layers, none, one)
         none, one = (operators.logits(model, n, t) for n in (0, 1))
-        summed = cluster.all_reduce_time(float(model.hidden_size * model.dtype_bytes))
-        weightless = [max(work, traffic) for work, weights, traffic in by_token if not weights]
-        return _PhaseTime(
-            per_token=2 * model.num_layers * summed + sum(weightless),
-            by_token=tuple(term for term in by_token if term[1]),
-            by_expert=tuple(by_expert),
-            by_sample=tuple(terms(1, none, one)),
-            moe=model.moe,
-            attention=self._compile_attention(efficiency, prefill, num_full_layers),
+        weightless = [max(term.work, term.traffic) for term in by_token if not term.weights]
+        return PhaseTime(
+            per_token=sum(weightless),
+            by_token=tuple(term for term in by_token if term.weights),
+            by_sample=tuple(self._terms(efficiency, 1, none, one)),
+            experts=self._compile_experts(efficiency),
+            communication=self._communication(),
+        )
+
+    def _terms(
+        self, efficiency: Efficiency, layers: int, none: list[Operator], one: list[Operator]
+    ) -> Iterator[Term]:
+        """Yield the terms of operators, given for no token and for one."""
+        for at_none, at_one in zip(none, one, strict=True):
+            flops, bandwidth = sustained_rates(self.cluster.gpu, efficiency, at_one.dtype)
+            yield Term(
+                float(layers * at_one.flops / flops),
+                float(layers * at_none.bytes / bandwidth),
+                float(layers * (at_one.bytes - at_none.bytes) / bandwidth),
+            )
+
+    def _compile_experts(self, efficiency: Efficiency) -> Experts | None:
+        model, cluster = self.model, self.cluster
+        moe, ranks = model.moe, cluster.expert_parallel_size
+        if moe is None:
+            return None
+        none, one = (
+            operators.routed_experts(
+                model,
+                moe,
+                n,
+                1,
+                cluster.tensor_parallel_size,
+                ranks,
+                cluster.expert_load_imbalance,
+            )
+            for n in (0, 1)
+        )
+        terms = tuple(self._terms(efficiency, model.num_moe_layers, none, one))
+        return Experts(moe, terms, cluster.num_sharing_replicas, ranks)
+
+    def _communication(self) -> Communication | None:
+        """All-reduces after attention and MLP; gathering and scattering around shared experts."""
+        model, cluster = self.model, self.cluster
+        replicas = cluster.num_sharing_replicas
+        if cluster.tensor_parallel_size == replicas == 1:
+            return None
+        link = cluster.gpu.interconnect
+        return Communication(
+            all_reduce=all_reduce(link, cluster.tensor_parallel_size),
+            all_gather=all_gather(link, replicas),
+            num_all_reduces=2 * model.num_layers,
+            num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
+            bytes_per_token=model.hidden_size * model.dtype_bytes,
+            num_replicas=replicas,
         )
 
     def _compile_windows(self) -> WindowAttentionTime | None:
@@ -180,37 +247,3 @@ class RooflinePredictor:
             rate = sustained_rates(self.cluster.gpu, efficiency, part.dtype)[0]
             expanded += layers * float(max(part.flops / rate, part.bytes / bandwidth))
         return ExpandedAttentionTime(*slopes, expanded) if expanded else AttentionTime(*slopes)
-
-
-# (seconds of work for each token, seconds of traffic for the weights, and for each token)
-_Term = tuple[float, float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class _PhaseTime:
-    """Seconds of a step in one phase, by what they depend on.
-
-    per_token: communication, and operators without weights.
-    by_token, by_sample: products, by all tokens of a step and by those it samples.
-    by_expert: products of routed experts; their weights are those of one expert.
-    """
-
-    per_token: float
-    by_token: tuple[_Term, ...]
-    by_expert: tuple[_Term, ...]
-    by_sample: tuple[_Term, ...]
-    moe: MoeSpec | None
-    attention: AttentionTime
-
-    def fixed(self, num_tokens: int, num_samples: int) -> float:
-        """Return the seconds of all operators but attention, communication included."""
-        seconds = num_tokens * self.per_token
-        for work, weights, traffic in self.by_token:
-            seconds += max(num_tokens * work, weights + num_tokens * traffic)
-        if self.moe:
-            touched = self.moe.distinct_experts(num_tokens)
-            for work, weights, traffic in self.by_expert:
-                seconds += max(num_tokens * work, touched * weights + num_tokens * traffic)
-        for work, weights, traffic in self.by_sample:
-            seconds += max(num_samples * work, weights + num_samples * traffic)
-        return seconds

@@ -13,18 +13,25 @@ from mist_sim.models.operators.mlp import mlp
 from mist_sim.models.spec import ModelSpec
 
 
-def moe_layer(model: ModelSpec, moe: MoeSpec, n: float, t: int) -> list[Operator]:
-    """All of an MoE layer but the routed experts' products, which are not linear in n."""
+def moe_layer(
+    model: ModelSpec, moe: MoeSpec, n: float, t: int, num_replicas: int = 1
+) -> list[Operator]:
+    """All of an MoE layer but the routed experts' products, which are not linear in n.
+
+    num_replicas: replicas that share the experts, with n tokens each; a rank sums its experts'
+        outputs for the tokens of all.
+    """
     h, width, k = model.hidden_size, model.dtype_bytes, moe.num_experts_per_token
     inner = moe.intermediate_size / t
     up = (2 if model.gated_mlp else 1) * inner
     shared = moe.shared_intermediate_size
-    summed = (k + 1) * h + (3 * h if shared else 0)  # the shared experts' output is added
+    summed = num_replicas * (k + 1) * h
+    added = 3 * h if shared else 0  # the output of the shared experts
     operators = [
         norm(model, n),
         product(model, "router", n, h, moe.num_experts, width),  # whole on every rank
         Operator("expert_activation", 4 * n * k * inner, n * k * (up + inner) * width),
-        Operator("combine", 2 * n * k * h, n * summed * width),
+        Operator("combine", 2 * n * num_replicas * k * h, n * (summed + added) * width),
     ]
     return [*operators, *mlp(model, shared, n, t, "shared_")] if shared else operators
 
@@ -35,19 +42,21 @@ def routed_experts(
     n: float,
     distinct: float,
     t: int,
+    expert_ranks: int = 1,
     load_imbalance: float = 1.0,
 ) -> list[Operator]:
     """The two grouped products of n tokens, when they touch `distinct` experts on a rank.
 
     Linear in n and in distinct, each alone. Only the touched experts' weights are read.
 
-    load_imbalance: load of the busiest rank over the mean (>= 1). With tensor parallelism alone
-        every rank holds a slice of every expert, so all ranks carry the same load.
+    expert_ranks: ranks over which whole experts are spread; 1: every rank holds a slice of each.
+    load_imbalance: load of the busiest of those ranks over the mean (>= 1). With slices all
+        ranks carry the same load.
     """
     if load_imbalance < 1:
         raise ValueError(f"load_imbalance must be >= 1, got {load_imbalance}")
-    rows = n * moe.num_experts_per_token * load_imbalance
-    inner = moe.intermediate_size / t
+    rows = n * moe.num_experts_per_token * load_imbalance / expert_ranks
+    inner = moe.intermediate_size / (t if expert_ranks == 1 else 1)
     up = (2 if model.gated_mlp else 1) * inner
     return [
         _grouped(model, "experts_up", rows, distinct, model.hidden_size, up),

@@ -10,12 +10,12 @@ from mist_sim.models.spec import ModelSpec
 
 
 def token_operators(
-    model: ModelSpec, n: float, t: int, prefill: bool
+    model: ModelSpec, n: float, t: int, prefill: bool, num_replicas: int = 1
 ) -> list[tuple[int, list[Operator]]]:
     """What is linear in the n tokens of a step, as (layers that run it, operators).
 
     All but attention, routed experts and logits. prefill: latent attention projects a prompt
-    in another way than decodes.
+    in another way than decodes. num_replicas: replicas that share the experts (see `moe_layer`).
     """
     h, width = model.hidden_size, model.dtype_bytes
     parts = [(model.num_layers, projections(model, n, t, prefill))]
@@ -23,7 +23,7 @@ def token_operators(
         dense = [norm(model, n), *mlp(model, model.intermediate_size, n, t)]
         parts.append((model.num_dense_layers, dense))
     if model.moe:
-        parts.append((model.num_moe_layers, moe_layer(model, model.moe, n, t)))
+        parts.append((model.num_moe_layers, moe_layer(model, model.moe, n, t, num_replicas)))
     ends = [Operator("embedding", 0.0, 2 * n * h * width), norm(model, n)]
     return [*parts, (1, ends)]
 

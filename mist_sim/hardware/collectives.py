@@ -1,0 +1,148 @@
+"""What it costs to sum, gather and scatter over the accelerators of a group.
+
+A collective takes a start-up time, a time for each of the hops that its data make one after
+another, and its bytes over the bandwidth. NCCL has three protocols: one that sends a flag with
+every word starts fast and wastes bandwidth, the plain one waits for a barrier and fills the link.
+The fastest is taken for each message, so the bandwidth rises with the size of the message.
+
+Source of latencies and shares: the constants of NCCL's tuning model (`baseLat`, `hwLat` and the
+bandwidth corrections in `src/graph/tuning.cc`, 2.20 to 2.28).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mist_sim.hardware.specs import Interconnect
+from mist_sim.units import SIZE
+
+
+class _Protocol(NamedTuple):
+    """Seconds to start, seconds a hop by kind of link, and the share of the bandwidth."""
+
+    base: float
+    nvlink_hop: float
+    pcie_hop: float
+    share: float
+
+
+# low latency, low latency with 128-byte words, simple
+_RING = (
+    _Protocol(6.6e-6, 0.6e-6, 1.0e-6, 0.5),
+    _Protocol(14.0e-6, 1.9e-6, 2.5e-6, 0.92),
+    _Protocol(8.4e-6, 3.4e-6, 5.7e-6, 1.0),
+)
+_TREE = (
+    _Protocol(6.8e-6, 0.6e-6, 1.0e-6, 0.92 / 3.8),
+    _Protocol(14.0e-6, 1.25e-6, 1.9e-6, 0.92 * 7 / 9),
+    _Protocol(8.4e-6, 4.0e-6, 4.0e-6, 0.92),
+)
+
+
+class Line(NamedTuple):
+    """One way to do it: seconds for nothing, and seconds for each byte of the tensor."""
+
+    latency: float
+    per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """The fastest of several ways, for a tensor of any size; no way at all takes no time."""
+
+    lines: tuple[Line, ...] = ()
+
+    def time(self, num_bytes: float) -> float:
+        """Return the seconds for a tensor of `num_bytes`."""
+        return min([a + num_bytes * b for a, b in self.lines]) if self.lines else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured collective: seconds by size, linear in between, the last bandwidth beyond.
+
+    points: (bytes, seconds), sorted; a smaller message takes as long as the smallest.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def time(self, num_bytes: float) -> float:
+        """Return the seconds for a tensor of `num_bytes`."""
+        points = self.points
+        place = bisect_left(points, (num_bytes, 0.0))
+        if place == 0:
+            return points[0][1] if num_bytes else 0.0
+        if place == len(points):
+            size, seconds = points[-1]
+            return seconds * num_bytes / size
+        (low, before), (high, after) = points[place - 1 : place + 1]
+        return before + (after - before) * (num_bytes - low) / (high - low)
+
+
+def all_reduce(link: Interconnect, ranks: int) -> Callable[[float], float]:
+    """Return what gives the seconds to sum a tensor of so many bytes over `ranks`.
+
+    With `reach` = link bandwidth x efficiency x the protocol's share and `n` ranks:
+    ring         2 (n - 1) hops; each rank sends and receives 2 (n - 1) / n of the tensor.
+    tree         2 log2(n) hops up and down a binary tree; twice the tensor over the link.
+    auto         the faster of ring and tree for each message, as NCCL chooses.
+    host_shared  as a ring, but all through the host bridge: (n - 1) times the tensor (PCIe
+                 without peer access).
+    bestserve    no latency; as much time as one n-th of the elements, counted as one byte each,
+                 takes over one link, so two bytes an element.
+    A measured `bus_bandwidth` takes the place of all but the last.
+
+    Source of bytes: Seesaw eq. 1, B_ar (ring, host_shared); BestServe eq. 8 (bestserve). NCCL
+    chains the ranks of one node in its tree; here it has branches, as between nodes.
+    """
+    if ranks == 1:
+        return Collective().time
+    reach = link.bandwidth * link.efficiency
+    if link.all_reduce == "bestserve":
+        return Collective((Line(0.0, 1 / (2 * ranks * reach)),)).time
+    if link.bus_bandwidth:
+        return _measured(link, 2 * (ranks - 1) / ranks).time
+    hops = 2 * (ranks - 1)
+    if link.all_reduce == "host_shared":
+        return Collective(_lines(link, _RING, hops, (ranks - 1) / reach)).time
+    lines: tuple[Line, ...] = ()
+    if link.all_reduce in ("ring", "auto"):
+        lines += _lines(link, _RING, hops, hops / ranks / reach)
+    if link.all_reduce in ("tree", "auto"):
+        lines += _lines(link, _TREE, 2 * math.ceil(math.log2(ranks)), 2 / reach)
+    return Collective(lines).time
+
+
+def all_gather(link: Interconnect, ranks: int) -> Callable[[float], float]:
+    """Return what gives the seconds to gather a tensor of so many bytes on every rank.
+
+    Also for a reduce-scatter of it: each is one half of an all-reduce over a ring, with half of
+    its hops and bytes.
+    """
+    if ranks == 1:
+        return Collective().time
+    if link.bus_bandwidth:
+        return _measured(link, (ranks - 1) / ranks).time
+    reach = link.bandwidth * link.efficiency
+    passes = (ranks - 1) / 2 if link.all_reduce == "host_shared" else (ranks - 1) / ranks
+    return Collective(_lines(link, _RING, ranks - 1, passes / reach)).time
+
+
+def _lines(
+    link: Interconnect, protocols: tuple[_Protocol, ...], hops: int, per_byte: float
+) -> tuple[Line, ...]:
+    nvlink = link.kind != "pcie"  # no figures of HCCS are published; it is taken as NVLink
+    return tuple(
+        Line(p.base + hops * (p.nvlink_hop if nvlink else p.pcie_hop), per_byte / p.share)
+        for p in protocols
+    )
+
+
+def _measured(link: Interconnect, passes: float) -> Measured:
+    """Turn bus bandwidths, as nccl-tests prints them, into seconds."""
+    rows = sorted((SIZE.parse(size), rate) for size, rate in link.bus_bandwidth.items())
+    return Measured(tuple((size, size * passes / rate) for size, rate in rows))

@@ -1,0 +1,95 @@
+"""Seconds of all of a step but attention, in the roofline: linear terms of token counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mist_sim.models.moe import MoeSpec
+
+
+class Term(NamedTuple):
+    """Seconds of work a token, of traffic for the weights, and of traffic a token."""
+
+    work: float
+    weights: float
+    traffic: float
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """The collectives of a step, whose time is not linear in its bytes.
+
+    all_reduce, all_gather: seconds for so many bytes.
+    num_all_reduces: of the hidden states of a step's tokens.
+    num_gathers: all-gathers and reduce-scatters of the tokens of all replicas.
+    bytes_per_token: size of a hidden state.
+    """
+
+    all_reduce: Callable[[float], float]
+    all_gather: Callable[[float], float]
+    num_all_reduces: int
+    num_gathers: int
+    bytes_per_token: int
+    num_replicas: int
+
+    def time(self, num_tokens: int) -> float:
+        """Return the seconds of all collectives of a step."""
+        size = float(num_tokens * self.bytes_per_token)
+        seconds = self.num_all_reduces * self.all_reduce(size)
+        if self.num_gathers:
+            seconds += self.num_gathers * self.all_gather(size * self.num_replicas)
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The products of routed experts, on the busiest rank.
+
+    terms: their weights are those of one expert.
+    num_replicas: data-parallel replicas whose tokens the experts see; they are taken to compute
+        as many as this one. num_ranks: ranks that the experts are spread over.
+    """
+
+    moe: MoeSpec
+    terms: tuple[Term, ...]
+    num_replicas: int = 1
+    num_ranks: int = 1
+
+    def time(self, num_tokens: int) -> float:
+        """Return the seconds of all layers' products for a step's tokens."""
+        routed = num_tokens * self.num_replicas
+        touched = self.moe.distinct_experts(routed) / self.num_ranks
+        seconds = 0.0
+        for work, weights, traffic in self.terms:
+            seconds += max(routed * work, touched * weights + routed * traffic)
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """Seconds of a step in one phase, by what they depend on.
+
+    per_token: operators without weights.
+    by_token, by_sample: products, by all tokens of a step and by those it samples.
+    """
+
+    per_token: float
+    by_token: tuple[Term, ...]
+    by_sample: tuple[Term, ...]
+    experts: Experts | None
+    communication: Communication | None
+
+    def time(self, num_tokens: int, num_samples: int) -> float:
+        """Return the seconds of all operators but attention, communication included."""
+        seconds = num_tokens * self.per_token
+        if self.communication:
+            seconds += self.communication.time(num_tokens)
+        for work, weights, traffic in self.by_token:
+            seconds += max(num_tokens * work, weights + num_tokens * traffic)
+        if self.experts:
+            seconds += self.experts.time(num_tokens)
+        for work, weights, traffic in self.by_sample:
+            seconds += max(num_samples * work, weights + num_samples * traffic)
+        return seconds
