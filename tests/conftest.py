@@ -30,3 +30,9 @@ def shared() -> Callable[[str], Path]:
         return found
 
     return find
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep timings of tests, and of the processes they start, out of the user's cache."""
+    os.environ["MIST_SIM_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -1,0 +1,159 @@
+"""Step times of a slow source: asked once on a grid, interpolated ever after.
+
+A source answers for two kinds of steps: a chunk of a prompt alone, P(new tokens, context), and
+decodes alone, D(number, mean context). A step of T tokens with several chunks and decodes is
+taken as one prompt of T tokens in which each part sees its own context instead of the tokens
+before it:
+
+    P(T, 0) + sum of P(new, context) - P(new, tokens before) + D(number, context) - D(number, 0)
+
+so that matrices work on all tokens at once, as they do in an engine. It never takes less time
+than any of its parts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.predictors.grid import SecondsGrid
+from mist_sim.hardware.predictors.timing_store import TimingStore
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePoints:
+    """What a source is asked for, each an increasing sequence.
+
+    new_tokens, prompt_contexts: tokens of a chunk, and those the cache holds before it.
+    decodes, decode_contexts: requests that decode, and what the cache holds for each.
+    """
+
+    new_tokens: Sequence[int]
+    prompt_contexts: Sequence[int]
+    decodes: Sequence[int]
+    decode_contexts: Sequence[int]
+
+
+def powers(first: int, last: int, factor: int = 2) -> list[int]:
+    """Return first, first * factor, ... up to the first that reaches `last`, which is cut to it.
+
+    The steps between them are what a straight line has to bridge.
+    """
+    points = [first]
+    while points[-1] < last:
+        points.append(min(points[-1] * factor, last))
+    return points
+
+
+class StepSource(Protocol):
+    """Something slow that times single steps.
+
+    identity: what its answers depend on beside the batch, as `TimingStore.timed` takes it.
+    """
+
+    @property
+    def identity(self) -> Mapping[str, object]: ...
+
+    def seconds(self, batches: Sequence[StepBatch]) -> Sequence[float]:
+        """Return the duration of each batch in seconds (> 0)."""
+
+
+class SampledSteps:
+    """A predictor made of what a source said on a grid.
+
+    store: asked before the source is.
+    Raises whatever the source raises, and ValueError for times that are no durations.
+    """
+
+    def __init__(self, source: StepSource, points: SamplePoints, store: TimingStore) -> None:
+        prompts = list(product(points.new_tokens, points.prompt_contexts))
+        decodes = list(product(points.decodes, points.decode_contexts))
+        works = {
+            f"prompt {new} {context}": StepBatch(((new, context),)) for new, context in prompts
+        }
+        works |= {f"decode {n} {each}": StepBatch((), n, n * each) for n, each in decodes}
+        seconds = np.array(store.timed(source.identity, works, source.seconds))
+        shape = len(points.new_tokens), len(points.prompt_contexts)
+        at_prompts = seconds[: len(prompts)].reshape(shape)
+        at_decodes = seconds[len(prompts) :].reshape(len(points.decodes), -1)
+        self._prompt = SecondsGrid(points.new_tokens, points.prompt_contexts, at_prompts)
+        self._decode = SecondsGrid(points.decodes, points.decode_contexts, at_decodes)
+        self._whole_prompt: dict[int, float] = {}
+        self._no_context: dict[int, float] = {}
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of one step in seconds."""
+        num_decodes = batch.num_decodes
+        each = batch.context_sum / (num_decodes or 1)
+        if not batch.chunks:
+            return self._decode.at(num_decodes, each)
+        seconds = self._fixed(batch)
+        longest = 0.0
+        before = num_decodes
+        for new, context in batch.chunks:
+            alone = self._prompt.at(new, context)
+            seconds += alone - self._prompt.at(new, before)
+            longest = max(longest, alone)
+            before += new
+        if num_decodes:
+            alone = self._decode.at(num_decodes, each)
+            seconds += alone - self._without_context(num_decodes)
+            longest = max(longest, alone)
+        return max(seconds, longest)
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
+        num_decodes = batch.num_decodes
+        ahead = np.arange(float(num_steps))
+        each = (ahead * float(growth.context_sum) + batch.context_sum) / (num_decodes or 1)
+        if not batch.chunks:
+            return self._decode.along(num_decodes, each)
+        seconds = np.full(num_steps, self._fixed(batch))
+        longest = np.zeros(num_steps)
+        before = num_decodes
+        for new, context in batch.chunks:
+            alone = self._prompt.along(new, ahead * new + context)
+            seconds += alone - self._prompt.at(new, before)
+            longest = np.maximum(longest, alone)
+            before += new
+        if num_decodes:
+            alone = self._decode.along(num_decodes, each)
+            seconds += alone - self._without_context(num_decodes)
+            longest = np.maximum(longest, alone)
+        return np.maximum(seconds, longest, out=seconds)
+
+    def _fixed(self, batch: StepBatch) -> float:
+        """Seconds of one prompt with all tokens of the step."""
+        num_tokens = batch.num_prefill_tokens + batch.num_decodes
+        seconds = self._whole_prompt.get(num_tokens)
+        if seconds is None:
+            seconds = self._whole_prompt[num_tokens] = self._prompt.at(num_tokens, 0)
+        return seconds
+
+    def _without_context(self, num_decodes: int) -> float:
+        seconds = self._no_context.get(num_decodes)
+        if seconds is None:
+            seconds = self._no_context[num_decodes] = self._decode.at(num_decodes, 0)
+        return seconds
+
+
+class SampledPredictor:
+    """What predictors share that sample a source as soon as they are made."""
+
+    _steps: SampledSteps
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of one step in seconds."""
+        return self._steps.step_time(batch)
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
+        return self._steps.run(batch, growth, num_steps)
