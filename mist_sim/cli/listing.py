@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def list_(
     family: str = typer.Argument("", help="What to list; all families without it."),
 ) -> None:
-    """List what a scenario can name: models, GPUs, plugins with their parameters, presets."""
+    """List what a scenario can say: models, GPUs, plugins, engine options, presets."""
     from rich.console import Console
 
     from mist_sim.errors import UnknownPluginError, did_you_mean
@@ -44,6 +44,7 @@ _PLACES = {
     "samplers": "workload.lengths",
     "lengths": "prompt and output of workload.lengths: {type: synthetic}",
     "stages": "workload.pipeline",
+    "options": "clients.N, with vLLM's names, defaults and meanings",
     "presets": "mist run NAME",
 }
 
@@ -55,19 +56,21 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
 
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
-    return {"models": _models, "gpus": _gpus, **plugins, "presets": _presets}
+    return {"models": _models, "gpus": _gpus, **plugins, "options": _options, "presets": _presets}
 
 
 def _overview() -> RenderableType:
     from mist_sim.hardware import gpu_names
     from mist_sim.models import model_names
     from mist_sim.scenario.families import FAMILIES
+    from mist_sim.scenario.options import engine_options
     from mist_sim.scenario.presets import preset_names
 
     names = {
         "models": model_names(),
         "gpus": gpu_names(),
         **{name: list(family.registry) for name, family in FAMILIES.items()},
+        "options": [option.key for option in engine_options() if "." not in option.key],
         "presets": preset_names(),
     }
     table = _table("family", "names")
@@ -142,6 +145,24 @@ def _gpus() -> RenderableType:
             gpu.confidence,
         )
     table.caption = "or the path of a .toml spec file"
+    return table
+
+
+def _options() -> RenderableType:
+    import re
+
+    from rich.markup import escape
+
+    from mist_sim.scenario.options import engine_options
+
+    table = _table("clients.N.", "default, and the flag of vllm serve")
+    for option in engine_options():
+        types = f" ({', '.join(option.types)})" if option.types else ""
+        default = "required" if option.default is None else option.default
+        meaning = re.split(r"[;.] | \(vLLM's name", option.meaning)[0]
+        first = escape(f"{default}   {option.vllm or ''}")
+        table.add_row(option.key, f"{first}\n[dim]{escape(meaning + types)}[/dim]")
+    table.caption = "docs/reference/scenario.md has the whole text of every meaning"
     return table
 
 

@@ -274,6 +274,7 @@ def test_list_names_every_family(mist):
         ("samplers", "name = azure-conv-2023"),
         ("lengths", "tokens (required)"),
         ("stages", "duration (required, in s)"),
+        ("options", "--max-num-batched-tokens"),
         ("presets", "BestServe"),
     ],
 )

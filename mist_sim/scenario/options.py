@@ -1,0 +1,100 @@
+"""Every option of an engine in one list: its key, vLLM's name, its default and its meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
+
+from mist_sim.scenario.clients import ClientSpec, LlmClientSpec
+from mist_sim.scenario.docstrings import documented_with_bases
+from mist_sim.scenario.families import Family, Settings
+from mist_sim.scenario.parts import Part
+from mist_sim.scenario.vllm_names import VLLM_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOption:
+    """One option of a client of type llm.
+
+    key: below `clients.N`. types: the plugins that have it, where not all of a family do.
+    default: as a file would say it; None where the option is required.
+    vllm: the flag of `vllm serve`, or why there is none; None where nobody said.
+    """
+
+    key: str
+    types: tuple[str, ...]
+    default: str | None
+    vllm: str | None
+    meaning: str
+
+
+def engine_options() -> list[EngineOption]:
+    """Return all options of a client that runs a language model, in the order of the schema."""
+    found: list[EngineOption] = []
+    for name, info in LlmClientSpec.model_fields.items():
+        if name in ClientSpec.model_fields:
+            continue
+        mark = _mark(info)
+        if isinstance(mark, Settings):
+            found += _of_part(f"{name}.", mark.model)
+        elif isinstance(mark, Family):
+            found += _of_family(f"{name}.", mark)
+        else:
+            default = None if info.is_required() else _written(info.default)
+            found.append(_option(name, (), default, info.description or ""))
+    return found
+
+
+def _mark(found: object) -> Settings | Family | None:
+    """Return what says which part a field holds, wherever it stands in its annotation."""
+    if isinstance(found, Settings | Family):
+        return found
+    inner: tuple[object, ...] = get_args(found)
+    if isinstance(found, FieldInfo):
+        inner = (*found.metadata, *get_args(found.annotation))
+    return next((mark for mark in map(_mark, inner) if mark), None)
+
+
+def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
+    """Yield the options of all plugins that come with the package; each once."""
+    plugins = {
+        name: family.part_type(name)
+        for name, plugin in family.registry.items()
+        if plugin.__module__.startswith("mist_sim.")
+    }
+    yield _option(prefix + "type", (), family.default, "one of " + ", ".join(plugins))
+    options: dict[str, EngineOption] = {}
+    types: dict[str, tuple[str, ...]] = {}
+    for name, model in plugins.items():
+        for option in _of_part(prefix, model):
+            options.setdefault(option.key, option)
+            types[option.key] = (*types.get(option.key, ()), name)
+    for key, option in options.items():
+        own = () if len(types[key]) == len(plugins) else types[key]
+        yield _option(key, own, option.default, option.meaning)
+
+
+def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
+    infos = {info.alias or "": info for info in model.model_fields.values()}
+    names = [name for name in infos if name != "type"]
+    _, meanings = documented_with_bases(model.plugin, names)
+    defaults = model.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
+    for name in names:
+        mark = _mark(infos[name])
+        if isinstance(mark, Settings):
+            yield from _of_part(f"{prefix}{name}.", mark.model)
+        else:
+            default = _written(defaults[name]) if name in defaults else None
+            yield _option(prefix + name, (), default, meanings.get(name, ""))
+
+
+def _option(key: str, types: tuple[str, ...], default: str | None, meaning: str) -> EngineOption:
+    return EngineOption(key, types, default, VLLM_NAMES.get(key), meaning)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,44 @@
+"""What vLLM calls each option of an engine; a test holds the list complete.
+
+Source: `vllm serve --help` of vLLM 0.12 (`vllm/engine/arg_utils.py`, `vllm/config/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NO_COUNTERPART = "no counterpart"
+
+VLLM_NAMES: Mapping[str, str] = {
+    "model": "--model",
+    "gpu": NO_COUNTERPART,
+    "quantization": "--quantization",
+    "tensor_parallel_size": "--tensor-parallel-size",
+    "enable_expert_parallel": "--enable-expert-parallel",
+    "expert_load_imbalance": NO_COUNTERPART,
+    "max_model_len": "--max-model-len",
+    # scheduler
+    "scheduler.type": "--enable-chunked-prefill (chunked)",
+    "scheduler.max_num_seqs": "--max-num-seqs",
+    "scheduler.order": "--scheduling-policy (fcfs, priority)",
+    "scheduler.max_num_batched_tokens": "--max-num-batched-tokens",
+    "scheduler.long_prefill_token_threshold": "--long-prefill-token-threshold",
+    "scheduler.max_num_partial_prefills": "--max-num-partial-prefills",
+    # kv_cache
+    "kv_cache.block_size": "--block-size",
+    "kv_cache.gpu_memory_utilization": "--gpu-memory-utilization",
+    "kv_cache.kv_cache_dtype": "--kv-cache-dtype",
+    "kv_cache.num_gpu_blocks_override": "--num-gpu-blocks-override",
+    "kv_cache.context_memory": NO_COUNTERPART,
+    "kv_cache.watermark": NO_COUNTERPART,
+    # predictor
+    "predictor.type": NO_COUNTERPART,
+    "predictor.enforce_eager": "--enforce-eager",
+    "predictor.max_cudagraph_capture_size": "--max-cudagraph-capture-size",
+    "predictor.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
+    "predictor.composition": NO_COUNTERPART,
+    # overhead
+    "overhead.step": NO_COUNTERPART,
+    "overhead.overlapped": "--async-scheduling",
+    "overhead.request": NO_COUNTERPART,
+}

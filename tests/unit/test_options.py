@@ -1,0 +1,42 @@
+"""`mist list options`: every option of an engine, beside what vLLM calls it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mist_sim.scenario.options import engine_options
+from mist_sim.scenario.vllm_names import NO_COUNTERPART, VLLM_NAMES
+
+OPTIONS = {option.key: option for option in engine_options()}
+
+
+@pytest.mark.parametrize("key", list(OPTIONS))
+def test_every_option_says_what_vllm_calls_it(key):
+    """A new option needs a line in mist_sim/scenario/vllm_names.py."""
+    name = OPTIONS[key].vllm
+    assert name is not None, f"vllm_names.py says nothing of {key}"
+    assert name == NO_COUNTERPART or name.startswith("--")
+
+
+def test_no_name_is_left_of_an_option_that_is_gone():
+    assert set(VLLM_NAMES) <= set(OPTIONS)
+
+
+@pytest.mark.parametrize("key", list(OPTIONS))
+def test_every_option_has_a_meaning(key):
+    assert OPTIONS[key].meaning
+
+
+def test_defaults_are_those_of_a_file():
+    assert OPTIONS["gpu"].default is None
+    assert OPTIONS["tensor_parallel_size"].default == "1"
+    assert OPTIONS["scheduler.type"].default == "chunked"
+    assert OPTIONS["scheduler.max_num_batched_tokens"].default == "2048"
+    assert OPTIONS["kv_cache.watermark"].default == "0.0"
+    assert OPTIONS["overhead.request"].default == "0.0 s"
+
+
+def test_options_of_some_plugins_say_which():
+    assert OPTIONS["scheduler.long_prefill_token_threshold"].types == ("chunked",)
+    assert OPTIONS["predictor.composition"].types == ("bestserve",)
+    assert OPTIONS["scheduler.max_num_seqs"].types == ()
