@@ -31,6 +31,16 @@ class Engine:
         self._wake = env.event()
         env.process(self._serve())
 
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for admission."""
+        return self.lane.num_waiting
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold memory."""
+        return self.lane.num_running
+
     # --- the loop -------------------------------------------------------------------------
 
     def _serve(self) -> Generator[Event, object, None]:

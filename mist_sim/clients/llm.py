@@ -1,4 +1,4 @@
-"""A client that runs a language model: prefill and decode in engine steps."""
+"""A client that runs a language model: prefill and decode in the steps of its engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence as Stages
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
-from mist_sim.clients.engine import Engine
+from mist_sim.clients.engines import Engines, lane_schedulers
 from mist_sim.clients.kv_cache import BlockPool, WindowPool
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
@@ -17,17 +17,24 @@ from mist_sim.clients.step_records import StepRecords
 from mist_sim.core.events import Recorder, Visit
 from mist_sim.core.request import Stage
 from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.stages import Decode, Prefill
 
 
 class LlmClient(Client):
-    """Takes visits of prefill and decode, and has an engine serve them.
+    """Takes visits of prefill and decode, and has engines serve them.
 
-    scheduler: the batching policy; one object for each client.
-    predictor: times the steps; may be shared.
-    num_gpu_blocks, block_size, watermark: KV-cache memory (see `KvCacheConfig`).
+    scheduler: the batching policy; one object for each client, of which several engines and the
+        lanes of a pipeline have copies. Its `max_num_seqs` is an engine's, whose lanes share it.
+    predictor: times the steps; may be shared. A `PipelinePredictor` makes an engine a pipeline
+        with as many lanes as ranks.
+    num_gpu_blocks, block_size, watermark: KV-cache memory of an engine (see `KvCacheConfig`), of
+        which each lane has an equal part (vLLM v0 divides by pipeline_parallel_size as well).
+    data_parallel_size: engines; a request goes to the least loaded one (vLLM's name).
+    lockstep: whether these share their experts, so that they step together.
     kv_groups: how the layers of a model with sliding windows share the blocks; None: the model
         has none.
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
@@ -40,10 +47,12 @@ class LlmClient(Client):
         name: str,
         *,
         scheduler: Scheduler,
-        predictor: Predictor,
+        predictor: Predictor | PipelinePredictor,
         num_gpu_blocks: int,
         block_size: int = 16,
         watermark: float = 0.0,
+        data_parallel_size: int = 1,
+        lockstep: bool = False,
         kv_groups: KvGroups | None = None,
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
@@ -51,28 +60,48 @@ class LlmClient(Client):
         super().__init__(name, frozenset({Prefill.kind, Decode.kind}))
         self.scheduler = scheduler
         self.predictor = predictor
-        self.num_gpu_blocks = num_gpu_blocks
+        num_lanes = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+        if num_gpu_blocks < num_lanes:
+            raise ScenarioError(
+                f"num_gpu_blocks must be >= pipeline_parallel_size ({num_lanes}), "
+                f"got {num_gpu_blocks}; every lane of the pipeline has its own"
+            )
+        if data_parallel_size < 1:
+            raise ScenarioError(f"data_parallel_size must be >= 1, got {data_parallel_size}")
+        if lockstep and num_lanes > 1:
+            raise ScenarioError(
+                "pipeline_parallel_size must be 1 where replicas share experts, "
+                f"got {num_lanes}; that combination is not simulated"
+            )
+        self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
         self.block_size = block_size
-        self.num_reserved_blocks = int(watermark * num_gpu_blocks)
+        self.lockstep = lockstep
         self.kv_groups = kv_groups
         self.max_model_len = max_model_len
         self.request_overhead = request_overhead
         self.estimate = getattr(predictor, "estimate", "custom")
+        self.schedulers = lane_schedulers(scheduler, data_parallel_size, num_lanes)
+        self._blocks_per_lane = num_gpu_blocks // num_lanes
+        self._num_reserved_blocks = int(watermark * self._blocks_per_lane)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
-        lane = Lane(
-            env,
-            self.scheduler,
+        self._engines = Engines(
+            env, self.schedulers, self.predictor, self._lane, lockstep=self.lockstep
+        )
+
+    def _lane(self, scheduler: Scheduler) -> Lane:
+        return Lane(
+            self.env,
+            scheduler,
             self._pool(),
-            records=StepRecords(recorder, client_id),
+            records=StepRecords(self.recorder, self.client_id),
             load=self.view,
             leave=self._leave,
         )
-        self.engine = Engine(env, lane, self.predictor)
 
     def _pool(self) -> BlockPool:
-        sizes = (self.num_gpu_blocks, self.block_size, self.num_reserved_blocks)
+        sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)
         return WindowPool(*sizes, self.kv_groups) if self.kv_groups else BlockPool(*sizes)
 
     def takes(self, stages: Stages[Stage]) -> int:
@@ -87,7 +116,7 @@ class LlmClient(Client):
 
     def _accept(self, visit: Visit) -> None:
         sequence = _sequence(visit)
-        reason = self._limit_length(sequence) or self.scheduler.refusal(sequence)
+        reason = self._limit_length(sequence) or self.schedulers[0].refusal(sequence)
         if reason is not None:
             self._reject(visit, reason)
             return
@@ -95,7 +124,7 @@ class LlmClient(Client):
         if self.request_overhead:
             self.env.process(self._add_later(sequence))
         else:
-            self.engine.add_request(sequence)
+            self._engines.add_request(sequence)
 
     def _limit_length(self, sequence: Sequence) -> str | None:
         """Cut an answer at the longest context; return why a prompt is too long, or None."""
@@ -112,7 +141,7 @@ class LlmClient(Client):
 
     def _add_later(self, sequence: Sequence) -> Generator[Event, object, None]:
         yield self.env.timeout(self.request_overhead)
-        self.engine.add_request(sequence)
+        self._engines.add_request(sequence)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

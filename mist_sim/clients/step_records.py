@@ -15,7 +15,10 @@ from mist_sim.core.events import Recorder
 
 @dataclass(slots=True)
 class Run:
-    """Steps in flight: the plan, its batch, when they began, and when each ends (seconds)."""
+    """Steps in flight: the plan, its batch, when they began, and when each ends (seconds).
+
+    busy: seconds of work in them, on all ranks; None: all the time.
+    """
 
     plan: StepPlan
     batch: StepBatch
@@ -23,6 +26,7 @@ class Run:
     ends: NDArray[np.float64] | float
     num_steps: int
     end: float
+    busy: float | None = None
 
 
 class StepRecords:
@@ -51,8 +55,9 @@ class StepRecords:
                 num_gaps = self._stalls(run.start, first_end, num_gaps)
             self._last_decode_end = run.end
             self._newly_decoding.clear()
+        busy = run.end - run.start if run.busy is None else run.busy
         self._recorder.record_steps(
-            self._track, run.start, ends, batch, num_waiting, num_used_blocks, num_gaps
+            self._track, run.start, ends, batch, busy, num_waiting, num_used_blocks, num_gaps
         )
         self._num_steps += run.num_steps
 

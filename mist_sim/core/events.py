@@ -43,8 +43,8 @@ class Recorder(Protocol):
     def add_track(self, client_id: int) -> int:
         """Open a track for steps of a client; return its number, from 0.
 
-        A track holds the steps of one clock in order of time. A client has one for every engine
-        that works by itself.
+        A track holds the steps of one clock in order of time. A client has one for every lane:
+        one for each engine, and in a pipeline one for each micro-batch.
         """
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
@@ -64,6 +64,7 @@ class Recorder(Protocol):
         start: float,
         ends: NDArray[np.float64] | float,
         batch: StepBatch,
+        busy: float,
         num_waiting: int,
         num_used_blocks: int,
         num_gaps: int,
@@ -72,6 +73,7 @@ class Recorder(Protocol):
 
         ends: end of each step (a float for a single step), seconds.
         batch: the batch of the first step.
+        busy: seconds of work in the steps, on all ranks of the track's pipeline.
         num_used_blocks: KV blocks held in the last step.
         num_gaps: decodes whose previous token came at `start`, so that the first step's
             duration is the time between two tokens of theirs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives import all_gather, all_reduce
+from mist_sim.hardware.collectives import all_gather, all_reduce, send
 from mist_sim.hardware.specs import GpuSpec
 from mist_sim.models.spec import ModelSpec
 
@@ -14,7 +14,8 @@ from mist_sim.models.spec import ModelSpec
 class Cluster:
     """The accelerators that serve one model together.
 
-    tensor_parallel_size: ranks that each hold a slice of every layer (>= 1).
+    tensor_parallel_size: GPUs that each hold a slice of a layer (>= 1).
+    pipeline_parallel_size: such groups, each with some of the layers (>= 1).
     data_parallel_size: replicas of that; they share experts with `enable_expert_parallel`.
     enable_expert_parallel: every rank holds whole experts, all ranks of all replicas together
         one set of them, instead of slices of every expert (vLLM's name and meaning).
@@ -26,9 +27,10 @@ class Cluster:
     data_parallel_size: int = 1
     enable_expert_parallel: bool = False
     expert_load_imbalance: float = 1.0
+    pipeline_parallel_size: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "data_parallel_size"):
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if not 1 <= self.expert_load_imbalance < float("inf"):
@@ -44,12 +46,14 @@ class Cluster:
     @property
     def num_gpus(self) -> int:
         """Accelerators in the cluster."""
-        return self.tensor_parallel_size * self.data_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     @property
     def expert_parallel_size(self) -> int:
         """Ranks that the experts are spread over; 1 where each is sliced over the ranks."""
-        return self.num_gpus if self.enable_expert_parallel else 1
+        if not self.enable_expert_parallel:
+            return 1
+        return self.tensor_parallel_size * self.data_parallel_size
 
     @property
     def num_sharing_replicas(self) -> int:
@@ -76,3 +80,12 @@ class Cluster:
     def all_gather_time(self, num_bytes: float) -> float:
         """Seconds to gather a tensor of `num_bytes` from all replicas, or to scatter its sum."""
         return all_gather(self.gpu.interconnect, self.data_parallel_size)(num_bytes)
+
+    def hand_over_time(self, num_bytes: float) -> float:
+        """Seconds until all GPUs of the next pipeline rank have a tensor of `num_bytes`.
+
+        Each takes all of it in over its own link: from one GPU, or a slice from each GPU of the
+        rank before and the other slices from its neighbours (vLLM's `send_tensor_dict` with
+        `all_gather_group`).
+        """
+        return send(self.gpu.interconnect)(num_bytes)

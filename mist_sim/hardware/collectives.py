@@ -132,6 +132,17 @@ def all_gather(link: Interconnect, ranks: int) -> Callable[[float], float]:
     return Collective(_lines(link, _RING, ranks - 1, passes / reach)).time
 
 
+def send(link: Interconnect) -> Callable[[float], float]:
+    """Return what gives the seconds to send a tensor of so many bytes to one other rank.
+
+    One hop of a ring, with the protocols of one.
+    """
+    if link.bus_bandwidth:
+        return _measured(link, 1.0).time
+    reach = link.bandwidth * link.efficiency
+    return Collective(_lines(link, _RING, 1, 1 / reach)).time
+
+
 def _lines(
     link: Interconnect, protocols: tuple[_Protocol, ...], hops: int, per_byte: float
 ) -> tuple[Line, ...]:

@@ -92,11 +92,13 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
 def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
     """A row a run of steps of the same members, track by track in order of time.
 
-    track: the steps of one clock; a client has one for every engine that works by itself.
+    track: the steps of one clock; a client has one for each of its engines, and in a pipeline
+    one for each micro-batch, whose steps last from when it is ready until its pass returns.
     start, end: seconds. num_steps: engine steps in the run. num_chunks, num_prefill_tokens:
     prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
-    tokens that the cache holds for them before the first step. num_waiting: queue length when
-    the run ended. num_used_blocks: KV blocks held in its last step.
+    tokens that the cache holds for them before the first step. busy: seconds of work in the run,
+    on all ranks. num_waiting: queue length when the run ended. num_used_blocks: KV blocks held
+    in its last step.
     """
     import pandas as pd
 
@@ -147,9 +149,10 @@ def clients_frame(
 ) -> pd.DataFrame:
     """A row a client: visits and tokens served, time in steps, mean batch, memory.
 
-    busy: seconds spent in engine steps; for clients without steps, in service, over all workers.
-    mean_decodes: decodes a step, over steps that decode. peak_used_blocks: most KV blocks held
-    in a step, of num_gpu_blocks (0: no KV cache).
+    busy: seconds of work in engine steps, added up over engines and ranks of a pipeline; for
+    clients without steps, in service, over all workers. mean_decodes: decodes a step, over steps
+    that decode. peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV
+    cache); the peaks of several engines are added up.
     """
     import pandas as pd
 
@@ -188,10 +191,9 @@ _TOTALS = (
 def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
     """Return what a client's row adds up over its tracks."""
     steps: dict[str, Any] = recorder.steps[track].columns()
-    starts, ends = run_periods(recorder, track)
     num_steps = steps["num_steps"]
     values = (
-        float((ends - starts).sum()),
+        float(steps["busy"].sum()),
         int(num_steps.sum()),
         int(np.dot(steps["num_prefill_tokens"], num_steps)),
         int(np.dot(steps["num_decodes"], num_steps)),

@@ -124,8 +124,10 @@ def _summed(seconds: Array, counts: Array) -> tuple[Array, Array]:
 def _utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
     """Return the share of time that engines spend in steps, while requests arrive.
 
-    The period runs from the first to the last counted arrival; the mean over engines. An engine
-    that decodes one request is busy, so a value near 1 means no idle time, not no headroom.
+    The period runs from the first to the last counted arrival; the mean over engines, and over
+    the ranks of a pipeline, which has as many tracks as ranks. Work counts evenly over the run
+    of steps that it is in. An engine that decodes one request is busy, so a value near 1 means
+    no idle time, not no headroom.
     """
     if not recorder.steps or not len(arrival) or arrival.min() == arrival.max():
         return float("nan")
@@ -133,8 +135,11 @@ def _utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
     busy = 0.0
     for track in range(len(recorder.steps)):
         starts, ends = run_periods(recorder, track)
-        inside = np.minimum(ends, end) - np.maximum(starts, begin)
-        busy += float(np.maximum(inside, 0.0).sum())
+        inside = np.maximum(np.minimum(ends, end) - np.maximum(starts, begin), 0.0)
+        work: Any = recorder.steps[track].columns()["busy"]
+        period = ends - starts
+        share = np.divide(work, period, out=np.zeros(len(work)), where=period > 0)
+        busy += float((inside * share).sum())
     return busy / (end - begin) / len(recorder.steps)
 
 

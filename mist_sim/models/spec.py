@@ -51,6 +51,8 @@ class ModelSpec:
     window_layers: layers, counted from 0, that have the window.
     quantization: how the matrices of the layers are stored, None in 16 bits.
     kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
+    has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
+        a model in the middle of a pipeline.
     source: where the figures come from.
     """
 
@@ -74,6 +76,8 @@ class ModelSpec:
     window_layers: frozenset[int] = frozenset()
     quantization: Quantization | None = None
     kv_cache_dtype: str = "auto"
+    has_embedding: bool = True
+    has_head: bool = True
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -176,7 +180,12 @@ class ModelSpec:
     @property
     def embedding_params(self) -> int:
         """Parameters of the input embedding and the output head; tied ones count once."""
-        return (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
+        return (self.has_own_embedding + self.has_head) * self.vocab_size * self.hidden_size
+
+    @property
+    def has_own_embedding(self) -> bool:
+        """Whether the input embedding is a matrix of its own, beside the head."""
+        return self.has_embedding and not (self.tie_word_embeddings and self.has_head)
 
     @property
     def num_parameters(self) -> int:
@@ -293,8 +302,9 @@ class ModelSpec:
             heads = self.num_attention_heads // ranks
             plain += self.num_layers * self.mla.kv_up_params(heads)
         vocabulary = -(-self.vocab_size // ranks) * self.hidden_size
-        plain += 0 if self.tie_word_embeddings else vocabulary
-        size = matrices * self.matrix_bytes + vocabulary * self.head_bytes
+        plain += vocabulary if self.has_own_embedding else 0
+        size = matrices * self.matrix_bytes
+        size += vocabulary * self.head_bytes if self.has_head else 0
         size += experts * self.expert_bytes
         return math.ceil(size + plain * self.dtype_bytes)
 

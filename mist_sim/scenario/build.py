@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,13 @@ from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.predictors import EngineOverhead, Predictor, RooflinePredictor
+from mist_sim.hardware.predictors import (
+    EngineOverhead,
+    PipelinePredictor,
+    Predictor,
+    RooflinePredictor,
+    pipeline_predictor,
+)
 from mist_sim.metrics import Result
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.clients import LlmClientSpec, SequentialClientSpec
@@ -73,9 +79,11 @@ def llm_client(
     model: str | ModelSpec = "llama-3.1-8b",
     gpu: str | GpuSpec = "h100-sxm",
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    data_parallel_size: int = 1,
     scheduler: Scheduler | None = None,
     kv_cache: KvCacheConfig | None = None,
-    predictor: Predictor | None = None,
+    predictor: Predictor | PipelinePredictor | None = None,
     overhead: EngineOverhead | None = None,
     max_model_len: int | None = None,
     quantization: str | None = None,
@@ -85,8 +93,11 @@ def llm_client(
     """Return a client that serves a language model, for simulations made in Python.
 
     model, gpu: catalog names, paths of a config.json and a .toml spec, or the specs themselves.
+    tensor_parallel_size, pipeline_parallel_size: GPUs that share every layer, and ranks that
+        each have some of the layers. data_parallel_size: engines of that kind.
     scheduler: chunked prefill without it; an object of its own for every client.
-    predictor: a roofline of model and GPUs without it; clients may share one.
+    predictor: a roofline of model and GPUs without it, in a pipeline one for each rank (see
+        `pipeline_predictor`); clients may share one.
     overhead: the engine's own time, by default a measured one (see `EngineOverhead`).
     max_model_len: most tokens of a prompt and its answer, by default the model's own.
     quantization: "fp8", "int8" or "int4" weights instead of those of the checkpoint.
@@ -99,9 +110,19 @@ def llm_client(
         load_gpu(gpu) if isinstance(gpu, str) else gpu,
         spec,
         tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        data_parallel_size=data_parallel_size,
         enable_expert_parallel=enable_expert_parallel,
         expert_load_imbalance=expert_load_imbalance,
     )
+    if predictor is None:
+        predictor = _timed_by(lambda part: RooflinePredictor(part, cluster), spec, cluster)
+    num_ranks = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+    if num_ranks != pipeline_parallel_size:
+        raise ScenarioError(
+            f"pipeline_parallel_size must be {num_ranks}, the ranks that the predictor times, "
+            f"got {pipeline_parallel_size}"
+        )
     scheduler = scheduler or ChunkedScheduler()
     overhead = overhead or EngineOverhead()
     max_model_len = max_model_len or spec.max_position_embeddings
@@ -112,7 +133,9 @@ def llm_client(
     return LlmClient(
         name,
         scheduler=scheduler,
-        predictor=overhead.around(predictor or RooflinePredictor(spec, cluster)),
+        predictor=overhead.around(predictor),
+        data_parallel_size=data_parallel_size,
+        lockstep=cluster.num_sharing_replicas > 1,
         num_gpu_blocks=num_gpu_blocks(
             kv_cache,
             spec,
@@ -136,6 +159,15 @@ def _cluster(gpu: GpuSpec, model: ModelSpec, **split: Any) -> Cluster:
         raise ScenarioError(str(error)) from None
     cluster.check_split(model)
     return cluster
+
+
+def _timed_by(
+    make: Callable[[ModelSpec], Predictor], model: ModelSpec, cluster: Cluster
+) -> Predictor | PipelinePredictor:
+    """Return a predictor of the model, or of its parts on the ranks of a pipeline."""
+    if cluster.pipeline_parallel_size == 1:
+        return make(model)
+    return pipeline_predictor(make, model, cluster)
 
 
 def _stored_as(
@@ -175,12 +207,21 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
     gpu = load_gpu(spec.gpu)
     split: dict[str, Any] = {
         "tensor_parallel_size": spec.tensor_parallel_size,
+        "pipeline_parallel_size": spec.pipeline_parallel_size,
+        "data_parallel_size": spec.data_parallel_size,
         "enable_expert_parallel": spec.enable_expert_parallel,
         "expert_load_imbalance": spec.expert_load_imbalance,
     }
     cluster = _cluster(gpu, model, **split)
+    if cluster.pipeline_parallel_size > 1 and "model" not in spec.predictor.needs:
+        raise ScenarioError(
+            "pipeline_parallel_size must be 1 with a predictor that does not look at the model, "
+            f"got {cluster.pipeline_parallel_size}"
+        )
     try:
-        predictor = spec.predictor.make(model=model, cluster=cluster)
+        predictor = _timed_by(
+            lambda part: spec.predictor.make(model=part, cluster=cluster), model, cluster
+        )
     except ValueError as error:
         raise ScenarioError(f"predictor: {error}") from error
     for name in spec.names:

@@ -68,7 +68,7 @@ class ClientSpec(Strict):
 
 
 class LlmClientSpec(ClientSpec):
-    """An engine that serves prefill and decode of a language model."""
+    """Engines that serve prefill and decode of a language model."""
 
     type: Literal["llm"] = "llm"
     model: ModelName | None = Field(None, description="served instead of the scenario's model")
@@ -76,7 +76,11 @@ class LlmClientSpec(ClientSpec):
     quantization: Weights | None = Field(
         None, description="stores the weights so instead of as the checkpoint does"
     )
-    tensor_parallel_size: Count = Field(1, description="GPUs that serve one copy together")
+    tensor_parallel_size: Count = Field(1, description="GPUs that share every layer")
+    pipeline_parallel_size: Count = Field(1, description="ranks that each have some of the layers")
+    data_parallel_size: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1, description="engines of the client, each with that many GPUs and a cache of its own"
+    )
     enable_expert_parallel: bool = Field(
         False, description="spreads whole experts over the GPUs instead of slices of each"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, nextafter
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -38,6 +39,18 @@ def some_windows(longest: int) -> st.SearchStrategy[Windows]:
     """Windows shorter and longer than most contexts; with and without full attention."""
     sizes = st.integers(1, longest // 4) | st.integers(1, 2 * longest)
     return st.builds(Windows, sizes, st.integers(0, 2), st.integers(1, 3))
+
+
+def parallelism(max_num_seqs: int) -> st.SearchStrategy[dict[str, Any]]:
+    """One engine, pipelines, replicas, pipelines that are replicas, and replicas in lockstep."""
+    ranks, replicas = st.integers(1, min(4, max_num_seqs)), st.integers(1, 3)
+    alone = st.just({})
+    pipelines = st.fixed_dictionaries({"pipeline_parallel_size": ranks})
+    either = st.fixed_dictionaries(
+        {"pipeline_parallel_size": ranks, "data_parallel_size": replicas}
+    )
+    together = st.fixed_dictionaries({"data_parallel_size": replicas, "lockstep": st.just(True)})
+    return st.one_of(alone, pipelines, either, together)
 
 
 @st.composite
@@ -77,9 +90,11 @@ def cases(
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )
+    parallel = draw(parallelism(max_num_seqs))
+    lanes = parallel.get("pipeline_parallel_size", 1)
     options = EngineOptions(
         policy,
-        num_blocks,
+        num_blocks * lanes + draw(st.integers(0, lanes - 1)),
         block_size,
         max_num_seqs,
         max_num_batched_tokens,
@@ -89,12 +104,13 @@ def cases(
         threshold=draw(st.none() | st.integers(1, 40)),
         max_partial=draw(st.just(1) | st.integers(1, 4)),
         windows=windows,
+        **parallel,
     )
     return Case(options, tuple(jobs))
 
 
 def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Predictor) -> Case:
-    """Add jobs that arrive at the end of a step, or the next float before or behind it.
+    """Add jobs that arrive when a step ends or is planned, or the next float before or behind.
 
     Each is placed by the reference's run of the case with those before it, in order of time, so
     that it does meet the end of a step.
@@ -103,7 +119,8 @@ def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Pred
     earliest = 0.0
     for _ in range(data.draw(st.integers(1, 4), label="number of boundaries")):
         engine = case.stepwise(predictor)
-        ends = [step.end for step in engine.steps if step.end >= earliest]
+        times = {time for step in engine.steps for time in (step.planned, step.end)}
+        ends = sorted(time for time in times if time >= earliest)
         if not ends:
             break
         departures = {outcome.finished_at for outcome in engine.outcomes} & set(ends)
@@ -112,7 +129,7 @@ def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Pred
         for shift in data.draw(
             st.lists(st.sampled_from([-inf, 0.0, 0.0, inf]), min_size=1, max_size=2), label="shifts"
         ):
-            time = nextafter(earliest, shift) if shift else earliest
+            time = max(0.0, nextafter(earliest, shift)) if shift else earliest
             job = Job(time, data.draw(length), data.draw(length))
             case = case.with_job(job)
     return case

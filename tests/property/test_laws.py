@@ -51,10 +51,11 @@ def test_every_request_is_accounted_for_and_all_memory_comes_back(simulation):
     assert result.summary["failed"] == counts["rejected"]
     assert result.clients["num_visits"].sum() == simulation.workload.num_requests
     for client in simulation.clients:
-        assert client.scheduler.pool.num_free == client.num_gpu_blocks
-        assert client.scheduler.clock.num_decodes == client.scheduler.clock.context_sum == 0
-        assert not client.scheduler.waiting
-        assert not client.scheduler.running
+        for scheduler in client.schedulers:
+            assert scheduler.pool.num_free == scheduler.pool.num_blocks
+            assert scheduler.clock.num_decodes == scheduler.clock.context_sum == 0
+            assert not scheduler.waiting
+            assert not scheduler.running
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
 
@@ -80,7 +81,7 @@ def test_causes_come_before_effects(simulation):
             assert row["rejection"]
     for ends in result.recorder.step_ends:
         assert (np.diff(ends) > 0).all()
-    for _, runs in result.steps.groupby("client"):
+    for _, runs in result.steps.groupby("track"):
         assert (runs["start"] < runs["end"]).all()
         assert (runs["end"].to_numpy()[:-1] <= runs["start"].to_numpy()[1:]).all()
 
@@ -88,15 +89,16 @@ def test_causes_come_before_effects(simulation):
 @given(simulation=simulations())
 def test_memory_and_slots_are_never_exceeded(simulation):
     result = simulation.run()
-    for client in simulation.clients:
-        runs = result.steps[result.steps["client"] == client.name]
-        assert runs["num_used_blocks"].between(1, client.num_gpu_blocks).all()
+    lanes = [(c, scheduler) for c in simulation.clients for scheduler in c.schedulers]
+    for track, (client, scheduler) in enumerate(lanes):
+        runs = result.steps[result.steps["track"] == track]
+        assert runs["num_used_blocks"].between(1, scheduler.pool.num_blocks).all()
         members = runs["num_decodes"] + runs["num_chunks"]
-        assert members.between(1, client.scheduler.max_num_seqs).all()
+        assert members.between(1, scheduler.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
         if not client.kv_groups or client.kv_groups.num_full_groups:  # windows drop tokens
-            assert (tokens <= client.num_gpu_blocks * client.block_size).all()
-        budget = client.scheduler.max_num_batched_tokens
+            assert (tokens <= scheduler.pool.num_token_slots).all()
+        budget = scheduler.max_num_batched_tokens
         if budget is not None:
             alone = runs["num_chunks"] == 1  # continuous: recomputed prompts may be longer
             assert ((runs["num_prefill_tokens"] <= budget) | alone).all()

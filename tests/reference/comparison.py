@@ -18,13 +18,16 @@ from mist_sim.clients.scheduling import (
     StaticScheduler,
 )
 from mist_sim.core.request import Request
-from mist_sim.hardware.predictors import Predictor
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.summary import pooled_gaps, run_periods
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.parallel import StepwiseFleet, StepwiseLockstep, StepwisePipeline
+from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import (
     Job,
     StepwiseChunked,
@@ -43,6 +46,9 @@ POLICIES = {
 }
 
 
+Reference = StepwiseEngine | StepwiseFleet
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """One LLM engine, to be built in either form."""
@@ -58,6 +64,9 @@ class EngineOptions:
     threshold: int | None = None
     max_partial: int = 1
     windows: Windows | None = None
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    lockstep: bool = False
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -82,10 +91,13 @@ class EngineOptions:
             order=self.order,
             **more,
         )
+        size = self.pipeline_parallel_size
         return LlmClient(
             name,
             scheduler=scheduler,
-            predictor=predictor,
+            predictor=pipeline_of(predictor, size) if size > 1 else predictor,
+            data_parallel_size=self.data_parallel_size,
+            lockstep=self.lockstep,
             num_gpu_blocks=self.num_blocks,
             block_size=self.block_size,
             watermark=self.watermark,
@@ -93,26 +105,67 @@ class EngineOptions:
             max_model_len=self.max_model_len,
         )
 
-    def stepwise(self, predictor: Predictor, jobs: Iterable[Job]) -> StepwiseEngine:
-        """Return the reference engine after it served the jobs."""
+    def stepwise(self, predictor: Predictor, jobs: Iterable[Job]) -> Reference:
+        """Return the reference after it served the jobs."""
+        size, replicas = self.pipeline_parallel_size, self.data_parallel_size
+        reference: Reference
+        if self.lockstep:
+            lanes = [self._lane(predictor, 0) for _ in range(replicas)]
+            reference = StepwiseFleet([StepwiseLockstep(lanes, predictor)])
+        elif size * replicas > 1:
+            times = pipeline_of(predictor, size)
+            reference = StepwiseFleet(
+                [
+                    StepwisePipeline(
+                        [self._lane(predictor, number) for number in range(size)],
+                        list(times.ranks),
+                        times.hand_over,
+                    )
+                    for _ in range(replicas)
+                ]
+            )
+        else:
+            reference = self._lane(predictor, 0)
+        reference.run(jobs)
+        return reference
+
+    def _lane(self, predictor: Predictor, number: int) -> StepwiseEngine:
+        """Return the lane of that number with its part of memory and slots."""
         _, kind = POLICIES[self.policy]
         more: dict[str, Any] = {}
         if self.policy == "chunked":
             more = {"threshold": self.threshold, "max_partial": self.max_partial}
-        engine = kind(
+        size = self.pipeline_parallel_size
+        num_blocks = self.num_blocks // size
+        return kind(
             predictor=predictor,
-            num_blocks=self.num_blocks,
+            num_blocks=num_blocks,
             block_size=self.block_size,
-            max_num_seqs=self.max_num_seqs,
+            max_num_seqs=len(range(number, self.max_num_seqs, size)),
             max_num_batched_tokens=self.max_num_batched_tokens,
             order=self.order,
-            num_reserved=int(self.watermark * self.num_blocks),
+            num_reserved=int(self.watermark * num_blocks),
             max_model_len=self.max_model_len,
             windows=self.windows,
             **more,
         )
-        engine.run(jobs)
-        return engine
+
+
+def pipeline_of(predictor: Predictor, size: int) -> PipelinePredictor:
+    """Return ranks that a predictor has, or unequal ones made from one that has none."""
+    if size == 1:
+        return PipelinePredictor((predictor,), lambda num_tokens: 0.0)
+    if isinstance(predictor, RooflinePredictor):
+        cluster = replace(predictor.cluster, pipeline_parallel_size=size)
+        return pipeline_predictor(
+            lambda part: RooflinePredictor(part, cluster), predictor.model, cluster
+        )
+    assert isinstance(predictor, AffinePredictor)
+    slower = replace(predictor, base=1.5 * predictor.base)
+    ranks = [predictor, slower, predictor, predictor][:size]
+    return PipelinePredictor(
+        tuple(ranks), lambda num_tokens: predictor.base / 4 + num_tokens * predictor.per_decode
+    )
 
 
 @dataclass(frozen=True)
@@ -122,7 +175,7 @@ class Case:
     options: EngineOptions
     jobs: tuple[Job, ...]
 
-    def stepwise(self, predictor: Predictor) -> StepwiseEngine:
+    def stepwise(self, predictor: Predictor) -> Reference:
         return self.options.stepwise(predictor, self.jobs)
 
     def simulate(self, predictor: Predictor) -> Result:
@@ -156,7 +209,7 @@ class Prioritised(Workload):
             yield request
 
 
-def assert_exact(case: Case, predictor: Predictor) -> StepwiseEngine:
+def assert_exact(case: Case, predictor: Predictor) -> Reference:
     """Run a case both ways and compare all records; return the reference."""
     engine = case.stepwise(predictor)
     result = case.simulate(predictor)
@@ -166,20 +219,22 @@ def assert_exact(case: Case, predictor: Predictor) -> StepwiseEngine:
 
 
 def assert_same_records(
-    result: Result, engine: StepwiseEngine, client_id: int, request_ids: Sequence[int]
+    result: Result, engine: Reference, client_id: int, request_ids: Sequence[int]
 ) -> None:
     """Compare one client's records with a reference; `request_ids` are those of its jobs."""
-    assert expanded_steps(result, client_id) == [
-        (
-            step.start,
-            step.end,
-            len(step.batch.chunks),
-            step.batch.num_prefill_tokens,
-            step.batch.num_decodes,
-            step.batch.context_sum,
-        )
-        for step in engine.steps
-    ]
+    tracks = result.recorder.tracks_of(client_id)
+    for track, lane in zip(tracks, engine.tracks, strict=True):
+        assert expanded_steps(result, track) == [
+            (
+                step.start,
+                step.end,
+                len(step.batch.chunks),
+                step.batch.num_prefill_tokens,
+                step.batch.num_decodes,
+                step.batch.context_sum,
+            )
+            for step in lane.steps
+        ]
     requests = result.requests.set_index("request_id").to_dict("index")
     started_at, order = visit_records(result, client_id)
     for request_id, outcome in zip(request_ids, engine.outcomes, strict=True):
@@ -205,30 +260,30 @@ def assert_same_records(
         )
         if outcome.status == "finished":
             assert row["num_output_tokens"] == len(outcome.token_times)
-    finished = {rid for rid in request_ids if requests[rid]["status"] == "finished"}
-    assert [rid for rid in order if rid in finished] == [
-        request_ids[position] for position in engine.finished
-    ]
+    for group in engine.groups:  # of independent engines either may be first at equal times
+        finished = [request_ids[position] for position in group.finished]
+        assert [rid for rid in order if rid in set(finished)] == finished
     assert_same_totals(result, engine, client_id)
 
 
-def assert_same_totals(result: Result, engine: StepwiseEngine, client_id: int) -> None:
+def assert_same_totals(result: Result, engine: Reference, client_id: int) -> None:
     """Compare a client's row, and the blocks held when each run of steps began."""
     row = result.clients.iloc[client_id]
     batches = [step.batch for step in engine.steps]
     assert row["num_steps"] == len(batches)
     assert row["num_prefill_tokens"] == sum(batch.num_prefill_tokens for batch in batches)
     assert row["num_decode_tokens"] == sum(batch.num_decodes for batch in batches)
-    busy = sum(step.end - step.start for step in engine.steps)
+    busy = sum(step.busy for step in engine.steps)
     assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
-    runs = result.recorder.steps[client_id].columns()
-    lasts = np.cumsum(runs["num_steps"]) - 1
-    assert runs["num_used_blocks"].tolist() == [
-        engine.steps[last].num_peak_blocks for last in lasts
-    ]
+    for track, lane in zip(result.recorder.tracks_of(client_id), engine.tracks, strict=True):
+        runs = result.recorder.steps[track].columns()
+        lasts = np.cumsum(runs["num_steps"]) - 1
+        assert runs["num_used_blocks"].tolist() == [
+            lane.steps[last].num_peak_blocks for last in lasts
+        ]
 
 
-def assert_same_gaps(result: Result, engines: Iterable[StepwiseEngine]) -> None:
+def assert_same_gaps(result: Result, engines: Iterable[Reference]) -> None:
     """Compare the pooled inter-token latencies, as multisets of bits."""
     expected = Counter(
         after - before
@@ -244,11 +299,11 @@ def assert_same_gaps(result: Result, engines: Iterable[StepwiseEngine]) -> None:
     assert +pooled == expected
 
 
-def expanded_steps(result: Result, client_id: int) -> list[tuple[float, float, int, int, int, int]]:
+def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, int, int, int]]:
     """Return (start, end, chunks, prefill tokens, decodes, context sum) of every single step."""
-    runs = dict(result.recorder.steps[client_id].columns())
-    runs["end"] = run_periods(result.recorder, client_id)[1]
-    ends = list(result.recorder.step_ends[client_id])
+    runs = dict(result.recorder.steps[track].columns())
+    runs["end"] = run_periods(result.recorder, track)[1]
+    ends = list(result.recorder.step_ends[track])
     steps = []
     for start, end, num_steps, num_chunks, num_prefill_tokens, num_decodes, context_sum in zip(
         *(

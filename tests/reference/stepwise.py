@@ -57,6 +57,7 @@ class Step:
     """An executed step.
 
     num_used_blocks, num_peak_blocks: held before and after its decodes took theirs.
+    planned: when it was planned, at or after its start. busy: seconds of work, on all ranks.
     """
 
     start: float
@@ -64,6 +65,8 @@ class Step:
     batch: StepBatch
     num_used_blocks: int
     num_peak_blocks: int
+    planned: float
+    busy: float
 
 
 @dataclass(eq=False)
@@ -128,11 +131,7 @@ class StepwiseEngine(ABC):
 
     def run(self, jobs: Iterable[Job]) -> None:
         """Serve all jobs, given in order of arrival."""
-        self.now = 0.0
-        self.num_free = self.num_blocks
-        self.queue: list[Live] = []  # preempted ones first, then by arrival
-        self.running: list[Live] = []  # in the order of admission
-        self.decodes: list[Live] = []  # in the order in which they joined
+        self.reset()
         arriving = deque(Live(job, Outcome()) for job in jobs)
         self.outcomes = [live.outcome for live in arriving]
         while arriving or self.queue or self.running:
@@ -147,6 +146,23 @@ class StepwiseEngine(ABC):
             else:
                 num_left = len(self.queue) + len(self.running)
                 assert num_left < num_inside or not num_inside, "the engine is stuck"
+
+    @property
+    def tracks(self) -> list[StepwiseEngine]:
+        """Itself; a group of engines has several."""
+        return [self]
+
+    @property
+    def groups(self) -> list[StepwiseEngine]:
+        return [self]
+
+    def reset(self) -> None:
+        """Begin empty."""
+        self.now = 0.0
+        self.num_free = self.num_blocks
+        self.queue: list[Live] = []  # preempted ones first, then by arrival
+        self.running: list[Live] = []  # in the order of admission
+        self.decodes: list[Live] = []  # in the order in which they joined
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -254,6 +270,13 @@ class StepwiseEngine(ABC):
     # --- a step -------------------------------------------------------------------------------
 
     def execute(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> None:
+        start = self.now
+        seconds = self.predictor.step_time(self.begin(chunks, decodes))
+        self.now = start + seconds
+        self.complete(start, seconds)
+
+    def begin(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> StepBatch:
+        """Take the memory of a step and return what it computes."""
         batch = StepBatch(
             tuple((num_new, live.num_cached) for live, num_new in chunks),
             len(decodes),
@@ -262,15 +285,22 @@ class StepwiseEngine(ABC):
         if self.windows and decodes:
             seen = self.windows.size - 1
             batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
-        start, num_used_blocks = self.now, self.num_blocks - self.num_free
+        num_used_blocks = self.num_blocks - self.num_free
         for live in decodes:
             num_new_blocks = self.next_blocks(live)
             live.num_blocks += num_new_blocks
             self.num_free -= num_new_blocks
         assert 0 <= self.num_free <= self.num_blocks
-        self.now = start + self.predictor.step_time(batch)
+        self.step = chunks, decodes, batch, num_used_blocks, self.now
+        return batch
+
+    def complete(self, start: float, busy: float) -> None:
+        """Give the members of the step what it computed; it began at `start` and ends now."""
+        chunks, decodes, batch, num_used_blocks, planned = self.step
         num_peak_blocks = self.num_blocks - self.num_free
-        self.steps.append(Step(start, self.now, batch, num_used_blocks, num_peak_blocks))
+        self.steps.append(
+            Step(start, self.now, batch, num_used_blocks, num_peak_blocks, planned, busy)
+        )
         complete = []
         for live in decodes:
             live.num_cached += 1
@@ -331,9 +361,8 @@ class StepwiseWholePrompts(StepwiseEngine):
     max_num_batched_tokens: int | None
 
     @property
-    def limit(self) -> int:
-        limit = self.max_num_batched_tokens
-        return self.num_blocks * self.block_size if limit is None else limit
+    def limit(self) -> float:
+        return inf if self.max_num_batched_tokens is None else self.max_num_batched_tokens
 
     def can_never_start(self, live: Live) -> bool:
         return live.num_known > self.limit or super().can_never_start(live)

@@ -255,6 +255,8 @@ PRESSED = {
         ("predictor__cudagraph_capture_sizes", [8, 512]),
         ("max_model_len", 300),
         ("tensor_parallel_size", 2),
+        ("pipeline_parallel_size", 2),
+        ("data_parallel_size", 2),
         ("gpu", "h200"),
         ("model", "qwen3-4b"),
     ],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, check_name
 from mist_sim.models.spec import ModelSpec
 from mist_sim.units import Bytes
@@ -73,32 +74,52 @@ def num_gpu_blocks(
     max_num_batched_tokens: int,
     max_num_seqs: int,
 ) -> int:
-    """Return the number of KV-cache blocks (the same on every rank of the cluster).
+    """Return the number of KV-cache blocks of one engine (the same on all its GPUs).
 
     A block holds `block_size` tokens of all layers; with sliding windows, of one group of layers
-    (see `KvGroups`).
+    (see `KvGroups`). In a pipeline the rank with the least room decides.
     gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
     Raises ScenarioError when not even one block is left.
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
+    size = cluster.pipeline_parallel_size
+    sizes = (max_num_batched_tokens, max_num_seqs)
+    return min(
+        _blocks_on_rank(config, model, rank_part(model, rank, size), cluster, *sizes)
+        for rank in range(size)
+    )
+
+
+def _blocks_on_rank(
+    config: KvCacheConfig,
+    model: ModelSpec,
+    part: ModelSpec,
+    cluster: Cluster,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+) -> int:
+    """Return the blocks for which a rank with one part of the model has room."""
     tp = cluster.tensor_parallel_size
     budget = config.gpu_memory_utilization * cluster.gpu.memory
-    weights = model.weight_bytes_per_rank(tp, cluster.expert_parallel_size)
+    weights = part.weight_bytes_per_rank(tp, cluster.expert_parallel_size)
     slices = 1 if cluster.enable_expert_parallel else tp
-    activations = activation_bytes(model, tp, max_num_batched_tokens, max_num_seqs, slices)
+    activations = activation_bytes(part, tp, max_num_batched_tokens, max_num_seqs, slices)
     cache = budget - weights - activations - config.context_memory
-    layer_bytes = model.kv_bytes_per_token_per_rank(tp) // model.num_layers
-    block_bytes = layer_bytes * model.kv_groups.layers_per_group * config.block_size
-    num_blocks = int(cache // block_bytes)
+    layer_bytes = part.kv_bytes_per_token_per_rank(tp) // part.num_layers
+    # every group of layers is spread over the ranks as the layers are
+    num_layers = -(-model.kv_groups.layers_per_group * part.num_layers // model.num_layers)
+    num_blocks = int(cache // (layer_bytes * num_layers * config.block_size))
     if num_blocks < 1:
+        num_gpus = tp * cluster.pipeline_parallel_size
         raise ScenarioError(
-            f"{model.name} does not fit on {tp} x {cluster.gpu.name}: of "
+            f"{model.name} does not fit on {num_gpus} x {cluster.gpu.name}: of "
             f"{cluster.gpu.memory / _GIB:.1f} GiB a GPU, gpu_memory_utilization="
             f"{config.gpu_memory_utilization} gives {budget / _GIB:.1f} GiB; weights take "
             f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, context "
             f"{config.context_memory / _GIB:.1f} GiB, which leaves no KV-cache block; raise "
-            f"tensor_parallel_size or gpu_memory_utilization, or choose a larger GPU"
+            f"tensor_parallel_size, pipeline_parallel_size or gpu_memory_utilization, or choose "
+            f"a larger GPU"
         )
     return num_blocks
 
@@ -113,7 +134,7 @@ def activation_bytes(
     """Return the peak of a rank's temporary memory in bytes.
 
     The larger of the forward pass (hidden state, residual and the inner values of the largest
-    batch) and the sampler (logits of all sequences, unsharded).
+    batch) and the sampler (logits of all sequences, unsharded), where the head is.
 
     expert_slices: ranks that every expert is sliced over, by default all; with expert
         parallelism 1, and a rank has room for all tokens' experts, since all may come to it.
@@ -122,7 +143,7 @@ def activation_bytes(
     inner = max(_inner_values(model, tensor_parallel_size, slices))
     forward = max_num_batched_tokens * (2 * model.hidden_size + inner) * model.dtype_bytes
     sampler = max_num_seqs * model.vocab_size * _SAMPLER_BYTES_PER_LOGIT
-    return max(forward, sampler)
+    return max(forward, sampler) if model.has_head else forward
 
 
 def _inner_values(model: ModelSpec, ranks: int, expert_slices: int) -> Iterator[float]:

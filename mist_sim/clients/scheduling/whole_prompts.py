@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from mist_sim.clients.scheduling.base import Scheduler, StepPlan
 from mist_sim.clients.sequence import Sequence
@@ -37,7 +38,7 @@ class WholePromptScheduler(Scheduler):
 
     def _admit_prompts(self, plan: StepPlan) -> None:
         """Admit waiting prompts, whole, until a limit or memory stops it."""
-        budget = self.max_num_batched_tokens or self.pool.num_token_slots
+        budget = self.max_num_batched_tokens or inf
         while self.waiting:
             num_tokens = self.waiting.head().num_tokens
             if plan.prefills and num_tokens > budget:

@@ -3,6 +3,15 @@
 from mist_sim.hardware.predictors.base import PREDICTORS, Predictor
 from mist_sim.hardware.predictors.bestserve import BestServePredictor
 from mist_sim.hardware.predictors.overhead import EngineOverhead
+from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
 from mist_sim.hardware.predictors.roofline import RooflinePredictor
 
-__all__ = ["PREDICTORS", "BestServePredictor", "EngineOverhead", "Predictor", "RooflinePredictor"]
+__all__ = [
+    "PREDICTORS",
+    "BestServePredictor",
+    "EngineOverhead",
+    "PipelinePredictor",
+    "Predictor",
+    "RooflinePredictor",
+    "pipeline_predictor",
+]

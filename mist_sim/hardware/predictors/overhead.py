@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 from mist_sim.units import Seconds
 
 _BEYOND_KERNELS = 2.5e-3  # seconds a step
@@ -19,7 +20,8 @@ _BEYOND_KERNELS = 2.5e-3  # seconds a step
 class EngineOverhead:
     """What an engine spends beside the kernels.
 
-    step: seconds of host time a step. None: 2.5 ms around a predictor that times kernels only
+    step: seconds of host time a step; a pass of a pipeline has it once, on the first rank, whose
+        host schedules it. None: 2.5 ms around a predictor that times kernels only
         (`kernels_only`), such as the roofline, which is about what vLLM 0.12 needs beyond the
         kernels on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md); nothing
         around others.
@@ -39,8 +41,14 @@ class EngineOverhead:
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
 
-    def around(self, predictor: Predictor) -> Predictor:
+    def around(self, predictor: Predictor | PipelinePredictor) -> Predictor | PipelinePredictor:
         """Return a predictor that adds the overhead of a step to another's step times."""
+        if isinstance(predictor, PipelinePredictor):
+            first, *others = predictor.ranks
+            return replace(predictor, ranks=(self._around_steps(first), *others))
+        return self._around_steps(predictor)
+
+    def _around_steps(self, predictor: Predictor) -> Predictor:
         step = self.step
         if step is None:
             step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0

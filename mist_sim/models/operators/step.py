@@ -24,11 +24,14 @@ def token_operators(
         parts.append((model.num_dense_layers, dense))
     if model.moe:
         parts.append((model.num_moe_layers, moe_layer(model, model.moe, n, t, num_replicas)))
-    ends = [Operator("embedding", 0.0, 2 * n * h * width), norm(model, n)]
+    ends = [Operator("embedding", 0.0, 2 * n * h * width)] if model.has_embedding else []
+    ends += [norm(model, n)] if model.has_head else []
     return [*parts, (1, ends)]
 
 
 def logits(model: ModelSpec, n: float, t: int) -> list[Operator]:
     """Once a step: logits of the n sequences that a step samples (vLLM: all of its batch)."""
+    if not model.has_head:
+        return []
     head = product(model, "lm_head", n, model.hidden_size, model.vocab_size / t, model.head_bytes)
     return [head]

@@ -1,0 +1,81 @@
+"""The engines behind one client: how many there are, what each has, and who gets a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Protocol
+
+from mist_sim.clients import sequence as sequences
+from mist_sim.clients.data_parallel import LockstepEngine, least_loaded
+from mist_sim.clients.engine import Engine
+from mist_sim.clients.lane import Lane
+from mist_sim.clients.pipeline import PipelineEngine
+from mist_sim.clients.scheduling import Scheduler
+from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.pipeline import PipelinePredictor
+
+
+class AnyEngine(Protocol):
+    """What a client needs of an engine: to hand it requests, and to see how busy it is."""
+
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_running(self) -> int: ...
+    def add_request(self, sequence: sequences.Sequence) -> None: ...
+
+
+class Engines:
+    """All engines of a client; a request goes to the least loaded one and stays there.
+
+    schedulers: one a lane, engine by engine. make_lane: gives a lane its memory.
+    lockstep: whether all lanes step together.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        schedulers: Sequence[Scheduler],
+        predictor: Predictor | PipelinePredictor,
+        make_lane: Callable[[Scheduler], Lane],
+        *,
+        lockstep: bool,
+    ) -> None:
+        lanes = [make_lane(scheduler) for scheduler in schedulers]
+        self._engines: list[AnyEngine]
+        if isinstance(predictor, PipelinePredictor):
+            size = len(predictor.ranks)
+            groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
+            self._engines = [PipelineEngine(env, group, predictor) for group in groups]
+        elif lockstep:
+            self._engines = [LockstepEngine(env, lanes, predictor)]
+        else:
+            self._engines = [Engine(env, lane, predictor) for lane in lanes]
+
+    def add_request(self, sequence: sequences.Sequence) -> None:
+        """Queue a sequence at an engine."""
+        least_loaded(self._engines).add_request(sequence)
+
+
+def lane_schedulers(scheduler: Scheduler, num_engines: int, num_lanes: int) -> list[Scheduler]:
+    """Return a scheduler for every lane, engine by engine; a single lane keeps the given one.
+
+    The lanes of an engine share `max_num_seqs` as evenly as they can, the first ones one more.
+    Raises ScenarioError when it is not enough for all of them.
+    """
+    if num_engines == num_lanes == 1:
+        return [scheduler]
+    share, rest = divmod(scheduler.max_num_seqs, num_lanes)
+    if not share:
+        raise ScenarioError(
+            f"max_num_seqs must be >= pipeline_parallel_size ({num_lanes}), "
+            f"got {scheduler.max_num_seqs}; every lane of the pipeline runs at least one"
+        )
+    schedulers = []
+    for lane in list(range(num_lanes)) * num_engines:
+        schedulers.append(deepcopy(scheduler))
+        schedulers[-1].max_num_seqs = share + (lane < rest)
+    return schedulers

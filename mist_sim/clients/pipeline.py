@@ -1,0 +1,267 @@
+"""Pipeline parallelism: micro-batches that follow one another through the ranks.
+
+A pipeline of p ranks has p lanes, each with a batch of its own, so that every rank can work. A
+pass of a lane goes through all ranks in order. It enters rank 0 when rank 0 is free and the
+lane's last pass has returned with its tokens; of several such lanes the one that was ready first
+goes first. On the ranks passes never overtake:
+
+    start[r] = max(end[r - 1] + hand-over, end of the pass before on r)
+    end[r] = start[r] + time of the batch on rank r
+
+A pass returns at the end of the last rank. What no pass fills is a bubble. A lane has one pass
+at a time, so the chunks of a prompt follow one another (vLLM keeps a request in one batch too).
+(Seesaw, section 3.1 and appendix A.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Generator, Sequence
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from simpy.events import Event
+
+from mist_sim.clients import sequence as sequences
+from mist_sim.clients.lane import Lane
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.step_records import Run
+from mist_sim.environment import PLAN, STEP_END, Environment
+from mist_sim.hardware.predictors.pipeline import PipelinePredictor
+
+_FIRST_PASSES = 64  # passes computed ahead; doubles while nothing cuts them
+_MOST_PASSES = 65536
+
+
+class PipelineEngine:
+    """Lanes that share the ranks of a pipeline, timed by a predictor.
+
+    Passes that cannot change are computed ahead in one go; SimPy has an event for the next end
+    of a lane's run or for its next plan. An arrival that its lane could admit takes back the
+    passes that have not entered rank 0.
+    """
+
+    def __init__(
+        self, env: Environment, lanes: Sequence[Lane], predictor: PipelinePredictor
+    ) -> None:
+        self.env = env
+        self.lanes = [_PipelineLane(number, lane) for number, lane in enumerate(lanes)]
+        self.predictor = predictor
+        self._rank_ends = [0.0] * len(predictor.ranks)  # of the latest pass on each rank
+        self._order: list[_PipelineLane] = []  # lanes with work, as they enter rank 0
+        self._entered: deque[_Pass] = deque()  # those that an arrival may take back
+        self._num_ahead = _FIRST_PASSES
+        self._wake = env.event()
+        env.process(self._serve())
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for admission."""
+        return sum(lane.lane.num_waiting for lane in self.lanes)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold memory."""
+        return sum(lane.lane.num_running for lane in self.lanes)
+
+    # --- the loop -------------------------------------------------------------------------
+
+    def _serve(self) -> Generator[Event, object, None]:
+        env = self.env
+        while True:
+            self._advance()
+            time, phase = self._next_event()
+            self._wake = env.event() if time == inf else env.at(time, phase)
+            yield self._wake
+            if not self._end_runs() or env.phase_is_last:
+                self._plan()  # else requests that move at this time first enter the queues
+
+    def _advance(self) -> None:
+        """Let passes enter until a lane has to plan, or enough are known."""
+        for _ in range(self._num_ahead):
+            if not self._order or self._order[0].has_entered:
+                return
+            self._enter(self._order[0])
+        self._num_ahead = min(2 * self._num_ahead, _MOST_PASSES)
+
+    def _enter(self, lane: _PipelineLane) -> None:
+        """Let the next pass of the lane that is first in order go through the ranks."""
+        before = self._rank_ends
+        entry = max(lane.ready, before[0])
+        self._entered.append(_Pass(lane, entry, lane.ready, before))
+        self._rank_ends = after = []
+        arrives, hand_over = entry, lane.hand_over
+        for free, seconds in zip(before, lane.times[len(lane.ends)].tolist(), strict=True):
+            end = (max(free, arrives)) + seconds
+            after.append(end)
+            arrives = end + hand_over
+        lane.entries.append(entry)
+        lane.ends.append(end)
+        lane.ready = end
+        self._order.append(self._order.pop(0))
+
+    def _next_event(self) -> tuple[float, int]:
+        """Return time and phase of what happens next: a run ends, a lane plans, more passes."""
+        if not self._order:
+            return inf, PLAN
+        now, head = self.env.now, self._order[0]
+        run_ends = (lane.ready for lane in self._order if lane.run and lane.has_entered)
+        run_end = max(next(run_ends, inf), now)
+        if head.run is None:
+            entry = max(head.ready, self._rank_ends[0], now)
+            return (entry, PLAN) if entry < run_end else (run_end, STEP_END)
+        if head.has_entered:
+            return run_end, STEP_END
+        return min(run_end, max(self._entered[-1].entry, now)), STEP_END
+
+    def _end_runs(self) -> bool:
+        """Account for the runs that are over by now; return whether there were any."""
+        now = self.env.now
+        while self._entered and self._entered[0].entry < now:
+            self._entered.popleft()
+        over = [
+            (lane, lane.run)
+            for lane in self._order
+            if lane.run and lane.has_entered and lane.ready <= now
+        ]
+        for lane, run in over:
+            lane.end(run)
+            if not _num_unfinished(lane):
+                lane.idle = True
+                self._order.remove(lane)
+        return bool(over)
+
+    def _plan(self) -> None:
+        """Let the first lane plan if rank 0 takes its pass now."""
+        now = self.env.now
+        while self._order:
+            lane = self._order[0]
+            if lane.run or max(lane.ready, self._rank_ends[0]) > now:
+                return
+            plan = lane.lane.plan()
+            if plan is not None:
+                lane.start(plan, self.predictor)
+                return
+            lane.idle = True
+            self._order.pop(0)
+
+    # --- arrivals -------------------------------------------------------------------------
+
+    def add_request(self, sequence: sequences.Sequence) -> None:
+        """Queue a sequence at the lane with the fewest unfinished ones, the first of equals.
+
+        It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
+        """
+        lane = min(self.lanes, key=_num_unfinished)
+        lane.lane.scheduler.add_request(sequence)
+        now = self.env.now
+        if lane.idle:
+            lane.idle = False
+            lane.ready = now
+            while self._entered and self._entered[-1].goes_after(lane):
+                self._take_back()
+            insort(self._order, lane, key=_key)
+        elif lane.run is None:
+            return  # it plans as soon as rank 0 is free
+        else:
+            num_steps = max(1, bisect_left(lane.entries, now))
+            scheduler = lane.lane.scheduler
+            if num_steps >= lane.run.num_steps or not scheduler.would_admit(sequence, num_steps):
+                return
+            lane.run.num_steps = num_steps
+            while len(lane.ends) > num_steps:
+                self._take_back()
+        self._num_ahead = _FIRST_PASSES
+        self._advance()
+        self._wake = self.env.move(self._wake, *self._next_event())
+
+    def _take_back(self) -> None:
+        """Undo the latest pass."""
+        lane, _, ready, rank_ends = self._entered.pop()
+        lane.entries.pop()
+        lane.ends.pop()
+        lane.ready = ready
+        self._rank_ends = rank_ends
+        self._order.insert(0, self._order.pop())
+
+
+class _PipelineLane:
+    """A lane and the run of passes that it is in.
+
+    ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
+    idle: whether it has nothing to do.
+    run: the steps that it has planned; None between two runs.
+    times, hand_over: seconds of each step on each rank, and between two ranks.
+    entries, ends: when the passes known so far entered rank 0 and returned.
+    """
+
+    def __init__(self, number: int, lane: Lane) -> None:
+        self.number = number
+        self.lane = lane
+        self.ready = 0.0
+        self.idle = True
+        self.run: Run | None = None
+        self.times: NDArray[np.float64] = np.empty((0, 0))
+        self.hand_over = 0.0
+        self.entries: list[float] = []
+        self.ends: list[float] = []
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """What orders lanes at rank 0."""
+        return self.ready, self.number
+
+    @property
+    def has_entered(self) -> bool:
+        """Whether all passes of its run have entered; true between two runs."""
+        return self.run is None or len(self.ends) == self.run.num_steps
+
+    def start(self, plan: StepPlan, predictor: PipelinePredictor) -> None:
+        """Begin the steps of a plan."""
+        num_steps = plan.num_steps
+        batch = self.lane.scheduler.batch(plan)
+        self.run = Run(plan, batch, self.ready, inf, num_steps, inf)
+        self.hand_over = predictor.hand_over(batch.num_prefill_tokens + batch.num_decodes)
+        if num_steps == 1:
+            self.times = np.array([[rank.step_time(batch) for rank in predictor.ranks]])
+            return
+        growth = self.lane.scheduler.growth(plan)
+        known = {}
+        for rank in predictor.ranks:
+            if id(rank) not in known:
+                known[id(rank)] = rank.run(batch, growth, num_steps)
+        self.times = np.stack([known[id(rank)] for rank in predictor.ranks], axis=1)
+
+    def end(self, run: Run) -> None:
+        """Account for its run."""
+        run.end = self.ends[-1]
+        run.ends = run.end if run.num_steps == 1 else np.array(self.ends)
+        run.busy = float(self.times[: run.num_steps].sum())
+        self.run = None
+        self.entries.clear()
+        self.ends.clear()
+        self.lane.end(run)
+
+
+class _Pass(NamedTuple):
+    """A pass that has entered, and the state before it."""
+
+    lane: _PipelineLane
+    entry: float
+    ready: float
+    rank_ends: list[float]
+
+    def goes_after(self, lane: _PipelineLane) -> bool:
+        """Whether it may follow a lane that has become ready; the first of a run is under way."""
+        return (self.ready, self.lane.number) > lane.key and len(self.lane.ends) > 1
+
+
+def _key(lane: _PipelineLane) -> tuple[float, int]:
+    return lane.key
+
+
+def _num_unfinished(lane: _PipelineLane) -> int:
+    return lane.lane.num_waiting + lane.lane.num_running

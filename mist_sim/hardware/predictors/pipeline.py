@@ -1,0 +1,50 @@
+"""What times the passes of a pipeline: a predictor for each rank, and the hand-over between two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.models.partition import rank_part
+from mist_sim.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePredictor:
+    """Times what every rank does in a pass.
+
+    ranks: one predictor each, in the order of the layers; equal ranks may share one.
+    hand_over: seconds until the next rank has what a batch of so many tokens left on a rank.
+    """
+
+    ranks: tuple[Predictor, ...]
+    hand_over: Callable[[int], float]
+
+    @property
+    def estimate(self) -> str:
+        """Where the figures come from: what the first rank's predictor says."""
+        return str(getattr(self.ranks[0], "estimate", "custom"))
+
+
+def pipeline_predictor(
+    make: Callable[[ModelSpec], Predictor], model: ModelSpec, cluster: Cluster
+) -> PipelinePredictor:
+    """Return a predictor whose ranks are made from their parts of the model.
+
+    Between two ranks go hidden state and residual of every token (vLLM's `IntermediateTensors`
+    of its decoder models).
+    """
+    made: dict[ModelSpec, Predictor] = {}
+    size = cluster.pipeline_parallel_size
+    parts = [rank_part(model, rank, size) for rank in range(size)]
+    for part in parts:
+        if part not in made:
+            made[part] = make(part)
+    bytes_per_token = 2 * model.hidden_size * model.dtype_bytes
+
+    def hand_over(num_tokens: int) -> float:
+        return cluster.hand_over_time(num_tokens * bytes_per_token)
+
+    return PipelinePredictor(tuple(made[part] for part in parts), hand_over)

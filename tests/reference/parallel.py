@@ -1,0 +1,237 @@
+"""Plain pipelines and replicas, made of stepwise engines: one pass or step at a time.
+
+Rules of a pipeline with p ranks, which has p lanes (engines with a part of memory and slots):
+
+- A pass of a lane goes through ranks 0 to p - 1. Rank r begins it when rank r - 1 has ended it
+  and handed it over, and when it has ended all passes that entered before.
+- A lane with work is ready when its last pass has left the last rank, or when the work came. It
+  plans when rank 0 is free; of several, the one ready first, then the one of lower number.
+- A request goes to the lane with the fewest unfinished requests, the first of equals.
+
+Of several engines a request goes to the one with the smallest 4 x waiting + running, the first of
+equals. Engines in lockstep plan together, and a step ends when the slowest has ended; those
+without work compute an empty batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+
+from mist_sim.core.batch import StepBatch
+from tests.reference.stepwise import Job, Live, Outcome, Step, StepwiseEngine, TimesSteps
+
+
+class StepwiseGroup(ABC):
+    """Lanes that are coupled in time."""
+
+    def __init__(self, lanes: list[StepwiseEngine]) -> None:
+        self.lanes = lanes
+        self.finished: list[int] = []  # positions of jobs, in the order in which they finished
+        for lane in lanes:
+            lane.reset()
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(len(lane.queue) for lane in self.lanes)
+
+    @property
+    def num_running(self) -> int:
+        return sum(len(lane.running) for lane in self.lanes)
+
+    @abstractmethod
+    def choose(self) -> int:
+        """Return the lane that gets the next arrival."""
+
+    @abstractmethod
+    def arrive(self, live: Live, now: float) -> None: ...
+
+    @abstractmethod
+    def next_time(self) -> float:
+        """Return when a step ends or a lane can plan, whichever comes first."""
+
+    @abstractmethod
+    def end_steps(self, now: float) -> None:
+        """End the steps that end now."""
+
+    @abstractmethod
+    def plan(self, now: float) -> None:
+        """Let lanes plan that can."""
+
+    def complete(self, lane: StepwiseEngine, start: float, now: float, busy: float) -> None:
+        lane.now = now
+        lane.complete(start, busy)
+        self.finished += lane.finished
+        lane.finished.clear()
+
+    def begin(self, lane: StepwiseEngine, now: float) -> StepBatch | None:
+        """Plan until there is a step or no work is left."""
+        lane.now = now
+        while lane.queue or lane.running:
+            num_inside = len(lane.queue) + len(lane.running)
+            chunks, decodes = lane.plan()
+            if chunks or decodes:
+                return lane.begin(chunks, decodes)
+            assert len(lane.queue) + len(lane.running) < num_inside, "the lane is stuck"
+        return None
+
+
+class StepwisePipeline(StepwiseGroup):
+    """One lane a rank; with one rank an ordinary engine."""
+
+    def __init__(
+        self,
+        lanes: list[StepwiseEngine],
+        ranks: list[TimesSteps],
+        hand_over: Callable[[int], float],
+    ) -> None:
+        super().__init__(lanes)
+        self.ranks = ranks
+        self.hand_over = hand_over
+        self.free = [0.0] * len(ranks)  # when each rank is free again
+        self.ready = [0.0] * len(lanes)
+        self.returns = [inf] * len(lanes)  # inf: no pass is under way
+        self.busy = [0.0] * len(lanes)
+
+    def choose(self) -> int:
+        unfinished = [len(lane.queue) + len(lane.running) for lane in self.lanes]
+        return unfinished.index(min(unfinished))
+
+    def arrive(self, live: Live, now: float) -> None:
+        number = self.choose()
+        lane = self.lanes[number]
+        if not lane.queue and not lane.running:
+            self.ready[number] = now
+        lane.queue.append(live)
+
+    def wanting(self) -> list[tuple[float, int]]:
+        """Return (ready since, number) of the lanes that would plan, the next one first."""
+        return sorted(
+            (self.ready[number], number)
+            for number, lane in enumerate(self.lanes)
+            if self.returns[number] == inf and (lane.queue or lane.running)
+        )
+
+    def next_time(self) -> float:
+        times = [*self.returns]
+        for ready, _ in self.wanting()[:1]:
+            times.append(max(ready, self.free[0]))
+        return min(times)
+
+    def end_steps(self, now: float) -> None:
+        for number, lane in enumerate(self.lanes):
+            if self.returns[number] == now:
+                self.complete(lane, self.ready[number], now, self.busy[number])
+                self.ready[number] = now
+                self.returns[number] = inf
+
+    def plan(self, now: float) -> None:
+        while self.wanting():
+            ready, number = self.wanting()[0]
+            if max(ready, self.free[0]) > now:
+                return
+            batch = self.begin(self.lanes[number], now)
+            if batch is not None:
+                self.pass_through(number, batch, now)
+
+    def pass_through(self, number: int, batch: StepBatch, now: float) -> None:
+        num_tokens = sum(new for new, _ in batch.chunks) + batch.num_decodes
+        self.busy[number] = 0.0
+        end = now
+        for rank, predictor in enumerate(self.ranks):
+            start = end if rank == 0 else end + self.hand_over(num_tokens)
+            seconds = predictor.step_time(batch)
+            end = max(start, self.free[rank]) + seconds
+            self.free[rank] = end
+            self.busy[number] += seconds
+        self.returns[number] = end
+
+
+class StepwiseLockstep(StepwiseGroup):
+    """Lanes that step together."""
+
+    def __init__(self, lanes: list[StepwiseEngine], predictor: TimesSteps) -> None:
+        super().__init__(lanes)
+        self.predictor = predictor
+        self.start = 0.0
+        self.end = inf
+        self.stepping: list[StepwiseEngine] = []
+        self.wants = inf  # when the lanes could plan
+
+    def choose(self) -> int:
+        scores = [4 * len(lane.queue) + len(lane.running) for lane in self.lanes]
+        return scores.index(min(scores))
+
+    def arrive(self, live: Live, now: float) -> None:
+        self.lanes[self.choose()].queue.append(live)
+        if self.end == inf:
+            self.wants = now
+
+    def next_time(self) -> float:
+        return min(self.end, self.wants)
+
+    def end_steps(self, now: float) -> None:
+        if self.end == now:
+            for lane in self.stepping:
+                self.complete(lane, self.start, now, now - self.start)
+            self.end = inf
+            self.wants = now
+
+    def plan(self, now: float) -> None:
+        if self.wants > now:
+            return
+        self.wants = inf
+        batches = [self.begin(lane, now) for lane in self.lanes]
+        self.stepping = [
+            lane for lane, batch in zip(self.lanes, batches, strict=True) if batch is not None
+        ]
+        if self.stepping:
+            self.start = now
+            self.end = now + max(
+                self.predictor.step_time(batch or StepBatch()) for batch in batches
+            )
+
+
+class StepwiseFleet:
+    """Engines side by side; has the records of all, as a `StepwiseEngine` has its own."""
+
+    def __init__(self, groups: list[StepwiseGroup]) -> None:
+        self.groups = groups
+        self.outcomes: list[Outcome] = []
+
+    @property
+    def tracks(self) -> list[StepwiseEngine]:
+        return [lane for group in self.groups for lane in group.lanes]
+
+    @property
+    def steps(self) -> list[Step]:
+        return sorted((step for lane in self.tracks for step in lane.steps), key=lambda s: s.end)
+
+    def run(self, jobs: Iterable[Job]) -> None:
+        arriving = deque(Live(job, Outcome()) for job in jobs)
+        self.outcomes += [live.outcome for live in arriving]
+        for lane in self.tracks:
+            lane.outcomes = self.outcomes
+        while True:
+            times = [group.next_time() for group in self.groups]
+            if arriving:
+                times.append(arriving[0].job.arrival_time)
+            now = min(times)
+            if now == inf:
+                return
+            for group in self.groups:
+                group.end_steps(now)
+            while arriving and arriving[0].job.arrival_time <= now:
+                self.arrive(arriving.popleft(), now)
+            for group in self.groups:
+                group.plan(now)
+
+    def arrive(self, live: Live, now: float) -> None:
+        any_lane = self.tracks[0]
+        if any_lane.can_never_start(live) or live.job.num_prompt_tokens >= any_lane.longest:
+            any_lane.reject(live, now)
+            return
+        scores = [4 * group.num_waiting + group.num_running for group in self.groups]
+        self.groups[scores.index(min(scores))].arrive(live, now)
