@@ -14,6 +14,8 @@ VLLM_NAMES: Mapping[str, str] = {
     "gpu": NO_COUNTERPART,
     "quantization": "--quantization",
     "tensor_parallel_size": "--tensor-parallel-size",
+    "pipeline_parallel_size": "--pipeline-parallel-size",
+    "data_parallel_size": "--data-parallel-size",
     "enable_expert_parallel": "--enable-expert-parallel",
     "expert_load_imbalance": NO_COUNTERPART,
     "max_model_len": "--max-model-len",
