@@ -422,9 +422,12 @@ def _batches() -> Iterator[tuple[StepBatch, StepGrowth, int]]:
         new = draws.integers(1, (9, 600, 5_000)[k % 3], num_chunks).tolist()
         context = (draws.integers(0, 30_000, num_chunks) * (k % 2)).tolist()
         num_decodes = int(draws.integers(0 if num_chunks else 1, (3, 64, 300)[k % 3]))
-        context_sum = sum(draws.integers(1, 9_000, num_decodes).tolist())
-        batch = StepBatch(tuple(zip(new, context, strict=True)), num_decodes, context_sum)
+        contexts = draws.integers(1, 9_000, num_decodes)
+        batch = StepBatch(tuple(zip(new, context, strict=True)), num_decodes, int(contexts.sum()))
         growth = StepGrowth(num_decodes)
+        if k % 5 == 0:  # as engines count for a model with windows of 1,024 tokens
+            batch.window_sum = int(contexts.clip(max=1_023).sum())
+            growth.window_sum = int((contexts < 900).sum())
         yield batch, growth, int(draws.integers(1, 40))
     yield StepBatch((), 1, 1), StepGrowth(1), 3_000  # a long run
 

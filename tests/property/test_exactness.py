@@ -72,6 +72,9 @@ def features(engine: Reference) -> set[str]:
         found.add("a prompt in chunks")
     if any(step.batch.chunks and step.batch.num_decodes for step in engine.steps):
         found.add("prompts beside decodes")
+    decodes = [step.batch for step in engine.steps if step.batch.num_decodes]
+    if any((batch.window_sum or batch.context_sum) < batch.context_sum for batch in decodes):
+        found.add("a context beyond its window")
     return found
 
 
@@ -121,6 +124,7 @@ def test_the_random_cases_reach_what_is_hard():
         "prompts beside decodes",
         "lanes that wait for one another",
         "lanes that are preempted",
+        "a context beyond its window",
     ):
         assert seen[feature] > number / 200, (feature, seen)
 

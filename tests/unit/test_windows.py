@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mist_sim import ScenarioError, llm_client
+from mist_sim import ARRIVALS, ScenarioError, Simulation, Workload, llm_client
 from mist_sim.clients.kv_cache import WindowPool
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware import Cluster, load_gpu
@@ -167,6 +167,25 @@ def test_capacity_counts_pages_of_a_group():
 
 def fields(model: ModelSpec) -> dict[str, object]:
     return {name: getattr(model, name) for name in ModelSpec.__slots__}
+
+
+def test_an_engine_serves_a_model_with_windows():
+    """Long contexts: windows leave room for more requests, and fewer keys to read."""
+    model = load_model("gpt-oss-120b")
+    kept = ModelSpec(**{**fields(model), "sliding_window": None, "window_layers": frozenset()})
+    lengths = [60_000] * 12, [200] * 12
+    summaries = {}
+    for name, served in (("windows", model), ("full", kept)):
+        client = llm_client("llm", model=served, gpu="h100-sxm")
+        workload = Workload.from_lists(*lengths, arrivals=ARRIVALS["all_at_once"]())
+        result = Simulation(clients=[client], workload=workload).run()
+        assert (result.requests["status"] == "finished").all()
+        row = result.clients.iloc[0]
+        assert 0 < row["peak_used_blocks"] <= row["num_gpu_blocks"]
+        summaries[name] = result.summary | {"mean_decodes": row["mean_decodes"]}
+    windows, full = summaries["windows"], summaries["full"]
+    assert windows["mean_e2el_ms"] < 0.8 * full["mean_e2el_ms"]
+    assert windows["mean_decodes"] > 1.5 * full["mean_decodes"]
 
 
 # --- what they cost -------------------------------------------------------------------------------
