@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from mist_sim.cli.demo import demo
+from mist_sim.cli.fit import fit
 from mist_sim.cli.listing import list_
 from mist_sim.cli.run import run
 from mist_sim.cli.schema import schema
@@ -68,6 +69,7 @@ app.command()(demo)
 app.command()(run)
 app.command("list")(list_)
 app.command()(schema)
+app.command()(fit)
 
 
 def _print_version(wanted: bool) -> None:

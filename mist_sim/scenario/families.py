@@ -132,11 +132,12 @@ def _core_schema(read: Callable[[Any, ValidationInfo], object]) -> CoreSchema:
 
 ROUTER = Family(ROUTERS, default="round_robin")
 SCHEDULER = Family(SCHEDULERS, default="chunked")
-PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), default="roofline")
+_FILE = {"path": Annotated[str, AfterValidator(trace_file)]}
+PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), meanings=_FILE, default="roofline")
 ARRIVAL = Family(ARRIVALS)
 LENGTH = Family(LENGTHS)
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
-TRACE_READER = Family(TRACE_READERS, meanings={"path": Annotated[str, AfterValidator(trace_file)]})
+TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 STAGE = Family(STAGES, words=("prefill", "decode"))
 
 FAMILIES: Mapping[str, Family] = {

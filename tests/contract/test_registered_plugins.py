@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.stages import STAGES
 from mist_sim.traces import TRACE_READERS
+from tests.reference.regression_files import written
 
 Configurations = dict[str, list[dict[str, Any]]]
 
@@ -67,6 +70,11 @@ PREDICTORS_TO_CHECK: Configurations = {
         parts("llama-3.1-8b", "l40s", 1),
     ],
 }
+
+_FILES = TemporaryDirectory()  # of predictors that read one
+PREDICTORS_TO_CHECK["regression"] = [
+    parts("llama-3.1-8b", "h100-sxm", 1) | {"path": written(Path(_FILES.name) / "regression.json")}
+]
 
 STAGES_TO_CHECK: Configurations = {name: [{}] for name in STAGES}
 

@@ -4,6 +4,7 @@ from mist_sim.hardware.predictors.base import PREDICTORS, Predictor
 from mist_sim.hardware.predictors.bestserve import BestServePredictor
 from mist_sim.hardware.predictors.overhead import EngineOverhead
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
+from mist_sim.hardware.predictors.regression import RegressionPredictor
 from mist_sim.hardware.predictors.roofline import RooflinePredictor
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "EngineOverhead",
     "PipelinePredictor",
     "Predictor",
+    "RegressionPredictor",
     "RooflinePredictor",
     "pipeline_predictor",
 ]

@@ -1,0 +1,58 @@
+"""Files of measurements, by the form that a user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mist_sim.calibration.fitting import Regression, Setting, fit_regression
+from mist_sim.calibration.measured_steps import read_splitwise, read_steps
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware import load_gpu
+from mist_sim.models import load_model
+
+FORMS = ("steps", "splitwise")
+
+
+def fit_file(
+    path: Path,
+    *,
+    form: str = "steps",
+    subset: str = "",
+    model: str = "",
+    gpu: str = "",
+    tensor_parallel_size: int = 0,
+) -> Regression:
+    """Learn the step times in a file of measurements.
+
+    form: "steps", the form of our own, or "splitwise", of which `subset` names a part.
+    model, gpu, tensor_parallel_size: what was measured, where the file does not say it.
+    Raises ScenarioError for a file that is not of the form, and where something is not known.
+    """
+    if form not in FORMS:
+        raise ScenarioError(
+            f"format has no {form!r}{did_you_mean(form, FORMS)} Known: {', '.join(FORMS)}"
+        )
+    remarks: list[str] = []
+    notes: dict[str, str] = {}
+    if form == "steps":
+        steps, notes = read_steps(path)
+    else:
+        _required({"subset": subset, "tensor_parallel_size": tensor_parallel_size})
+        steps, remarks = read_splitwise(path, subset, tensor_parallel_size)
+    ranks = tensor_parallel_size or int(notes.get("tensor_parallel_size", "0"))
+    named = {"model": model or notes.get("model", ""), "gpu": gpu or notes.get("gpu", "")}
+    _required({**named, "tensor_parallel_size": ranks})
+    setting = Setting(
+        model=load_model(named["model"]).name,
+        gpu=load_gpu(named["gpu"]).name,
+        tensor_parallel_size=ranks,
+        source=f"{path.name} {subset}".strip(),
+    )
+    return fit_regression(steps, setting, remarks)
+
+
+def _required(options: dict[str, object]) -> None:
+    missing = [name for name, value in options.items() if not value]
+    if missing:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise ScenarioError(f"the file does not say {', '.join(missing)}: give {names}")

@@ -1,0 +1,144 @@
+"""Measured engine steps in one form, whatever file they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.errors import ScenarioError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+
+_AGREES = 0.2  # end to end against its parts; more means that a batch did not run at once
+_SPLITWISE_TOKENS = 128  # with longer answers the file does not say how many were generated
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSteps:
+    """Steps of one model on so many GPUs of one kind; arrays of shape (number of steps,).
+
+    num_new_tokens: prompt tokens of each step. num_pairs: pairs of query and key in the attention
+    of those. num_decodes, context_sum: as in `StepBatch`. seconds: how long each step took.
+    """
+
+    num_new_tokens: Array
+    num_pairs: Array
+    num_decodes: Array
+    context_sum: Array
+    seconds: Array
+
+    def of(self, chosen: NDArray[np.bool_]) -> MeasuredSteps:
+        """Return some of the steps."""
+        return MeasuredSteps(**{name: getattr(self, name)[chosen] for name in self.__annotations__})
+
+    @property
+    def with_prompts(self) -> NDArray[np.bool_]:
+        """Which steps have prompts."""
+        return self.num_new_tokens > 0
+
+
+def read_splitwise(
+    path: Path, subset: str, tensor_parallel_size: int
+) -> tuple[MeasuredSteps, list[str]]:
+    """Return the steps of one setting of Splitwise's file, and remarks on what was left out.
+
+    A row gives a step of `batch_size` prompts, and one of as many decodes halfway through 128
+    answers. Medians of repeated rows count. Rows whose end-to-end time is far from prompt plus
+    tokens are left out: their batch did not fit the memory and ran in parts.
+
+    subset: MODEL/HARDWARE as in the file. Raises ScenarioError for files that are not of the form.
+    """
+    numbers = ["tensor_parallel", "prompt_size", "batch_size", "token_size"]
+    times = ["prompt_time", "token_time", "e2e_time"]
+    rows = _columns(path, ["model", "hardware", *numbers, *times])
+    names = rows["model"] + "/" + rows["hardware"]
+    known = sorted(set(names))
+    if subset not in known:
+        hint = did_you_mean(subset, known)
+        raise ScenarioError(f"{path}: has no {subset!r}{hint} Known: {', '.join(known)}")
+    rows = rows[(names == subset) & (rows["token_size"] == _SPLITWISE_TOKENS)]
+    ranks = sorted(set(rows["tensor_parallel"]))
+    if tensor_parallel_size not in ranks:
+        raise ScenarioError(
+            f"{path}: {subset} has no rows of tensor_parallel_size {tensor_parallel_size}, only of "
+            f"{', '.join(map(str, ranks))}"
+        )
+    rows = rows[rows["tensor_parallel"] == tensor_parallel_size]
+    rows = rows.groupby(["prompt_size", "batch_size"])[times].median().reset_index()
+    parts = rows["prompt_time"] + (_SPLITWISE_TOKENS - 1) * rows["token_time"]
+    at_once = (rows["e2e_time"] / parts - 1).abs() <= _AGREES
+    remarks = [
+        f"left out {row.batch_size} prompts of {row.prompt_size} tokens, which did not run at once"
+        for row in rows[~at_once].itertuples()
+    ]
+    rows = rows[at_once]
+    size, batch = (rows[name].to_numpy(float) for name in ("prompt_size", "batch_size"))
+    none = np.zeros(len(rows))
+    prefill, decode = (rows[name].to_numpy(float) * 1e-3 for name in ("prompt_time", "token_time"))
+    steps = MeasuredSteps(
+        num_new_tokens=np.append(size * batch, none),
+        num_pairs=np.append(batch * size * (size + 1) / 2, none),
+        num_decodes=np.append(none, batch),
+        context_sum=np.append(none, batch * (size + _SPLITWISE_TOKENS / 2)),
+        seconds=np.append(prefill, decode),
+    )
+    return steps, remarks
+
+
+STEP_COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum", "seconds")
+
+
+def read_steps(path: Path) -> tuple[MeasuredSteps, dict[str, str]]:
+    """Return the steps of a CSV file in the form of our own, and the notes at its head.
+
+    Columns: STEP_COLUMNS, a prompt's new tokens and context, decodes and their context, seconds.
+    The head has lines "# key: value". Raises ScenarioError for files that are not of the form.
+    """
+    rows = _columns(path, STEP_COLUMNS, comment="#")
+    new, context, decodes, context_sum, seconds = (
+        rows[name].to_numpy(float) for name in STEP_COLUMNS
+    )
+    wrong = ~(
+        np.isfinite(rows[list(STEP_COLUMNS)]).all(axis=1) & (seconds > 0) & (new + decodes > 0)
+    )
+    if wrong.any():
+        raise ScenarioError(f"{path}: row {int(np.argmax(wrong)) + 1} is no measured step")
+    steps = MeasuredSteps(
+        num_new_tokens=new,
+        num_pairs=new * (context + (new + 1) / 2),
+        num_decodes=decodes,
+        context_sum=context_sum,
+        seconds=seconds,
+    )
+    notes = {}
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        key, _, value = line[1:].partition(":")
+        notes[key.strip()] = value.strip()
+    return steps, notes
+
+
+def _columns(path: Path, names: Sequence[str], comment: str | None = None) -> pd.DataFrame:
+    """Read a CSV file that must have some columns."""
+    import pandas as pd
+
+    try:
+        rows = pd.read_csv(path, comment=comment)
+    except FileNotFoundError:
+        raise ScenarioError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: cannot be read as CSV: {error}") from None
+    for name in names:
+        if name not in rows.columns:
+            hint = did_you_mean(name, map(str, rows.columns))
+            raise ScenarioError(f"{path}: no column {name!r}{hint}")
+    return rows

@@ -1,0 +1,57 @@
+"""`mist fit`: learn step times from measured steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def fit(
+    measurements: Path = typer.Argument(
+        help="A file of measured steps, as mist profile writes it, or Splitwise's CSV file.",
+        show_default=False,
+    ),
+    out: Path = typer.Option(..., metavar="FILE", help="Write the regression into this JSON file."),
+    form: str = typer.Option("steps", "--format", help="The file's form: steps or splitwise."),
+    subset: str = typer.Option(
+        "", help="MODEL/HARDWARE of a Splitwise file, such as llama2-70b/h100-80gb."
+    ),
+    model: str = typer.Option("", help="The model measured, where the file does not say it."),
+    gpu: str = typer.Option("", help="The GPU measured, where the file does not say it."),
+    tensor_parallel_size: int = typer.Option(
+        0, help="The ranks measured, where the file does not say it.", show_default=False
+    ),
+) -> None:
+    """Learn step times from measured ones: an ensemble of regressors, stored as plain numbers.
+
+    Prints how far points were off that the ensemble had not seen.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from mist_sim.calibration import fit_file
+
+    console = Console(highlight=False)
+    with console.status("learning ..."):
+        found = fit_file(
+            measurements,
+            form=form,
+            subset=subset,
+            model=model,
+            gpu=gpu,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+    found.save(out)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for title in ("points held out", "number", "mean error", "median error"):
+        table.add_column(title, justify="left" if title.startswith("points") else "right")
+    for stage in ("prefill", "decode"):
+        for place, errors in found.content["stages"][stage]["held_out"].items():
+            shares = [errors["mean"], errors["median"]]
+            cells = ["-" if share is None else f"{share:.1%}" for share in shares]
+            table.add_row(f"{stage}, {place}", str(errors["points"]), *cells)
+    console.print(table)
+    for remark in found.content["remarks"]:
+        typer.echo(f"note: {remark}", err=True)
+    typer.echo(f"Written to {out}", err=True)

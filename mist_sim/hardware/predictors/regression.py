@@ -1,0 +1,193 @@
+"""Step times that a regression learned from measured steps (MIST §IV-A)."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.grid import SecondsGrid
+from mist_sim.models.spec import ModelSpec
+from mist_sim.user_paths import user_path
+
+Array = NDArray[np.float64]
+
+FORMAT = "mist-sim regression"
+VERSION = 1
+_ENDLESS = 1 << 62  # more steps than any run has
+
+
+@PREDICTORS.register("regression")
+@dataclass
+class RegressionPredictor:
+    """Step times learned from measured steps, as `mist fit` writes them.
+
+    model, cluster: what is timed; must be what was measured.
+    path: the JSON file; arrays of numbers, so that scikit-learn is not needed to read it.
+
+    A step with prompts is looked up by its tokens, decodes included, and by the mean number of
+    tokens that a prompt token attends to; one without by its decodes and their mean context.
+    Decodes beside prompts add what their contexts take alone. Beyond the measurements the last
+    slope goes on; `steps_inside` tells which steps that concerns.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    path: str
+
+    estimate: ClassVar[str] = "measured"
+
+    def __post_init__(self) -> None:
+        where = str(self.path)
+        content = _read(where)
+        self._check(content, where)
+        stages = content.get("stages")
+        if not isinstance(stages, dict) or set(stages) != {"prefill", "decode"}:
+            raise ScenarioError(f"{where}: stages must be prefill and decode, got {stages!r:.60}")
+        self._prefill = _Stage(stages["prefill"], f"{where}: stages.prefill")
+        self._decode = _Stage(stages["decode"], f"{where}: stages.decode")
+
+    def _check(self, content: Mapping[str, Any], where: str) -> None:
+        """Refuse files of another form, model, GPU or number of ranks."""
+        if content.get("format") != FORMAT or content.get("version") != VERSION:
+            raise ScenarioError(
+                f"{where}: not a regression that mist fit wrote: format and version must be "
+                f"{FORMAT!r} and {VERSION}"
+            )
+        ours = {
+            "model": self.model.name,
+            "gpu": self.cluster.gpu.name,
+            "tensor_parallel_size": self.cluster.tensor_parallel_size,
+        }
+        for key, own in ours.items():
+            measured = content.get(key)
+            if measured != own:
+                raise ScenarioError(
+                    f"{where}: was measured with {key} {measured}, the client has {own}"
+                )
+        if self.cluster.num_gpus != self.cluster.tensor_parallel_size:
+            raise ScenarioError(f"{where}: was measured without data parallelism")
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of one step in seconds."""
+        n = batch.num_decodes
+        if not batch.chunks:
+            return self._decode.grid.at(n, batch.context_sum / n if n else 0.0)
+        tokens, pairs = _prompts(batch)
+        seconds = self._prefill.grid.at(tokens + n, pairs / tokens)
+        if n:
+            seconds = max(seconds, self._decode.least(n)) + self._contexts(n, batch.context_sum / n)
+        return seconds
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
+        n = batch.num_decodes
+        ahead = np.arange(float(num_steps))
+        means = (batch.context_sum + growth.context_sum * ahead) / n if n else 0.0 * ahead
+        if not batch.chunks:
+            return self._decode.grid.along(n, means)
+        tokens, pairs = _prompts(batch)
+        more = float(sum([new * new for new, _ in batch.chunks]))
+        seconds = self._prefill.grid.along(tokens + n, (pairs + more * ahead) / tokens)
+        if n:
+            added = self._decode.grid.along(n, means) - self._decode.least(n)
+            seconds = np.maximum(seconds, self._decode.least(n)) + added
+        return seconds
+
+    def _contexts(self, num_decodes: int, mean: float) -> float:
+        """Seconds that the contexts of decodes add to what their number takes."""
+        return self._decode.grid.at(num_decodes, mean) - self._decode.least(num_decodes)
+
+    def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
+        """Return how many steps, from this one on, lie inside the measured range.
+
+        Outside are more tokens or decodes, or with them more context, than were measured.
+        """
+        n, steps = batch.num_decodes, _ENDLESS
+        if n:
+            steps = _steps_within(
+                self._decode.top(n) * n - batch.context_sum, growth.context_sum, steps
+            )
+        if batch.chunks:
+            tokens, pairs = _prompts(batch)
+            room = self._prefill.top(tokens + n) * tokens - pairs
+            more = sum([new * new for new, _ in batch.chunks])
+            steps = _steps_within(room, more, steps)
+        return steps
+
+
+def _prompts(batch: StepBatch) -> tuple[int, float]:
+    """Return the prompt tokens of a step, and the pairs of query and key that they make."""
+    if len(batch.chunks) == 1:
+        new, context = batch.chunks[0]
+        return new, new * (context + (new + 1) * 0.5)
+    tokens, pairs = 0, 0.0
+    for new, context in batch.chunks:
+        tokens += new
+        pairs += new * (context + (new + 1) * 0.5)
+    return tokens, pairs
+
+
+def _steps_within(room: float, per_step: float, most: int) -> int:
+    """Steps until `room` is used up."""
+    if room < 0:
+        return 0
+    return min(most, int(room // per_step) + 1) if per_step else most
+
+
+class _Stage:
+    """The compiled regression of one stage."""
+
+    def __init__(self, table: Any, where: str) -> None:
+        if not isinstance(table, dict):
+            raise ScenarioError(f"{where} must be a table, got {table!r:.60}")
+        try:
+            self.grid = SecondsGrid(table["tokens"], table["contexts"], table["seconds"])
+            self._tops = [float(top) for top in table["measured_contexts"]]
+            self._nodes = [float(node) for node in table["tokens"]]
+        except KeyError as error:
+            raise ScenarioError(f"{where}: {error.args[0]} is missing") from None
+        except (TypeError, ValueError) as error:
+            raise ScenarioError(f"{where}: {error}") from None
+        if len(self._tops) != len(self._nodes):
+            raise ScenarioError(f"{where}: measured_contexts must have one entry a token count")
+        self._least: dict[int, float] = {}
+
+    def least(self, amount: int) -> float:
+        """Return the seconds at the shortest measured context."""
+        seconds = self._least.get(amount)
+        if seconds is None:
+            seconds = self._least[amount] = self.grid.at(amount, 0.0)
+        return seconds
+
+    def top(self, amount: int) -> float:
+        """Return the longest mean context measured around so many tokens; -1 beyond all."""
+        nodes = self._nodes
+        if amount > nodes[-1]:
+            return -1.0
+        after = bisect_right(nodes, amount)
+        near = self._tops[max(after - 1, 0) : after + 1]
+        return self._tops[after - 1] if after and nodes[after - 1] == amount else min(near)
+
+
+def _read(where: str) -> Mapping[str, Any]:
+    try:
+        content = json.loads(user_path(where).read_text("utf-8"))
+    except FileNotFoundError:
+        raise ScenarioError(f"{where}: no such file") from None
+    except OSError as error:
+        raise ScenarioError(f"{where}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{where}: not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ScenarioError(f"{where}: must hold an object, got {content!r:.60}")
+    return content
