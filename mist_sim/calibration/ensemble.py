@@ -135,9 +135,9 @@ def _regressor(data: StageData) -> Any:
     """Return an untrained regressor that suits the number of points."""
     require_extra("sklearn", "fit", "mist fit")
     if len(data.points) > _FEW:
-        from sklearn.ensemble import HistGradientBoostingRegressor
+        from sklearn.ensemble import GradientBoostingRegressor
 
-        return HistGradientBoostingRegressor(min_samples_leaf=5, random_state=0)
+        return GradientBoostingRegressor(min_samples_leaf=5, random_state=0)
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, DotProduct
 
