@@ -74,8 +74,11 @@ class RegressionPredictor:
                 raise ScenarioError(
                     f"{where}: was measured with {key} {measured}, the client has {own}"
                 )
-        if self.cluster.num_gpus != self.cluster.tensor_parallel_size:
-            raise ScenarioError(f"{where}: was measured without data parallelism")
+        if self.cluster.pipeline_parallel_size > 1 or self.cluster.num_sharing_replicas > 1:
+            raise ScenarioError(
+                f"{where}: holds whole steps of one group of GPUs; a pipeline and shared experts "
+                "need pipeline_parallel_size 1 and enable_expert_parallel false"
+            )
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
