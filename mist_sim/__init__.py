@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         NormalArrivals,
         NormalLength,
         PoissonArrivals,
+        PrefixRepetition,
         Profile,
         Rows,
         ShareGptReader,
@@ -124,8 +125,8 @@ _HOMES = {
         "ARRIVALS LENGTHS SAMPLERS TRACE_READERS AllAtOnce AzureReader BurstyArrivals "
         "ClosedLoop ConstantArrivals FixedLength GammaArrivals GeometricLength "
         "LengthsCsvReader LogNormalLength MooncakeReader NormalArrivals NormalLength "
-        "PoissonArrivals Profile Rows ShareGptReader Synthetic TraceArrivals TraceRow "
-        "UniformArrivals UniformLength Workload template"
+        "PoissonArrivals PrefixRepetition Profile Rows ShareGptReader Synthetic TraceArrivals "
+        "TraceRow UniformArrivals UniformLength Workload template"
     ),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
@@ -173,6 +174,7 @@ __all__ = [
     "Postprocess",
     "Predictor",
     "Prefill",
+    "PrefixRepetition",
     "Preprocess",
     "Profile",
     "Rag",

@@ -540,6 +540,12 @@ def _check_row(place: str, row: Any, last: float) -> None:
         f"{place}: times must be finite floats that never decrease, got {time!r} after {last}",
     )
     _require(
-        isinstance(row.hash_ids, tuple) and all(type(number) is int for number in row.hash_ids),
-        f"{place}: hash_ids must be a tuple of ints, got {row.hash_ids!r}",
+        isinstance(row.content, tuple) and all(map(_is_span, row.content)),
+        f"{place}: content must be a tuple of (id, tokens >= 1), got {row.content!r}",
     )
+
+
+def _is_span(span: object) -> bool:
+    if not (isinstance(span, tuple) and len(span) == 2):
+        return False
+    return type(span[0]) is int and type(span[1]) is int and span[1] >= 1

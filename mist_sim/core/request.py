@@ -5,6 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+Content = tuple[tuple[int, int], ...]
+"""What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
+
+Equal ids mean the same place and the same tokens, and the same tokens in all places before: an
+id names a path, as a chain hash does. The spans of an id may differ in length, as those of a
+conversation that grows; the shorter one is then the beginning of the longer one.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -29,6 +37,8 @@ class Request:
         does not know in advance.
     session_id: groups the turns of one conversation; None for a request of its own.
     priority: smaller is more urgent (vLLM's meaning), for schedulers that look at it.
+    content: what the tokens of its prompts are from the first one on, and behind a prompt those
+        of the answer, for prefix caches. Tokens that no span covers are like no others.
     """
 
     request_id: int
@@ -38,3 +48,4 @@ class Request:
     num_output_tokens: int = 0
     session_id: int | None = None
     priority: int = 0
+    content: Content = ()

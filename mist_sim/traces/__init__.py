@@ -32,7 +32,7 @@ from mist_sim.traces.lengths import (
 from mist_sim.traces.pipelines import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReader
 from mist_sim.traces.sharegpt import ShareGptReader
-from mist_sim.traces.synthetic import Profile, Synthetic
+from mist_sim.traces.synthetic import PrefixRepetition, Profile, Synthetic
 from mist_sim.traces.workload import Rows, Workload
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "NormalLength",
     "PipelineTemplate",
     "PoissonArrivals",
+    "PrefixRepetition",
     "Profile",
     "RowSampler",
     "Rows",

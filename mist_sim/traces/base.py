@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from mist_sim.core.request import Content
 from mist_sim.registry import Registry
 
 BLOCK = 4096
@@ -34,14 +35,15 @@ class TraceRow:
     num_prompt_tokens, num_output_tokens: lengths in tokens (>= 1). The source checks them.
     arrival_time: seconds from the first row of the trace; None when the trace has no times.
     session_id: the conversation that the request belongs to; None when it stands alone.
-    hash_ids: one number per block of the prompt; equal numbers are equal blocks (prefix reuse).
+    content: what the tokens of prompt and answer are, for prefix caches (see `Content`; the ids
+        are made by `traces/content.py`).
     """
 
     num_prompt_tokens: int
     num_output_tokens: int
     arrival_time: float | None = None
     session_id: int | None = None
-    hash_ids: tuple[int, ...] = ()
+    content: Content = ()
 
 
 @runtime_checkable

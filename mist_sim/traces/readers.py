@@ -8,9 +8,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from mist_sim.core.request import Content
 from mist_sim.errors import TraceError
-from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
+from mist_sim.traces.content import block_content
 from mist_sim.traces.files import (
     backwards,
     csv_records,
@@ -103,17 +106,22 @@ def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:
 class MooncakeReader:
     """Mooncake traces: one JSON object a line with the keys below; other keys are not used.
 
-    timestamp: milliseconds. input_length, output_length: tokens. hash_ids: one id per prompt
-    block (512 tokens in Mooncake's own files); [] where the blocks are not known.
+    timestamp: milliseconds. input_length, output_length: tokens. hash_ids: one chain hash per
+    prompt block, the last perhaps for a part of one; [] where they are not known.
+    output_hash_ids: those of the blocks that the answer completes; may be missing.
     path: the file. num_requests: read the first so many rows; None reads all.
+    hash_block_size: tokens in a block; 512 in Mooncake's own files, 16 by default in vLLM's
+    timed_trace dataset.
     Source: Mooncake (Qin et al., FAST 2025), open trace release.
     """
 
     path: str
     num_requests: int | None = None
+    hash_block_size: int = 512
 
     def __post_init__(self) -> None:
         require_num_requests(self.num_requests)
+        require_count("hash_block_size", self.hash_block_size)
 
     def rows(self) -> Iterator[TraceRow]:
         """Yield the rows in file order; raises as `TraceReader.rows` says."""
@@ -126,17 +134,39 @@ class MooncakeReader:
             for line, text in enumerate(file, 1):
                 if not text.strip():
                     continue
-                time, prompt, output, hash_ids = _mooncake_values(text, self.path, line)
+                time, prompt, output, content = self._values(text, line)
                 if start is None:
                     start = last = time
                 if time < last:
                     raise backwards(self.path, line, "timestamp", (last - time) / 1e3)
                 last = time
-                yield TraceRow(prompt, output, (time - start) / 1e3, None, hash_ids)
+                yield TraceRow(prompt, output, (time - start) / 1e3, None, content)
+
+    def _values(self, text: str, line: int) -> tuple[float, int, int, Content]:
+        """Return (milliseconds, prompt, output, content) of one line, or raise TraceError."""
+        path = self.path
+        record = _mooncake_record(text, path, line)
+        time = record["timestamp"]
+        if type(time) not in (int, float) or not 0 <= time < math.inf:
+            raise TraceError(
+                path, line, f"timestamp must be finite milliseconds >= 0, got {time!r}; correct it"
+            )
+        prompt = tokens_from_json(record["input_length"], path, line, "input_length")
+        output = tokens_from_json(record["output_length"], path, line, "output_length")
+        ids = [_hash_ids(record.get(key, []), path, line, key) for key in _HASH_KEYS]
+        try:
+            content = block_content(*ids, prompt, output, self.hash_block_size)
+        except ValueError as error:
+            hint = "set hash_block_size, or correct the row"
+            raise TraceError(path, line, f"{error}; {hint}") from error
+        return time, prompt, output, content
 
 
-def _mooncake_values(text: str, path: str, line: int) -> tuple[float, int, int, tuple[int, ...]]:
-    """Return (milliseconds, prompt, output, hash ids) of one line, or raise TraceError."""
+_HASH_KEYS = ("hash_ids", "output_hash_ids")
+
+
+def _mooncake_record(text: str, path: str, line: int) -> dict[str, Any]:
+    """Return the object of one line, or raise TraceError."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -149,21 +179,19 @@ def _mooncake_values(text: str, path: str, line: int) -> tuple[float, int, int, 
             line,
             f"a row must be a JSON object with {', '.join(needed)}; missing: {', '.join(missing)}",
         )
-    time, prompt, output, hash_ids = (record[key] for key in needed)
-    if type(time) not in (int, float) or not 0 <= time < math.inf:
-        raise TraceError(
-            path, line, f"timestamp must be finite milliseconds >= 0, got {time!r}; correct it"
-        )
-    if type(hash_ids) is not list or not set(map(type, hash_ids)) <= {int}:
-        raise TraceError(
-            path,
-            line,
-            f"hash_ids must be a list of integers, got {str(hash_ids)[:60]}; "
-            "write [] when the blocks are not known",
-        )
-    prompt = tokens_from_json(prompt, path, line, "input_length")
-    output = tokens_from_json(output, path, line, "output_length")
-    return time, prompt, output, tuple(hash_ids)
+    found: dict[str, Any] = record
+    return found
+
+
+def _hash_ids(value: Any, path: str, line: int, key: str) -> list[int]:
+    if type(value) is list and set(map(type, value)) <= {int}:
+        return value
+    raise TraceError(
+        path,
+        line,
+        f"{key} must be a list of integers, got {str(value)[:60]}; "
+        "write [] when the blocks are not known",
+    )
 
 
 @TRACE_READERS.register("lengths_csv")

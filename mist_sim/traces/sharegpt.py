@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from mist_sim.errors import TraceError, did_you_mean
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_positive
+from mist_sim.traces.content import conversation_content
 from mist_sim.traces.files import first_rows, open_trace, require_num_requests
 
 _USER = frozenset({"human", "user"})
@@ -24,9 +25,9 @@ class ShareGptReader:
     """ShareGPT: a JSON list of {"id": ..., "conversations": [{"from": ..., "value": ...}]}.
 
     Every answer of the assistant to a user's message is one request. Its prompt is the whole
-    conversation up to the answer, so later turns repeat the earlier ones; `session_id` is the
-    conversation's position in the file. There are no arrival times. Messages of a system or a
-    tool, and answers to them, are context only.
+    conversation up to the answer, so later turns repeat the earlier ones, which a prefix cache
+    finds; `session_id` is the conversation's position in the file. There are no arrival times.
+    Messages of a system or a tool, and answers to them, are context only.
 
     path: the file. num_requests: read the first so many requests; None reads all.
     chars_per_token: a text of n characters counts as ceil(n / chars_per_token) tokens; markup of
@@ -54,7 +55,8 @@ class ShareGptReader:
                 for prompt_chars, answer_chars in self._pairs(conversation, line):
                     prompt = math.ceil(prompt_chars / self.chars_per_token)
                     answer = math.ceil(answer_chars / self.chars_per_token)
-                    yield TraceRow(prompt, answer, None, session)
+                    content = conversation_content(session, prompt + answer)
+                    yield TraceRow(prompt, answer, None, session, content)
 
     def _pairs(self, conversation: dict[str, Any], line: int) -> Iterator[tuple[int, int]]:
         """Yield (characters so far, characters of the answer) for every user-assistant pair."""

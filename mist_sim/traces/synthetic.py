@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import BLOCK, SAMPLERS, TraceRow, require_count
+from mist_sim.traces.content import prefix_content
 from mist_sim.traces.lengths import LengthDistribution, Tokens
 from mist_sim.traces.profiles import load_profile, profile_names
 
@@ -63,6 +65,39 @@ class Profile:
         """Yield `num_requests` rows without times."""
         table = load_profile(self.name)
         return _rows(self.num_requests, lambda: table.sample(rng, BLOCK))
+
+
+@SAMPLERS.register("prefix_repetition")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixRepetition:
+    """Prompts that share beginnings, such as system prompts (vLLM's dataset of that name).
+
+    num_requests: how many (>= 1). num_prefixes: different beginnings (>= 1); each request has
+    one of them, all equally likely (vLLM deals them out evenly). prefix_len: their tokens.
+    suffix, output: distributions of the tokens behind it, which nobody shares, and of the answer.
+    """
+
+    num_requests: int
+    suffix: LengthDistribution
+    output: LengthDistribution
+    num_prefixes: int = 10
+    prefix_len: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("num_requests", "num_prefixes", "prefix_len"):
+            require_count(name, getattr(self, name))
+
+    def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
+        """Yield `num_requests` rows without times. Raises ScenarioError for a length below 1."""
+        prefix_rng, suffix_rng, output_rng = rng.spawn(3)
+        for start in range(0, self.num_requests, BLOCK):
+            prefixes = prefix_rng.integers(self.num_prefixes, size=BLOCK)
+            suffixes = _checked(self.suffix.sample(suffix_rng, BLOCK), self.suffix)
+            outputs = _checked(self.output.sample(output_rng, BLOCK), self.output)
+            drawn = zip(prefixes.tolist(), suffixes.tolist(), outputs.tolist(), strict=True)
+            for prefix, suffix, output in islice(drawn, self.num_requests - start):
+                content = prefix_content(prefix, self.prefix_len)
+                yield TraceRow(self.prefix_len + suffix, output, None, None, content)
 
 
 def _checked(lengths: Tokens, distribution: LengthDistribution) -> Tokens:

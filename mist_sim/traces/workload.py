@@ -161,7 +161,9 @@ class Workload:
             if not plain:
                 prompt, output = token_totals(stages)
             priority = next(priorities)
-            yield Request(request_id, time, stages, prompt, output, row.session_id, priority)
+            yield Request(
+                request_id, time, stages, prompt, output, row.session_id, priority, row.content
+            )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
         """Yield the priority of each request, drawn from a stream of their own."""

@@ -57,16 +57,32 @@ def test_azure_times_are_exact_to_the_last_bit(start, gaps, lengths):
 @given(
     times=st.lists(st.integers(0, 10**9), min_size=1, max_size=20).map(sorted),
     pair=st.tuples(tokens, tokens),
-    ids=st.lists(st.integers(0, 10**6), max_size=5),
+    start=st.integers(0, 10**6),
+    block_size=st.integers(1, 1_000),
+    completed=st.booleans(),
 )
-def test_mooncake_rows_come_back_as_written(times, pair, ids):
-    keys = ("timestamp", "input_length", "output_length", "hash_ids")
+def test_mooncake_rows_come_back_as_written(times, pair, start, block_size, completed):
+    """Hash ids of all blocks, the last one in part, or of full blocks up to the answer's end."""
+    block_size = max(block_size, -(-sum(pair) // 1_000))  # at most a thousand ids
+    prompt, output = pair
+    blocks = range(start, start + -(-prompt // block_size))
+    ids = {"hash_ids": list(blocks)}
+    sizes = [min(block_size, prompt - k * block_size) for k in range(len(blocks))]
+    if completed:
+        full = prompt // block_size
+        blocks = range(start, start + (prompt + output) // block_size)
+        ids = {"hash_ids": list(blocks)[:full], "output_hash_ids": list(blocks)[full:]}
+        sizes = [block_size] * len(blocks)
+    keys = ("timestamp", "input_length", "output_length")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
-        lines = [json.dumps(dict(zip(keys, (time, *pair, ids), strict=True))) for time in times]
+        lines = [json.dumps(dict(zip(keys, (time, *pair), strict=True)) | ids) for time in times]
         path.write_text("\n".join(lines))
-        rows = list(MooncakeReader(path=str(path)).rows())
-    assert rows == [TraceRow(*pair, (time - times[0]) / 1000, None, tuple(ids)) for time in times]
+        rows = list(MooncakeReader(path=str(path), hash_block_size=block_size).rows())
+    ids_of_content = [number for number, _ in rows[0].content]
+    assert len(set(ids_of_content)) == len(blocks)
+    content = tuple(zip(ids_of_content, sizes, strict=True))
+    assert rows == [TraceRow(*pair, (time - times[0]) / 1000, None, content) for time in times]
 
 
 @given(

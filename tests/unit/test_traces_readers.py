@@ -16,6 +16,7 @@ from mist_sim.traces import (
     TraceReader,
     TraceRow,
 )
+from mist_sim.traces.content import block_content, conversation_content, prefix_content
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 ROWS = (
@@ -90,9 +91,33 @@ def test_azure_streams(tmp_path):
 def test_mooncake_reads_milliseconds_and_hash_ids(tmp_path):
     reader = mooncake(tmp_path, line(timestamp=27000), "", line(timestamp=27482.5, hash_ids=[]))
     assert list(reader.rows()) == [
-        TraceRow(600, 5, 0.0, None, (1, 2)),
+        TraceRow(600, 5, 0.0, None, block_content([1, 2], [], 600, 5, 512)),
         TraceRow(600, 5, 0.4825, None, ()),
     ]
+
+
+def test_mooncake_reads_blocks_of_any_size_and_those_of_the_answer(tmp_path):
+    blocks = {"input_length": 35, "output_length": 30, "hash_ids": [7, 8]}
+    path = mooncake(tmp_path, line(**blocks, output_hash_ids=[9, 10])).path
+    (row,) = MooncakeReader(path=path, hash_block_size=16).rows()
+    ids, sizes = zip(*row.content, strict=True)
+    assert (len(set(ids)), sizes) == (4, (16, 16, 16, 16))
+    path = mooncake(tmp_path, line(**blocks | {"hash_ids": [7, 8, 9]})).path
+    (longer,) = MooncakeReader(path=path, hash_block_size=16).rows()
+    assert longer.content == (*row.content[:2], (row.content[2][0], 3))
+
+
+def test_ids_of_different_origins_never_meet():
+    ids = {
+        content[0][0]
+        for number in (-5, -1, 0, 1, 2, 3, 4, 8, 10**9)
+        for content in (
+            block_content([number], [], 1, 1, 1),
+            conversation_content(number, 1),
+            prefix_content(number, 1),
+        )
+    }
+    assert len(ids) == 3 * 9
 
 
 def test_lengths_csv_reads_named_columns(tmp_path):
@@ -231,6 +256,13 @@ NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_le
         (line(timestamp=2000, hash_ids=[1, "a"]), "hash_ids must be a list of integers"),
         (line(timestamp=2000, hash_ids=None), "hash_ids must be a list of integers, got None"),
         (line(timestamp=2000).replace("600", "9" * 5000), "not valid JSON"),
+        (
+            line(timestamp=2000, hash_ids=[1] * 4),
+            "must have 1 or 2 ids for 600 tokens in blocks of",
+        ),
+        (line(timestamp=2000, input_length=512), "must have 1 ids for 512 tokens in blocks of 512"),
+        (line(timestamp=2000, output_hash_ids=[9]), "must be the 0 blocks that 5 tokens complete"),
+        (line(timestamp=2000, output_hash_ids=9), "output_hash_ids must be a list of integers"),
     ],
 )
 def test_mooncake_refuses_a_bad_row_with_file_and_line(tmp_path, text, problem):
@@ -286,7 +318,18 @@ def test_the_mooncake_trace(shared):
     assert sum(row.num_prompt_tokens for row in rows) == 61_194_628
     assert sum(row.num_output_tokens for row in rows) == 595_432
     assert max(row.num_prompt_tokens for row in rows) == 191_378
-    assert all(len(row.hash_ids) == -(-row.num_prompt_tokens // 512) for row in rows)
+    for row in rows:
+        assert len(row.content) == -(-row.num_prompt_tokens // 512)
+        assert sum(tokens for _, tokens in row.content) == row.num_prompt_tokens
+
+
+def test_the_blocks_of_a_vllm_run(shared):
+    path = shared("measurements/vllm-0.19-rtxpro6000-llama3.1-8b/workload_block16.jsonl")
+    rows = list(MooncakeReader(path=str(path), hash_block_size=16).rows())
+    assert len(rows) == 300
+    for row in rows:
+        total = row.num_prompt_tokens + row.num_output_tokens
+        assert sum(tokens for _, tokens in row.content) == total // 16 * 16
 
 
 def test_the_arxiv_lengths(shared):

@@ -10,6 +10,7 @@ import pytest
 
 from mist_sim.errors import TraceError
 from mist_sim.traces import ShareGptReader, TraceRow
+from mist_sim.traces.content import conversation_content
 
 
 def talk(*messages: tuple[str, str], name: str = "a") -> dict[str, Any]:
@@ -36,7 +37,14 @@ TWO_TALKS = [
 def test_a_prompt_is_the_conversation_so_far(tmp_path):
     rows = reader(tmp_path, TWO_TALKS, chars_per_token=1)
     assert lengths(rows) == [(4, 2, 0), (7, 3, 0), (1, 1, 1)]
-    assert next(rows.rows()) == TraceRow(4, 2, None, 0, ())
+    assert next(rows.rows()) == TraceRow(4, 2, None, 0, conversation_content(0, 6))
+
+
+def test_turns_of_a_conversation_are_one_content_that_grows(tmp_path):
+    contents = [row.content for row in reader(tmp_path, TWO_TALKS, chars_per_token=1).rows()]
+    ((first, short),), ((second, long),), ((other, _),) = contents
+    assert first == second != other
+    assert (short, long) == (6, 10)
 
 
 def test_lengths_are_rounded_up(tmp_path):

@@ -7,6 +7,7 @@ is fixed, so a check that passes once passes for good.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import islice
 
 import numpy as np
@@ -24,6 +25,7 @@ from mist_sim.traces import (
     LengthDistribution,
     LogNormalLength,
     NormalLength,
+    PrefixRepetition,
     Profile,
     RowSampler,
     Synthetic,
@@ -109,7 +111,17 @@ def synthetic(num_requests: int, **changes: object) -> Synthetic:
     return Synthetic(num_requests=num_requests, **parameters)
 
 
-@pytest.mark.parametrize("make", [synthetic, lambda count: Profile(num_requests=count)])
+def repetition(num_requests: int, **changes: object) -> PrefixRepetition:
+    parameters = {
+        "suffix": NormalLength(mean=100, std=60),
+        "output": GeometricLength(mean=20),
+        "num_prefixes": 4,
+        "prefix_len": 300,
+    } | changes
+    return PrefixRepetition(num_requests=num_requests, **parameters)
+
+
+@pytest.mark.parametrize("make", [synthetic, lambda count: Profile(num_requests=count), repetition])
 def test_a_longer_run_begins_like_a_shorter_one(make):
     longest = list(make(10_000).sample_rows(rng()))
     assert len(longest) == 10_000
@@ -125,6 +137,22 @@ def test_prompts_do_not_depend_on_the_distribution_of_outputs():
     second = list(synthetic(5_000, output=LogNormalLength(mean=9, std=9)).sample_rows(rng()))
     assert [r.num_prompt_tokens for r in first] == [r.num_prompt_tokens for r in second]
     assert [r.num_output_tokens for r in first] != [r.num_output_tokens for r in second]
+
+
+def test_prompts_share_their_prefixes_and_nothing_else():
+    rows = list(repetition(20_000).sample_rows(rng()))
+    plain = list(synthetic(20_000, prompt=NormalLength(mean=100, std=60)).sample_rows(rng()))
+    suffixes = np.array([row.num_prompt_tokens - 300 for row in rows])
+    mean = np.mean([row.num_prompt_tokens for row in plain])
+    assert suffixes.min() >= 1
+    assert abs(suffixes.mean() - mean) < 2 * Z * suffixes.std() / np.sqrt(len(rows))
+    counts = Counter(row.content for row in rows)
+    assert all(len(content) == 1 and content[0][1] == 300 for content in counts)
+    assert len(counts) == 4
+    for count in counts.values():
+        assert abs(count - 5_000) < Z * np.sqrt(20_000 * 0.25 * 0.75)
+    with pytest.raises(ValueError, match="num_prefixes must be >= 1, got 0"):
+        repetition(1, num_prefixes=0)
 
 
 def test_prompts_and_outputs_are_independent():
@@ -144,7 +172,11 @@ def test_a_third_party_distribution_below_one_token_is_refused():
 
 
 def test_samplers_are_registered():
-    assert dict(SAMPLERS) == {"synthetic": Synthetic, "profile": Profile}
+    assert dict(SAMPLERS) == {
+        "synthetic": Synthetic,
+        "profile": Profile,
+        "prefix_repetition": PrefixRepetition,
+    }
 
 
 # ------------------------------------------------------------------ profiles

@@ -31,7 +31,7 @@ from mist_sim.traces import (
 )
 
 STREAMS = Streams(7)
-ROWS = Rows([TraceRow(10, 3, 0.0, 4), TraceRow(20, 1, 1.5), TraceRow(30, 2, 1.5)])
+ROWS = Rows([TraceRow(10, 3, 0.0, 4), TraceRow(20, 1, 1.5, None, ((8, 20),)), TraceRow(30, 2, 1.5)])
 SYNTHETIC = Synthetic(
     num_requests=5_000, prompt=GeometricLength(mean=90), output=GeometricLength(mean=9)
 )
@@ -57,6 +57,7 @@ def test_requests_carry_the_rows():
     assert first.stages == completion(10, 3)
     assert second.stages == (Prefill(num_prompt_tokens=20), Decode(num_tokens=0))
     assert second.session_id is None
+    assert (first.content, second.content) == ((), ((8, 20),))
 
 
 def test_requests_are_made_one_at_a_time():
