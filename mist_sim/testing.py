@@ -21,7 +21,7 @@ from typing import Any, cast, get_type_hints
 import numpy as np
 from numpy.random import Generator
 
-from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
 from mist_sim.clients.scheduling import Scheduler, StepPlan
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
@@ -238,7 +238,7 @@ class _Engine:
         self.ids: dict[Sequence, int] = {}
         self.left: set[Sequence] = set()
         self.trace: _Trace = []
-        scheduler.start(self.pool)
+        scheduler.start(PrefixCachingManager(self.pool))
 
     def require(self, holds: object, rule: str) -> None:
         _require(holds, f"{_name(self.scheduler)}: {rule} (at step {self.steps})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling import Scheduler, StepPlan
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.step_records import Run, StepRecords
@@ -25,14 +25,14 @@ class Lane:
 
     Engines decide when a lane plans and how long its steps take.
 
-    pool: the KV blocks. load: the counts that routers see; lanes of a client share it.
+    kv_cache: lends its KV blocks. load: the counts that routers see; lanes of a client share it.
     """
 
     def __init__(
         self,
         env: Environment,
         scheduler: Scheduler,
-        pool: BlockPool,
+        kv_cache: KvCacheManager,
         *,
         records: StepRecords,
         load: ClientState,
@@ -44,7 +44,7 @@ class Lane:
         self._records = records
         self._leave = leave
         self._run_limit = _FIRST_RUN
-        scheduler.start(pool)
+        scheduler.start(kv_cache)
 
     @property
     def num_waiting(self) -> int:
@@ -75,11 +75,15 @@ class Lane:
                 )
 
     def _begin(self, admitted: list[Sequence]) -> None:
-        """Note who got memory now."""
+        """Note who got memory now, and what the cache had of a prompt that starts."""
         now = self.env.now
         for sequence in admitted:
-            if not sequence.visit.num_preemptions:
-                sequence.visit.started_at = now
+            visit = sequence.visit
+            if not visit.num_preemptions:
+                visit.started_at = now
+                if self.scheduler.kv_cache.caches_prefixes:
+                    visit.num_queried_tokens = sequence.num_prompt_tokens
+                    visit.num_cached_tokens = sequence.num_computed_tokens
         self.load.num_waiting -= len(admitted)
         self.load.num_running += len(admitted)
 

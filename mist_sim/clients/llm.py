@@ -9,7 +9,12 @@ from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.engines import Engines, lane_schedulers
-from mist_sim.clients.kv_cache import BlockPool, WindowPool
+from mist_sim.clients.kv_cache import (
+    BlockPool,
+    KvCacheManager,
+    PrefixCachingManager,
+    WindowPool,
+)
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
@@ -37,6 +42,8 @@ class LlmClient(Client):
     lockstep: whether these share their experts, so that they step together.
     kv_groups: how the layers of a model with sliding windows share the blocks; None: the model
         has none.
+    enable_prefix_caching: whether full blocks are kept for later requests with equal tokens.
+        None: where the model has no sliding windows, with which it does not work.
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
         answer ends there (vLLM's name and meaning). None: no limit.
     request_overhead: seconds from arrival until a request can be scheduled.
@@ -54,6 +61,7 @@ class LlmClient(Client):
         data_parallel_size: int = 1,
         lockstep: bool = False,
         kv_groups: KvGroups | None = None,
+        enable_prefix_caching: bool | None = None,
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
     ) -> None:
@@ -77,6 +85,14 @@ class LlmClient(Client):
         self.block_size = block_size
         self.lockstep = lockstep
         self.kv_groups = kv_groups
+        if enable_prefix_caching and kv_groups:
+            raise ScenarioError(
+                "enable_prefix_caching must be false for a model with sliding windows; its "
+                "layers keep different tokens"
+            )
+        self.enable_prefix_caching = (
+            kv_groups is None if enable_prefix_caching is None else enable_prefix_caching
+        )
         self.max_model_len = max_model_len
         self.request_overhead = request_overhead
         self.estimate = getattr(predictor, "estimate", "custom")
@@ -94,15 +110,16 @@ class LlmClient(Client):
         return Lane(
             self.env,
             scheduler,
-            self._pool(),
+            self._kv_cache(),
             records=StepRecords(self.recorder, self.client_id),
             load=self.view,
             leave=self._leave,
         )
 
-    def _pool(self) -> BlockPool:
+    def _kv_cache(self) -> KvCacheManager:
         sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)
-        return WindowPool(*sizes, self.kv_groups) if self.kv_groups else BlockPool(*sizes)
+        pool = WindowPool(*sizes, self.kv_groups) if self.kv_groups else BlockPool(*sizes)
+        return PrefixCachingManager(pool) if self.enable_prefix_caching else KvCacheManager(pool)
 
     def takes(self, stages: Stages[Stage]) -> int:
         """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""

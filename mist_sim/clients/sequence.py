@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from math import nan
+from typing import TYPE_CHECKING
 
 from mist_sim.core.events import Visit
+
+if TYPE_CHECKING:
+    from mist_sim.clients.kv_cache.prefix import Chain
 
 
 class Sequence:
@@ -17,12 +21,14 @@ class Sequence:
     num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
     last_token_at: time of the latest token before it joined the decode batch, seconds.
     first_step: the engine step with which its stay in the decode batch began, None outside.
+    chain: what its blocks are, for a prefix cache; None when no other block can be like them.
     The other fields belong to `DecodeClock`.
     """
 
     __slots__ = (
         "arrival",
         "block_phase",
+        "chain",
         "first_step",
         "join_step",
         "last_token_at",
@@ -43,6 +49,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.last_token_at = nan
         self.first_step: int | None = None
+        self.chain: Chain | None = None
         self.join_step = 0
         self.block_phase = 0
         self.ticket = 0

@@ -23,6 +23,8 @@ class Visit:
     first_token_at: when the client emitted the visit's first output token.
     num_output_tokens: tokens emitted during the visit.
     num_preemptions: how often the client took the memory away and computed again.
+    num_queried_tokens: prompt tokens that were looked up in a prefix cache.
+    num_cached_tokens: those of them that were found at the first admission.
     rejection: why the client cannot serve it; None when it was served.
     """
 
@@ -34,6 +36,8 @@ class Visit:
     finished_at: float = nan
     num_output_tokens: int = 0
     num_preemptions: int = 0
+    num_queried_tokens: int = 0
+    num_cached_tokens: int = 0
     rejection: str | None = None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mist_sim.metrics import latency
+from mist_sim.metrics import latency, stats
 from mist_sim.metrics.columns import Table
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.recorder import ColumnRecorder, step_table
@@ -36,6 +36,7 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
             "e2el": latency.e2e(c["arrival_time"], c["finished_at"]),
             "num_prompt_tokens": c["num_prompt_tokens"],
             "num_output_tokens": c["num_output_tokens"],
+            "num_cached_tokens": c["num_cached_tokens"],
             "num_preemptions": c["num_preemptions"],
             "truncated": c["truncated"],
             "rejection": reasons[c["rejection"]],
@@ -152,7 +153,8 @@ def clients_frame(
     busy: seconds of work in engine steps, added up over engines and ranks of a pipeline; for
     clients without steps, in service, over all workers. mean_decodes: decodes a step, over steps
     that decode. peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV
-    cache); the peaks of several engines are added up.
+    cache); the peaks of several engines are added up. prefix_cache_hit_rate: share of the prompt
+    tokens looked up that were cached; NaN without look-ups.
     """
     import pandas as pd
 
@@ -171,6 +173,10 @@ def clients_frame(
                 **totals,
                 "mean_decodes": totals["num_decode_tokens"] / decode_steps if decode_steps else 0.0,
                 "num_gpu_blocks": num_gpu_blocks[client_id],
+                "prefix_cache_hit_rate": stats.share(
+                    visits["num_cached_tokens"][mine].sum(),
+                    visits["num_queried_tokens"][mine].sum(),
+                ),
             }
         )
         if not tracks:

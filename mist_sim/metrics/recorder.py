@@ -36,6 +36,8 @@ class ColumnRecorder:
             num_prompt_tokens="i8",
             num_output_tokens="i8",
             num_preemptions="i4",
+            num_queried_tokens="i8",
+            num_cached_tokens="i8",
             truncated="?",
             rejection="i4",
         )
@@ -47,6 +49,8 @@ class ColumnRecorder:
             started_at="f8",
             first_token_at="f8",
             finished_at="f8",
+            num_queried_tokens="i8",
+            num_cached_tokens="i8",
             served="?",
         )
         self.track_clients: list[int] = []
@@ -78,6 +82,8 @@ class ColumnRecorder:
                 visit.started_at,
                 visit.first_token_at,
                 visit.finished_at,
+                visit.num_queried_tokens,
+                visit.num_cached_tokens,
                 visit.rejection is None,
             )
         )
@@ -96,7 +102,7 @@ class ColumnRecorder:
         first_token_at = nan
         queued = 0.0
         decode_time = 0.0
-        num_output_tokens = num_gaps = num_preemptions = 0
+        num_output_tokens = num_gaps = num_preemptions = num_queried = num_cached = 0
         for visit in visits:
             if first_token_at != first_token_at:
                 first_token_at = visit.first_token_at
@@ -106,6 +112,8 @@ class ColumnRecorder:
                 num_gaps += visit.num_output_tokens - 1
                 decode_time += visit.finished_at - visit.first_token_at
             num_preemptions += visit.num_preemptions
+            num_queried += visit.num_queried_tokens
+            num_cached += visit.num_cached_tokens
         self.requests.append(
             (
                 request.request_id,
@@ -119,6 +127,8 @@ class ColumnRecorder:
                 request.num_prompt_tokens,
                 num_output_tokens,
                 num_preemptions,
+                num_queried,
+                num_cached,
                 rejection is None and num_output_tokens < request.num_output_tokens,
                 self.rejections.code(rejection),
             )

@@ -159,3 +159,8 @@ def _mean_inside(entered: Array, left: Array, begin: float, end: float) -> float
     """Return the mean number inside during a period, exactly."""
     stay = np.minimum(left, end) - np.maximum(entered, begin)
     return float(np.maximum(stay, 0.0).sum() / (end - begin))
+
+
+def share(part: float, whole: float) -> float:
+    """Return part / whole, NaN where there is nothing to share."""
+    return float(part / whole) if whole else float("nan")

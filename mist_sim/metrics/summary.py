@@ -52,6 +52,9 @@ def summarise(result: Result) -> dict[str, Any]:
         ),
         "num_truncated": int(c["truncated"][counted].sum()),
         "num_preemptions": int(c["num_preemptions"][counted].sum()),
+        "prefix_cache_hit_rate": stats.share(
+            c["num_cached_tokens"][counted].sum(), c["num_queried_tokens"][counted].sum()
+        ),
     }
     if result.slo.is_set:
         good = int(result.slo.kept(ttft, tpot, e2el).sum())

@@ -75,6 +75,9 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
     yield "requests in flight, peak", _count(summary["max_concurrent_requests"]), ""
     if summary["num_preemptions"]:
         yield "preemptions", _count(summary["num_preemptions"]), "computed again for lack of memory"
+    if summary["prefix_cache_hit_rate"] > 0:
+        found = _percent(summary["prefix_cache_hit_rate"], digits=1)
+        yield "prompt tokens cached", found, "prefix cache hit rate"
     if "request_goodput" in summary:
         good = _percent(summary["good_request_fraction"], digits=1)
         yield "goodput", _number(summary["request_goodput"]), f"/s, {good} of the requests keep"

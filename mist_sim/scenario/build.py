@@ -146,6 +146,7 @@ def llm_client(
         block_size=kv_cache.block_size,
         watermark=kv_cache.watermark,
         kv_groups=spec.kv_groups if spec.sliding_window else None,
+        enable_prefix_caching=kv_cache.enable_prefix_caching,
         max_model_len=max_model_len,
         request_overhead=overhead.request,
     )

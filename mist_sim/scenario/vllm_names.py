@@ -33,6 +33,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "kv_cache.num_gpu_blocks_override": "--num-gpu-blocks-override",
     "kv_cache.context_memory": NO_COUNTERPART,
     "kv_cache.watermark": NO_COUNTERPART,
+    "kv_cache.enable_prefix_caching": "--enable-prefix-caching",
     # predictor
     "predictor.type": NO_COUNTERPART,
     "predictor.enforce_eager": "--enforce-eager",

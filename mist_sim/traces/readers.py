@@ -153,16 +153,14 @@ class MooncakeReader:
             )
         prompt = tokens_from_json(record["input_length"], path, line, "input_length")
         output = tokens_from_json(record["output_length"], path, line, "output_length")
-        ids = [_hash_ids(record.get(key, []), path, line, key) for key in _HASH_KEYS]
+        ids = _hash_ids(record, "hash_ids", path, line)
+        of_output = _hash_ids(record, "output_hash_ids", path, line)
         try:
-            content = block_content(*ids, prompt, output, self.hash_block_size)
+            content = block_content(ids, of_output, prompt, output, self.hash_block_size)
         except ValueError as error:
             hint = "set hash_block_size, or correct the row"
             raise TraceError(path, line, f"{error}; {hint}") from error
         return time, prompt, output, content
-
-
-_HASH_KEYS = ("hash_ids", "output_hash_ids")
 
 
 def _mooncake_record(text: str, path: str, line: int) -> dict[str, Any]:
@@ -183,7 +181,8 @@ def _mooncake_record(text: str, path: str, line: int) -> dict[str, Any]:
     return found
 
 
-def _hash_ids(value: Any, path: str, line: int, key: str) -> list[int]:
+def _hash_ids(record: dict[str, Any], key: str, path: str, line: int) -> list[int]:
+    value = record.get(key, [])
     if type(value) is list and set(map(type, value)) <= {int}:
         return value
     raise TraceError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import inf, nextafter
 from typing import Any
 
 from hypothesis import strategies as st
 
 from mist_sim.clients.scheduling.order import ORDERS
+from mist_sim.core.request import Content
 from mist_sim.hardware.predictors import Predictor
 from tests.reference.comparison import POLICIES, Case, EngineOptions
 from tests.reference.stepwise import Job, Windows
@@ -54,6 +57,32 @@ def parallelism(max_num_seqs: int) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @st.composite
+def contents(draw: st.DrawFn, block_size: int) -> Callable[[int, int], Content]:
+    """Return what draws the content of a job of so many prompt and output tokens.
+
+    Jobs of one case share it: a few conversations, and a tree of blocks like those of a trace,
+    which need not be as long as those of the cache.
+    """
+    hashed = draw(st.integers(1, 2 * block_size) | st.just(block_size))
+
+    def draw_one(num_prompt_tokens: int, num_output_tokens: int) -> Content:
+        num_tokens = num_prompt_tokens + draw(st.sampled_from([0, num_output_tokens]))
+        kind = draw(st.sampled_from(["conversation", "blocks", "none"]))
+        if kind == "conversation":
+            return ((draw(st.integers(0, 2)) * 2, num_tokens),)
+        if kind == "none":
+            return ()
+        turns = draw(st.lists(st.sampled_from([0, 0, 0, 1]), max_size=8))
+        node, spans = 1, []
+        for start in range(0, num_tokens, hashed):
+            node = 2 * node + (turns.pop() if turns else 0)
+            spans.append((2 * node + 1, min(hashed, num_tokens - start)))
+        return tuple(spans)
+
+    return draw_one
+
+
+@st.composite
 def cases(
     draw: st.DrawFn,
     max_jobs: int = 12,
@@ -68,8 +97,12 @@ def cases(
     num_jobs = draw(st.integers(1, max_jobs) | st.just(max_jobs))
     times = draw(arrival_times(num_jobs))
     priority = st.integers(0, 2)
-    jobs = [Job(time, draw(prompt), draw(output), draw(priority)) for time in times]
-    windows = draw(st.none() | some_windows(longest))
+    content = draw(contents(block_size))
+    jobs = []
+    for time in times:
+        tokens = draw(prompt), draw(output)
+        jobs.append(Job(time, *tokens, draw(priority), content(*tokens)))
+    windows = draw(st.none() | st.none() | some_windows(longest))
     pages = 1 if windows is None else windows.num_full_groups + windows.num_window_groups
     most = [
         pages * -(-(job.num_prompt_tokens + job.num_output_tokens - 1) // block_size)
@@ -105,8 +138,26 @@ def cases(
         max_partial=draw(st.just(1) | st.integers(1, 4)),
         windows=windows,
         **parallel,
+        caching=windows is None and draw(st.sampled_from([True, True, False])),
     )
     return Case(options, tuple(jobs))
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> Case:
+    """Chunked prompts of one conversation, several in pieces at a time, in scarce memory."""
+    case = draw(cases(max_jobs=8, longest=120, policy="chunked"))
+    options = replace(
+        case.options,
+        caching=True,
+        windows=None,
+        threshold=draw(st.integers(1, 12)),
+        max_partial=4,
+        max_num_seqs=16,
+        max_num_batched_tokens=draw(st.integers(16, 64)),
+    )
+    jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
+    return Case(options, jobs)
 
 
 def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Predictor) -> Case:
@@ -130,6 +181,7 @@ def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Pred
             st.lists(st.sampled_from([-inf, 0.0, 0.0, inf]), min_size=1, max_size=2), label="shifts"
         ):
             time = max(0.0, nextafter(earliest, shift)) if shift else earliest
-            job = Job(time, data.draw(length), data.draw(length))
-            case = case.with_job(job)
+            tokens = data.draw(length), data.draw(length)
+            like = data.draw(st.sampled_from(case.jobs), label="content")
+            case = case.with_job(Job(time, *tokens, content=like.content))
     return case

@@ -24,7 +24,13 @@ from mist_sim.models import load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
-from tests.property.strategies import arrival_times, cases, lengths, with_arrivals_on_boundaries
+from tests.property.strategies import (
+    alike,
+    arrival_times,
+    cases,
+    lengths,
+    with_arrivals_on_boundaries,
+)
 from tests.reference.comparison import (
     POLICIES,
     Case,
@@ -60,6 +66,8 @@ def features(engine: Reference) -> set[str]:
                 found.add("preempted before its first token")
         if len(outcome.preempted_at) > 2:
             found.add("preempted more than twice")
+        if outcome.num_cached_tokens:
+            found.add("cached at its first admission")
         if outcome.status == "rejected":
             found.add("rejected later" if outcome.token_times else "rejected at arrival")
     if len(engine.tracks) > 1 and "preempted" in found:
@@ -90,6 +98,12 @@ def test_random_cases(case, predictor):
 @given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_arrivals_on_the_end_of_a_step(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@settings(max_examples=300)
+@given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_prompts_that_begin_alike(case, predictor):
+    assert_exact(case, predictor)
 
 
 @given(case=cases(max_jobs=8), data=st.data())
@@ -125,6 +139,7 @@ def test_the_random_cases_reach_what_is_hard():
         "lanes that wait for one another",
         "lanes that are preempted",
         "a context beyond its window",
+        "cached at its first admission",
     ):
         assert seen[feature] > number / 200, (feature, seen)
 

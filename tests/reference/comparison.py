@@ -67,6 +67,7 @@ class EngineOptions:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     lockstep: bool = False
+    caching: bool = False
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -102,6 +103,7 @@ class EngineOptions:
             block_size=self.block_size,
             watermark=self.watermark,
             kv_groups=self.kv_groups,
+            enable_prefix_caching=self.caching,
             max_model_len=self.max_model_len,
         )
 
@@ -147,6 +149,7 @@ class EngineOptions:
             num_reserved=int(self.watermark * num_blocks),
             max_model_len=self.max_model_len,
             windows=self.windows,
+            caching=self.caching,
             **more,
         )
 
@@ -199,13 +202,14 @@ def workload(jobs: Sequence[Job]) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Prioritised(Workload):
-    """A workload whose requests have the priorities of given jobs."""
+    """A workload whose requests have the priorities and contents of given jobs."""
 
     jobs: tuple[Job, ...] = ()
 
     def requests(self, streams: Streams) -> Iterator[Request]:
         for request, job in zip(Workload.requests(self, streams), self.jobs, strict=True):
             request.priority = job.priority
+            request.content = job.content
             yield request
 
 
@@ -245,6 +249,7 @@ def assert_same_records(
             "first_token_at": bits(row["first_token_at"]),
             "finished_at": bits(row["finished_at"]),
             "num_preemptions": row["num_preemptions"],
+            "num_cached_tokens": row["num_cached_tokens"],
             "token_times": result.token_times(request_id).tolist(),
         }
         assert (request_id, got) == (
@@ -255,6 +260,7 @@ def assert_same_records(
                 "first_token_at": bits(outcome.first_token_at),
                 "finished_at": bits(outcome.finished_at),
                 "num_preemptions": len(outcome.preempted_at),
+                "num_cached_tokens": outcome.num_cached_tokens,
                 "token_times": outcome.token_times,
             },
         )

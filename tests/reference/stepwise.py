@@ -7,8 +7,9 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   the engine plans. A step in flight is never preempted; it ends at start + step time.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
   one token at its end. A decode step gives every running decode one token.
-- Memory is counted in blocks. Admission takes those of all known tokens at once; a decode takes
-  one block whenever the tokens it holds fill its blocks.
+- Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
+  decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
+  cached are not computed, except the last one; full blocks are cached when they are planned.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
   every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, and
   one for the newest token.
@@ -24,6 +25,7 @@ from math import inf, nan
 from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
+from tests.reference.memory import Block, Memory
 
 
 class TimesSteps(Protocol):
@@ -32,17 +34,24 @@ class TimesSteps(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One request: when it arrives (s), its prompt, and the output tokens it will get (>= 1)."""
+    """One request: when it arrives (s), its prompt, and the output tokens it will get (>= 1).
+
+    content: what its first tokens are, as spans of (id, number of tokens).
+    """
 
     arrival_time: float
     num_prompt_tokens: int
     num_output_tokens: int
     priority: int = 0
+    content: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(eq=False)
 class Outcome:
-    """What became of a job. `finished_at` is the time of rejection for a rejected one."""
+    """What became of a job. `finished_at` is the time of rejection for a rejected one.
+
+    num_cached_tokens: those of the prompt that were not computed at the first admission.
+    """
 
     status: str = "unfinished"
     started_at: float = nan
@@ -50,6 +59,7 @@ class Outcome:
     finished_at: float = nan
     token_times: list[float] = field(default_factory=list)
     preempted_at: list[float] = field(default_factory=list)
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,13 +81,19 @@ class Step:
 
 @dataclass(eq=False)
 class Live:
-    """A job inside the engine. `num_cached`: tokens in the KV cache. `num_blocks`: held."""
+    """A job inside the engine. `num_cached`: tokens in the KV cache. `blocks`: those it holds.
+
+    num_entered: how many of its blocks, from the first, are where others find them. is_open:
+    whether the next one may follow.
+    """
 
     job: Job
     outcome: Outcome
     num_emitted: int = 0
     num_cached: int = 0
-    num_blocks: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    num_entered: int = 0
+    is_open: bool = True
     decoding: bool = False
 
     @property
@@ -123,6 +139,7 @@ class StepwiseEngine(ABC):
     max_num_seqs: int
     order: str = "fcfs"
     num_reserved: int = 0
+    caching: bool = False
     max_model_len: int | None = None
     windows: Windows | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
@@ -159,7 +176,7 @@ class StepwiseEngine(ABC):
     def reset(self) -> None:
         """Begin empty."""
         self.now = 0.0
-        self.num_free = self.num_blocks
+        self.memory = Memory(self.num_blocks, self.block_size, self.caching)
         self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
@@ -186,6 +203,20 @@ class StepwiseEngine(ABC):
     def outgrows_pool(self, live: Live) -> bool:
         return self.blocks_for(live.num_known) > self.num_blocks
 
+    @property
+    def num_free(self) -> int:
+        return len(self.memory.free)
+
+    def to_compute(self, live: Live) -> int:
+        """Tokens that a prompt has to go, whether it is admitted or waits."""
+        cached = live.num_cached if live in self.running else self.memory.cached_tokens(live)
+        return live.num_known - cached
+
+    def chunk(self, live: Live, num_new: int) -> tuple[Live, int]:
+        """Plan tokens of a prompt; the blocks that they fill can be found at once."""
+        self.memory.enter(live, live.num_cached + num_new)
+        return live, num_new
+
     def blocks_for(self, num_tokens: int) -> int:
         full, rest = divmod(num_tokens, self.block_size)
         num_blocks = full + 1 if rest else full
@@ -198,7 +229,7 @@ class StepwiseEngine(ABC):
 
     def next_blocks(self, live: Live) -> int:
         """Blocks that a running decode takes in its next step."""
-        return self.blocks_for(live.num_cached + 1) - live.num_blocks
+        return self.blocks_for(live.num_cached + 1) - len(live.blocks)
 
     def decode_need(self) -> int:
         """Blocks that the running decodes take in their next step."""
@@ -229,26 +260,27 @@ class StepwiseEngine(ABC):
             return False
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.decode_need() - reserve
-        return self.blocks_for(self.head().num_known) <= room
+        num_held = sum(1 for block in self.memory.found(self.head()) if block.holders)
+        return self.blocks_for(self.head().num_known) - num_held <= room
 
     def admit_head(self) -> Live:
         live = self.head()
         self.queue.remove(live)
-        live.num_blocks = self.blocks_for(live.num_known)
-        self.num_free -= live.num_blocks
+        live.num_cached = self.memory.cached_tokens(live)
+        self.memory.admit(live, self.blocks_for(live.num_known))
         self.running.append(live)
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
+            live.outcome.num_cached_tokens = live.num_cached
         return live
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: Live, preempted: bool = False) -> None:
         """Stop running and give all blocks back."""
         self.running.remove(live)
         if live.decoding:
             self.decodes.remove(live)
         live.decoding = False
-        self.num_free += live.num_blocks
-        live.num_blocks = 0
+        self.memory.leave(live, live.num_cached, preempted)
         live.num_cached = 0
 
     def make_room(self) -> bool:
@@ -259,7 +291,7 @@ class StepwiseEngine(ABC):
             victim = self.running[-1]
             if self.order == "priority":
                 victim = max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
-            self.leave(victim)
+            self.leave(victim, preempted=True)
             if self.outgrows_pool(victim):
                 self.reject(victim, self.now)
             else:
@@ -287,10 +319,9 @@ class StepwiseEngine(ABC):
             batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
         for live in decodes:
-            num_new_blocks = self.next_blocks(live)
-            live.num_blocks += num_new_blocks
-            self.num_free -= num_new_blocks
-        assert 0 <= self.num_free <= self.num_blocks
+            for _ in range(self.next_blocks(live)):
+                live.blocks.append(self.memory.new_block())
+        self.memory.check(live.blocks for live in self.running)
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         return batch
 
@@ -336,21 +367,20 @@ class StepwiseChunked(StepwiseEngine):
         budget = self.max_num_batched_tokens - len(self.decodes)
         chunks = []
         for live in self.running:
-            if not live.decoding:
-                num_new = self.piece(live, budget)
-                chunks.append((live, num_new))
+            if not live.decoding and (num_new := self.piece(live, budget)):
+                chunks.append(self.chunk(live, num_new))
                 budget -= num_new
         while not disturbed and budget > 0 and self.head_fits():
             num_new = self.piece(self.head(), budget)
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
-            if num_new < self.head().num_known and len(in_pieces) >= self.max_partial:
+            if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            chunks.append((self.admit_head(), num_new))
+            chunks.append(self.chunk(self.admit_head(), num_new))
             budget -= num_new
-        return [(live, num_new) for live, num_new in chunks if num_new], list(self.decodes)
+        return chunks, list(self.decodes)
 
     def piece(self, live: Live, budget: int) -> int:
-        num_new = min(live.num_known - live.num_cached, budget)
+        num_new = min(self.to_compute(live), budget)
         return num_new if self.threshold is None else min(num_new, self.threshold)
 
 
@@ -371,10 +401,10 @@ class StepwiseWholePrompts(StepwiseEngine):
         chunks: list[tuple[Live, int]] = []
         total = 0
         while self.head_fits():
-            num_new = self.head().num_known
+            num_new = self.to_compute(self.head())
             if chunks and total + num_new > self.limit:
                 break
-            chunks.append((self.admit_head(), num_new))
+            chunks.append(self.chunk(self.admit_head(), num_new))
             total += num_new
         return chunks
 

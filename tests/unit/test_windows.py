@@ -162,7 +162,7 @@ def test_capacity_counts_pages_of_a_group():
     kept = ModelSpec(**{**fields(model), "sliding_window": None, "window_layers": frozenset()})
     whole = llm_client("llm", model=kept, gpu="h200")
     assert client.num_gpu_blocks == pytest.approx(2 * whole.num_gpu_blocks, abs=1)
-    assert client._pool().blocks_for(131_072) == 8192 + 9
+    assert client._kv_cache().pool.blocks_for(131_072) == 8192 + 9
 
 
 def fields(model: ModelSpec) -> dict[str, object]:

@@ -1,7 +1,15 @@
-"""Paged KV-cache memory: how many blocks there are, and who holds how many."""
+"""Paged KV-cache memory: how many blocks there are, who holds them, and what is kept in them."""
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import KvCacheConfig, num_gpu_blocks
+from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 
-__all__ = ["BlockPool", "KvCacheConfig", "WindowPool", "num_gpu_blocks"]
+__all__ = [
+    "BlockPool",
+    "KvCacheConfig",
+    "KvCacheManager",
+    "PrefixCachingManager",
+    "WindowPool",
+    "num_gpu_blocks",
+]

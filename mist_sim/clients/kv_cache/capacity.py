@@ -37,6 +37,9 @@ class KvCacheConfig:
         vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
     watermark: share of the blocks that admissions leave free for running requests, in [0, 1);
         vLLM v0 keeps 0.01 free, v1 nothing.
+    enable_prefix_caching: whether full blocks are kept for later requests that begin with the
+        same tokens. None, as in vLLM v1: where the model allows it, which one with sliding
+        windows does not.
     """
 
     block_size: int = 16
@@ -45,6 +48,7 @@ class KvCacheConfig:
     num_gpu_blocks_override: int | None = None
     context_memory: Bytes = 0.25 * _GIB
     watermark: float = 0.0
+    enable_prefix_caching: bool | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.block_size <= _LARGEST_BLOCK:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from mist_sim.clients.decode_clock import DecodeClock
-from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling.order import ORDERS, Order, waiting_queue
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.window_clock import WindowClock
@@ -41,10 +41,11 @@ class StepPlan:
 class Scheduler(ABC):
     """Paged memory, and preemption by recompute.
 
-    A request is admitted when blocks for all its known tokens are free beside those that the
-    running decodes need in the next step and the reserve; it keeps them while its prompt is
-    chunked. When the decodes run short, a running sequence gives up its blocks and goes back to
-    the queue; its tokens are computed again (vLLM's recompute).
+    A request is admitted when blocks for all its known tokens, less those that a prefix cache
+    has and others hold, are free beside those that the running decodes need in the next step and
+    the reserve; it keeps them while its prompt is chunked. When the decodes run short, a running
+    sequence gives up its blocks and goes back to the queue; its tokens are computed again (vLLM's
+    recompute), except those whose blocks are still cached.
 
     max_num_seqs: sequences that may run at once (vLLM's name; 256 is its server's default on
         GPUs below 70 GiB, on larger ones 1,024).
@@ -61,9 +62,10 @@ class Scheduler(ABC):
             hint = did_you_mean(self.order, ORDERS)
             raise ValueError(f"order has no {self.order!r}{hint} Known: {', '.join(ORDERS)}")
 
-    def start(self, pool: BlockPool) -> None:
-        """Begin with empty queues on a block pool."""
-        self.pool = pool
+    def start(self, kv_cache: KvCacheManager) -> None:
+        """Begin with empty queues on KV memory."""
+        self.kv_cache = kv_cache
+        self.pool = pool = kv_cache.pool
         groups = pool.groups
         self.clock = (
             WindowClock(pool.block_size, groups) if groups else DecodeClock(pool.block_size)
@@ -106,6 +108,7 @@ class Scheduler(ABC):
         """Queue a sequence."""
         sequence.arrival = self._num_arrived
         self._num_arrived += 1
+        self.kv_cache.add(sequence)
         self.waiting.add(sequence)
 
     def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
@@ -116,7 +119,7 @@ class Scheduler(ABC):
         return (
             self.waiting.head() is sequence
             and len(self.running) < self.max_num_seqs
-            and self.pool.blocks_for(sequence.num_tokens)
+            and self.kv_cache.fewest_blocks_to_admit(sequence)
             <= self._num_admissible(self.clock.blocks_needed(num_steps + 1))
         )
 
@@ -141,13 +144,17 @@ class Scheduler(ABC):
         """
         finished: list[Sequence] = []
         pool, clock = self.pool, self.clock
+        if num_steps > 1:  # blocks of the first step were entered by the plan
+            for sequence, new in plan.prefills:
+                self.kv_cache.compute(sequence, sequence.num_computed_tokens + num_steps * new)
         if plan.decodes:
-            pool.allocate(clock.advance(num_steps))
+            self.kv_cache.grow(clock.advance(num_steps))
         self.num_peak_blocks = pool.num_used
         if plan.decodes:
             finished = clock.pop_finished()
             for sequence in finished:
-                pool.release(pool.blocks_for(clock.leave(sequence)))
+                context = clock.leave(sequence)
+                self.kv_cache.free(sequence, pool.blocks_for(context), context)
                 del self.running[sequence]
         emitted = []
         for sequence, num_new_tokens in plan.prefills:
@@ -165,7 +172,8 @@ class Scheduler(ABC):
         if sequence.num_output_tokens < sequence.num_target_tokens:
             self.clock.join(sequence)
             return False
-        self.pool.release(self.pool.blocks_for(sequence.num_computed_tokens))
+        context = sequence.num_computed_tokens
+        self.kv_cache.free(sequence, self.pool.blocks_for(context), context)
         del self.running[sequence]
         return True
 
@@ -183,18 +191,28 @@ class Scheduler(ABC):
         Returns the tokens it got, 0 when memory or `max_num_seqs` keep it waiting.
         """
         sequence = self.waiting.head()
-        num_blocks = self.pool.blocks_for(sequence.num_tokens)
-        num_admissible = self._num_admissible(self.clock.blocks_needed_now())
-        if len(self.running) >= self.max_num_seqs or num_blocks > num_admissible:
+        if len(self.running) >= self.max_num_seqs:
+            return 0
+        num_blocks = self.kv_cache.blocks_to_admit(sequence)
+        if num_blocks > self._num_admissible(self.clock.blocks_needed_now()):
             return 0
         self.waiting.take()
-        self.pool.allocate(num_blocks)
+        self.kv_cache.admit(sequence)
         self.running[sequence] = None
         self.prefilling.append(sequence)
-        num_new_tokens = min(sequence.num_tokens, max_new_tokens)
         plan.admitted.append(sequence)
+        num_to_go = sequence.num_tokens - sequence.num_computed_tokens
+        return self._add_prefill(plan, sequence, min(num_to_go, max_new_tokens))
+
+    def _add_prefill(self, plan: StepPlan, sequence: Sequence, num_new_tokens: int) -> int:
+        """Let every step of a plan compute some of a prompt; return how many tokens."""
         plan.prefills.append((sequence, num_new_tokens))
+        self.kv_cache.compute(sequence, sequence.num_computed_tokens + num_new_tokens)
         return num_new_tokens
+
+    def _tokens_to_admit(self, sequence: Sequence) -> int:
+        """Tokens that have to be computed for a waiting sequence, as things are now."""
+        return sequence.num_tokens - self.kv_cache.num_cached_tokens(sequence)
 
     def _make_room(self, plan: StepPlan) -> bool:
         """Preempt running sequences until the next decode step fits; return whether any was."""
@@ -205,10 +223,10 @@ class Scheduler(ABC):
             del self.running[sequence]
             if sequence in self.prefilling:
                 self.prefilling.remove(sequence)
-                self.pool.release(self.pool.blocks_for(sequence.num_tokens))
+                computed, num_tokens = sequence.num_computed_tokens, sequence.num_tokens
             else:
-                self.pool.release(self.pool.blocks_for(self.clock.leave(sequence)))
-            sequence.num_computed_tokens = 0
+                computed = num_tokens = self.clock.leave(sequence)
+            self.kv_cache.preempt(sequence, self.pool.blocks_for(num_tokens), computed)
             if self.outgrown(sequence):
                 plan.dropped.append(sequence)
             else:

@@ -65,9 +65,7 @@ class ChunkedScheduler(Scheduler):
 
     def _add_chunk(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
         num_new_tokens = self._chunk(sequence.num_tokens - sequence.num_computed_tokens, budget)
-        if num_new_tokens:
-            plan.prefills.append((sequence, num_new_tokens))
-        return num_new_tokens
+        return self._add_prefill(plan, sequence, num_new_tokens) if num_new_tokens else 0
 
     def _admit(self, plan: StepPlan, budget: int) -> int:
         """Admit prompts while budget and number of pieces allow it; return the budget left."""
@@ -77,7 +75,7 @@ class ChunkedScheduler(Scheduler):
             for sequence, new in plan.prefills
         )
         while self.waiting and budget:
-            num_tokens = self.waiting.head().num_tokens
+            num_tokens = self._tokens_to_admit(self.waiting.head())
             chunk = self._chunk(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
@@ -93,8 +91,20 @@ class ChunkedScheduler(Scheduler):
         With budget to spare, another prompt may start in the step that completes one; that
         step then needs a plan of its own.
         """
+        if self._shares_change(plan, budget):
+            return 1
         spare = 1 if budget else 0
         for sequence, new in plan.prefills:
             remaining = sequence.num_tokens - sequence.num_computed_tokens
             limit = min(limit, max(1, (remaining - spare) // new))
         return self._steps_until_change(limit)
+
+    def _shares_change(self, plan: StepPlan, budget: int) -> bool:
+        """Tell whether blocks that a step enters into the cache may matter in the next one.
+
+        They may let the head of the queue in, or be the same that another prompt enters.
+        """
+        num_entering = sum(self.kv_cache.is_entering(sequence) for sequence, _ in plan.prefills)
+        if num_entering and self.waiting and budget:
+            return self.kv_cache.may_gain(self.waiting.head())
+        return num_entering > 1

@@ -40,7 +40,7 @@ class WholePromptScheduler(Scheduler):
         """Admit waiting prompts, whole, until a limit or memory stops it."""
         budget = self.max_num_batched_tokens or inf
         while self.waiting:
-            num_tokens = self.waiting.head().num_tokens
+            num_tokens = self._tokens_to_admit(self.waiting.head())
             if plan.prefills and num_tokens > budget:
                 break
             if not self._admit_head(plan, num_tokens):

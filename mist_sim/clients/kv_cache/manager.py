@@ -1,0 +1,168 @@
+"""Who holds how many KV blocks: plain counting, and with a prefix cache."""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
+from mist_sim.clients.sequence import Sequence
+
+
+class KvCacheManager:
+    """Lends the blocks of a pool to sequences; no sequence uses another's.
+
+    A scheduler calls `add` when a sequence is queued, `admit`, `compute` for each piece of its
+    prompt, `grow` for the decodes, and `free` or `preempt` when it leaves.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether prompts are looked up in a cache."""
+        return False
+
+    def add(self, sequence: Sequence) -> None:
+        """Get to know a sequence before it is admitted."""
+
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a waiting sequence that need no computation."""
+        return 0
+
+    def blocks_to_admit(self, sequence: Sequence) -> int:
+        """Free blocks that the admission of a waiting sequence takes, as things are now."""
+        return self.pool.blocks_for(sequence.num_tokens)
+
+    def fewest_blocks_to_admit(self, sequence: Sequence) -> int:
+        """Free blocks that its admission takes at any time, whatever is cached then."""
+        return self.pool.blocks_for(sequence.num_tokens)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Give a sequence blocks for all its known tokens, and set its `num_computed_tokens`."""
+        self.pool.allocate(self.pool.blocks_for(sequence.num_tokens))
+
+    def compute(self, sequence: Sequence, num_tokens: int) -> None:
+        """Note that steps planned or executed compute the first `num_tokens` of a sequence."""
+
+    def may_gain(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence may have to take fewer blocks when others compute theirs."""
+        return False
+
+    def is_entering(self, sequence: Sequence) -> bool:
+        """Whether computing more of a sequence can put blocks into the cache."""
+        return False
+
+    def grow(self, num_blocks: int) -> None:
+        """Give the decodes new blocks."""
+        self.pool.allocate(num_blocks)
+
+    def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take back all blocks of a sequence that has its tokens."""
+        self.pool.release(num_blocks)
+
+    def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take back all blocks of a sequence that will need them again."""
+        self.pool.release(num_blocks)
+        sequence.num_computed_tokens = 0
+
+
+class PrefixCachingManager(KvCacheManager):
+    """Keeps full blocks after their sequence has left, until the space is needed (vLLM v1).
+
+    A sequence begins with the longest run of cached blocks that its content has. At least its
+    last token is computed: when all of a prompt's full blocks are cached and nothing is left, its
+    last block is computed again, in place. Blocks are entered when the step that computes them is
+    planned, those of an answer when the sequence leaves. A preempted one finds its own again.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        super().__init__(pool)
+        self.cache = PrefixCache(pool.num_blocks)
+
+    @property
+    def caches_prefixes(self) -> bool:
+        return True
+
+    def add(self, sequence: Sequence) -> None:
+        content = sequence.visit.request.content
+        if content:
+            sequence.chain = Chain(content, self.pool.block_size)
+
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        if sequence.chain is None:
+            return 0
+        size = self.pool.block_size
+        num_found, _ = self._find(sequence, sequence.chain)
+        return min(num_found, (sequence.num_tokens - 1) // size) * size
+
+    def blocks_to_admit(self, sequence: Sequence) -> int:
+        num_blocks = self.pool.blocks_for(sequence.num_tokens)
+        if sequence.chain is None:
+            return num_blocks
+        _, num_held = self._find(sequence, sequence.chain)
+        return num_blocks - num_held
+
+    def fewest_blocks_to_admit(self, sequence: Sequence) -> int:
+        num_blocks = self.pool.blocks_for(sequence.num_tokens)
+        if sequence.chain is None:
+            return num_blocks
+        return num_blocks - min(sequence.chain.num_shared, num_blocks)
+
+    def admit(self, sequence: Sequence) -> None:
+        num_blocks = self.pool.blocks_for(sequence.num_tokens)
+        chain = sequence.chain
+        if chain is not None:
+            sequence.num_computed_tokens = self.num_cached_tokens(sequence)
+            num_found, _ = self._find(sequence, chain)
+            self.pool.allocate(self.cache.hold(chain, num_found))
+            num_blocks -= num_found
+        self.grow(num_blocks)
+
+    def compute(self, sequence: Sequence, num_tokens: int) -> None:
+        chain = sequence.chain
+        if chain is not None and chain.is_entering:
+            num_full = num_tokens // self.pool.block_size
+            self.cache.enter(chain, min(num_full, chain.num_shared))
+
+    def may_gain(self, sequence: Sequence) -> bool:
+        return sequence.chain is not None
+
+    def is_entering(self, sequence: Sequence) -> bool:
+        return sequence.chain is not None and sequence.chain.is_entering
+
+    def grow(self, num_blocks: int) -> None:
+        self.pool.allocate(num_blocks)
+        self.cache.evict(num_blocks)
+
+    def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        self.compute(sequence, num_computed_tokens)
+        self._release(sequence.chain, num_blocks)
+
+    def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        if sequence.chain is None:
+            sequence.chain = Chain((), self.pool.block_size)
+        chain = sequence.chain
+        chain.make_private()
+        self.cache.enter(chain, num_computed_tokens // self.pool.block_size)
+        self._release(chain, num_blocks)
+        chain.start_over()
+        sequence.num_computed_tokens = 0
+
+    def _release(self, chain: Chain | None, num_blocks: int) -> None:
+        """Queue the blocks of a sequence, its last one first."""
+        num_held = chain.num_held if chain is not None else 0
+        num_own = num_blocks - num_held
+        if num_own:
+            self.cache.queue.append(None, num_own)
+        num_freed = num_own
+        if chain is not None:
+            num_freed += self.cache.release(chain)
+        self.pool.release(num_freed)
+
+    def _find(self, sequence: Sequence, chain: Chain) -> tuple[int, int]:
+        """Return how many of a waiting sequence's blocks are cached, and held by others."""
+        changes = self.cache.changes
+        if chain.found is None or chain.found[0] != changes:
+            num_full = sequence.num_tokens // self.pool.block_size
+            chain.found = changes, *self.cache.find(chain, num_full)
+        return chain.found[1], chain.found[2]

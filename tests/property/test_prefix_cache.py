@@ -1,0 +1,154 @@
+"""The prefix cache alone, held against one that lists every block; and laws of a cache."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
+from mist_sim.clients.sequence import Sequence
+from mist_sim.core.events import Visit
+from mist_sim.core.request import Request
+from mist_sim.errors import ScenarioError
+from mist_sim.stages import completion
+from tests.property.strategies import cases, contents, lengths
+from tests.reference.comparison import Case, EngineOptions
+from tests.reference.memory import Memory
+from tests.reference.predictors import AWKWARD
+from tests.reference.stepwise import Job, Live, Outcome
+
+
+def sequence_of(prompt: int, content: tuple[tuple[int, int], ...]) -> Sequence:
+    request = Request(0, 0.0, completion(prompt, 9), prompt, 9, content=content)
+    return Sequence(Visit(request, request.stages, 0.0), prompt, 9)
+
+
+class Pair:
+    """One request in both caches, and how far it is."""
+
+    def __init__(self, manager: PrefixCachingManager, prompt: int, content) -> None:
+        self.sequence = sequence_of(prompt, content)
+        self.live = Live(Job(0.0, prompt, 1, content=content), Outcome())
+        self.num_computed = 0
+        manager.add(self.sequence)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
+    """Admissions, pieces of prompts, decodes, ends and preemptions in any order."""
+    size = data.draw(st.integers(1, 8))
+    num_blocks = data.draw(st.integers(4, 40))
+    manager = PrefixCachingManager(BlockPool(num_blocks, size))
+    memory = Memory(num_blocks, size, caching=True)
+    content, waiting, running = data.draw(contents(size)), [], []
+    for _ in range(data.draw(st.integers(1, 40))):
+        action = data.draw(st.sampled_from(["add", "admit", "compute", "compute", "end", "end"]))
+        if action == "add":
+            tokens = data.draw(lengths(size, size * num_blocks)), data.draw(st.integers(1, 30))
+            waiting.append(Pair(manager, tokens[0], content(*tokens)))
+        elif action == "admit" and waiting:
+            pair = waiting[0]
+            held = sum(1 for block in memory.found(pair.live) if block.holders)
+            num_blocks_in_all = -(-pair.live.num_known // size)
+            need = manager.blocks_to_admit(pair.sequence)
+            assert need == num_blocks_in_all - held
+            assert manager.fewest_blocks_to_admit(pair.sequence) <= need
+            cached = memory.cached_tokens(pair.live)
+            assert manager.num_cached_tokens(pair.sequence) == cached
+            if need <= manager.pool.num_free:
+                running.append(waiting.pop(0))
+                manager.admit(pair.sequence)
+                memory.admit(pair.live, num_blocks_in_all)
+                pair.num_computed = cached
+        elif action == "compute" and running:
+            pair = data.draw(st.sampled_from(running))
+            advance(pair, data.draw(st.integers(0, 40)), manager, memory)
+        elif action == "end" and running:
+            pair = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            preempted = data.draw(st.booleans())
+            leave = manager.preempt if preempted else manager.free
+            leave(pair.sequence, len(pair.live.blocks), pair.num_computed)
+            memory.leave(pair.live, pair.num_computed, preempted)
+            if preempted:
+                waiting.append(pair)
+        check(manager, memory, [pair.live.blocks for pair in running])
+
+
+def advance(pair: Pair, num_tokens: int, manager: PrefixCachingManager, memory: Memory) -> None:
+    """Compute tokens of a prompt; behind its end, generate as many as there is memory for."""
+    left = pair.live.num_known - pair.num_computed
+    if left:
+        pair.num_computed += min(left, num_tokens)
+        manager.compute(pair.sequence, pair.num_computed)
+        memory.enter(pair.live, pair.num_computed)
+        return
+    needed = -(-(pair.live.num_known + num_tokens) // memory.block_size) - len(pair.live.blocks)
+    if needed <= manager.pool.num_free:
+        pair.live.num_emitted += num_tokens
+        pair.sequence.num_output_tokens += num_tokens
+        pair.num_computed += num_tokens
+        manager.grow(needed)
+        pair.live.blocks += [memory.new_block() for _ in range(needed)]
+
+
+def check(manager: PrefixCachingManager, memory: Memory, held: list[list[object]]) -> None:
+    """The free blocks are the same, in the same order, with the same under them."""
+    memory.check(held)
+    queue = []
+    left: dict[object, int] = {}
+    for piece in manager.cache.queue:
+        for _ in range(piece.num_blocks):
+            if piece.entry is None:
+                queue.append(None)
+                continue
+            last = left.setdefault(piece.entry, piece.entry.first + piece.entry.num_cached) - 1
+            left[piece.entry] = last
+            queue.append((piece.entry.key, last))
+    assert manager.pool.num_free == len(queue) == len(memory.free)
+    for mine, block in zip(queue, memory.free, strict=True):
+        if isinstance(block.name, tuple) and isinstance(block.name[0], int):
+            assert mine == block.name
+        else:  # a request's own: another form of name, or none where it can do no harm
+            assert mine is None or block.name is not None
+
+
+def one_at_a_time(options: EngineOptions, jobs: list[Job]) -> float:
+    """Return the hit rate when every job arrives after all others have left."""
+    late = [
+        Job(1e6 * k, job.num_prompt_tokens, 1, content=job.content) for k, job in enumerate(jobs)
+    ]
+    return Case(options, tuple(late)).simulate(AWKWARD).summary["prefix_cache_hit_rate"]
+
+
+@settings(max_examples=60)
+@given(case=cases(policy="chunked"), more=st.lists(st.integers(0, 40), min_size=1, max_size=4))
+def test_more_memory_never_means_fewer_hits_one_at_a_time(case, more):
+    """Least recently used first: a larger cache holds all that a smaller one does."""
+    size = case.options.block_size
+    smallest = max(-(-job.num_prompt_tokens // size) for job in case.jobs) + 1
+    sizes = sorted({smallest, *(smallest + extra for extra in more)})
+    rates = [
+        one_at_a_time(
+            EngineOptions("chunked", num_blocks, size, 16, 64, caching=True), list(case.jobs)
+        )
+        for num_blocks in sizes
+    ]
+    assert all(small <= large for small, large in pairwise(rates)), rates
+
+
+def test_ids_that_stand_at_different_places_are_refused():
+    manager = PrefixCachingManager(BlockPool(20, 4))
+    first = sequence_of(16, ((1, 8), (2, 8)))
+    manager.add(first)
+    manager.admit(first)
+    manager.compute(first, 16)
+    second = sequence_of(16, ((2, 8),))
+    manager.add(second)
+    with pytest.raises(ScenarioError, match="content id 2 begins with block 2 of one request"):
+        manager.num_cached_tokens(second)
+    with pytest.raises(ScenarioError, match="must have >= 1 token, got 0"):
+        manager.add(sequence_of(16, ((1, 0),)))

@@ -1,0 +1,111 @@
+"""KV memory block by block: what `mist_sim.clients.kv_cache` counts is here a list of objects.
+
+Every block is in the free queue or in the hands of running requests. With caching, a full block
+gets a name, which says what all tokens up to its end are; it keeps the name until it is used for
+something else. Rules:
+
+- A block's name is the id of the span that has its last token, and its position. Blocks behind the
+  last span get a name only their own request knows, when that is preempted.
+- Names are given in order, at every step that computes tokens of the prompt, and when the request
+  leaves. When the name of its next block is taken, a request gives no more names.
+- Free blocks are used first in, first out; a request that leaves queues its last block first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(eq=False)
+class Block:
+    name: Hashable = None
+    holders: int = 0
+
+
+class Memory:
+    """The blocks of one engine; a `live` request has `blocks`, `num_entered` and `is_open`."""
+
+    def __init__(self, num_blocks: int, block_size: int, caching: bool) -> None:
+        self.block_size = block_size
+        self.caching = caching
+        self.num_blocks = num_blocks
+        self.free = deque(Block() for _ in range(num_blocks))
+        self.cached: dict[Hashable, Block] = {}
+
+    def name(self, live: Any, position: int, private: bool = True) -> Hashable:
+        """Return the name of a block of a request, None for one without."""
+        last_token = (position + 1) * self.block_size - 1
+        end = 0
+        for content_id, length in live.job.content:
+            end += length
+            if last_token < end:
+                return content_id, position
+        return (live, position) if private else None
+
+    def found(self, live: Any) -> list[Block]:
+        """Return the full blocks of a waiting request that are cached, up to a missing one."""
+        blocks: list[Block] = []
+        while self.caching and len(blocks) < live.num_known // self.block_size:
+            block = self.cached.get(self.name(live, len(blocks)))
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def cached_tokens(self, live: Any) -> int:
+        """Tokens of a waiting request that need no computation; the last one always does."""
+        most = (live.num_known - 1) // self.block_size
+        return min(len(self.found(live)), most) * self.block_size
+
+    def admit(self, live: Any, num_blocks: int) -> None:
+        live.blocks = self.found(live)
+        live.num_entered = len(live.blocks)
+        live.is_open = True
+        for block in live.blocks:
+            if not block.holders:
+                self.free.remove(block)
+            block.holders += 1
+        while len(live.blocks) < num_blocks:
+            live.blocks.append(self.new_block())
+
+    def new_block(self) -> Block:
+        block = self.free.popleft()
+        if block.name is not None:
+            del self.cached[block.name]
+        block.name = None
+        block.holders = 1
+        return block
+
+    def enter(self, live: Any, num_tokens: int, private: bool = False) -> None:
+        """Name the blocks that the first tokens fill."""
+        while self.caching and live.is_open:
+            position = live.num_entered
+            name = self.name(live, position, private)
+            if name is None:
+                break
+            if name in self.cached:
+                live.is_open = False
+            elif (position + 1) * self.block_size <= num_tokens:
+                live.blocks[position].name = name
+                self.cached[name] = live.blocks[position]
+                live.num_entered += 1
+            else:
+                break
+
+    def leave(self, live: Any, num_tokens: int, preempted: bool) -> None:
+        self.enter(live, num_tokens, private=preempted)
+        for block in reversed(live.blocks):
+            block.holders -= 1
+            if not block.holders:
+                self.free.append(block)
+        live.blocks = []
+
+    def check(self, held: Iterable[list[Block]]) -> None:
+        """Every block is free or held, and what is cached lies under its name."""
+        in_use = {block for blocks in held for block in blocks}
+        assert len(in_use) + len(self.free) == self.num_blocks
+        assert not in_use.intersection(self.free)
+        assert all(block.name == name for name, block in self.cached.items())
