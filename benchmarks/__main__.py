@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Measurement, measure
+from benchmarks.predictors import step_times
 from benchmarks.workloads import AZURE, azure, lognormal, long_prompt, longer_answers
 
 Row = tuple[str, str, str]
@@ -79,6 +80,8 @@ def rows(quick: bool) -> Iterator[Row]:
         "<= 2 x the cost a request of 4 clients",
         _ratio(wide, four),
     )
+
+    yield from step_times()
 
     yield ("import mist_sim", "<= 0.6 s", f"{_import_time('-c', 'import mist_sim'):.2f} s")
     yield ("mist --help", "<= 0.3 s", f"{_import_time('-m', 'mist_sim', '--help'):.2f} s")

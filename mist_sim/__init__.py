@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         EngineOverhead,
         Predictor,
         RooflinePredictor,
+        TablePredictor,
     )
     from mist_sim.metrics import Result, Slo
     from mist_sim.models import ModelSpec, load_model
@@ -111,7 +112,7 @@ _HOMES = {
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
     "mist_sim.hardware.predictors": (
-        "PREDICTORS BestServePredictor EngineOverhead Predictor RooflinePredictor"
+        "PREDICTORS BestServePredictor EngineOverhead Predictor RooflinePredictor TablePredictor"
     ),
     "mist_sim.metrics": "Result Slo",
     "mist_sim.models": "ModelSpec load_model",
@@ -199,6 +200,7 @@ __all__ = [
     "StepGrowth",
     "StepPlan",
     "Synthetic",
+    "TablePredictor",
     "ToolCall",
     "TraceArrivals",
     "TraceError",

@@ -26,6 +26,7 @@ class DecodeClock:
 
     __slots__ = (
         "_heap",
+        "_longest",
         "_next_ticket",
         "_pages_per_block",
         "_pages_per_cycle",
@@ -46,6 +47,12 @@ class DecodeClock:
         # (step after which it is finished, ticket, sequence); left sequences go lazily
         self._heap: list[tuple[int, int, Sequence]] = []
         self._next_ticket = _LEFT + 1
+        # (step at which its context was 0, ticket, sequence), once someone asks for the longest
+        self._longest: list[tuple[int, int, Sequence]] | None = None
+
+    def watch_longest(self) -> None:
+        """Show the longest context too, from now on; there must be no sequence yet."""
+        self._longest = []
 
     def join(self, sequence: Sequence) -> None:
         """Add a sequence whose prefill just emitted a token and that has more to generate."""
@@ -60,6 +67,8 @@ class DecodeClock:
         self.context_sum += context
         finish = self.steps + sequence.num_target_tokens - sequence.num_output_tokens
         heappush(self._heap, (finish, sequence.ticket, sequence))
+        if self._longest is not None:
+            heappush(self._longest, (self.steps - context, sequence.ticket, sequence))
 
     def leave(self, sequence: Sequence) -> int:
         """Take a sequence off the clock; return the tokens that the cache holds for it."""
@@ -80,17 +89,16 @@ class DecodeClock:
         """Put what the next step computes for the decodes into a batch."""
         batch.num_decodes = self.num_decodes
         batch.context_sum = self.context_sum
+        if self._longest is not None:
+            batch.longest_context = self.steps - _head(self._longest)[0] if self.num_decodes else 0
 
     def growth(self) -> StepGrowth:
         """Return what every step adds for the next, until `steps_to_change`."""
-        return StepGrowth(self.num_decodes)
+        return StepGrowth(self.num_decodes, longest_context=1)
 
     def steps_to_change(self) -> int:
         """Steps until the first sequence finishes; there must be one on the clock."""
-        heap = self._heap
-        while heap[0][2].ticket != heap[0][1]:
-            heappop(heap)
-        return heap[0][0] - self.steps
+        return _head(self._heap)[0] - self.steps
 
     def blocks_needed_now(self) -> int:
         """New KV blocks that the next step takes."""
@@ -140,3 +148,10 @@ class DecodeClock:
             if sequence.ticket == ticket:
                 finished.append(sequence)
         return finished
+
+
+def _head(heap: list[tuple[int, int, Sequence]]) -> tuple[int, int, Sequence]:
+    """Return the first entry of a heap whose sequence is still on the clock; there must be one."""
+    while heap[0][2].ticket != heap[0][1]:
+        heappop(heap)
+    return heap[0]

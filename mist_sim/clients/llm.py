@@ -107,14 +107,17 @@ class LlmClient(Client):
         )
 
     def _lane(self, scheduler: Scheduler) -> Lane:
-        return Lane(
+        lane = Lane(
             self.env,
             scheduler,
             self._kv_cache(),
-            records=StepRecords(self.recorder, self.client_id),
+            records=StepRecords(self.recorder, self.client_id, self.predictor),
             load=self.view,
             leave=self._leave,
         )
+        if getattr(self.predictor, "needs_longest_context", False):
+            scheduler.clock.watch_longest()
+        return lane
 
     def _kv_cache(self) -> KvCacheManager:
         sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence import Sequence
-from mist_sim.core.batch import StepBatch
+from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.events import Recorder
+from mist_sim.hardware.predictors.base import Predictor
 
 
 @dataclass(slots=True)
@@ -37,8 +38,9 @@ class StepRecords:
     between, the gap is written apart.
     """
 
-    def __init__(self, recorder: Recorder, client_id: int) -> None:
+    def __init__(self, recorder: Recorder, client_id: int, predictor: Predictor) -> None:
         self._recorder = recorder
+        self._steps_inside = getattr(predictor, "steps_inside", None)
         self._track = recorder.add_track(client_id)
         self._num_steps = 0
         self._last_decode_end = 0.0
@@ -56,8 +58,20 @@ class StepRecords:
             self._last_decode_end = run.end
             self._newly_decoding.clear()
         busy = run.end - run.start if run.busy is None else run.busy
+        num_extrapolated = 0
+        if self._steps_inside is not None:
+            num_inside = self._steps_inside(batch, StepGrowth(batch.num_decodes))
+            num_extrapolated = max(run.num_steps - num_inside, 0)
         self._recorder.record_steps(
-            self._track, run.start, ends, batch, busy, num_waiting, num_used_blocks, num_gaps
+            self._track,
+            run.start,
+            ends,
+            batch,
+            busy,
+            num_waiting,
+            num_used_blocks,
+            num_gaps,
+            num_extrapolated,
         )
         self._num_steps += run.num_steps
 

@@ -93,7 +93,9 @@ class WindowClock(DecodeClock):
         batch.window_sum = self.window_sum
 
     def growth(self) -> StepGrowth:
-        return StepGrowth(self.num_decodes, self.num_growing)
+        growth = super().growth()
+        growth.window_sum = self.num_growing
+        return growth
 
     def _cross_at(self, target: int, context: int, what: int, sequence: Sequence) -> None:
         step = self.steps + target - context

@@ -72,6 +72,7 @@ class Recorder(Protocol):
         num_waiting: int,
         num_used_blocks: int,
         num_gaps: int,
+        num_extrapolated: int,
     ) -> None:
         """A run of steps was executed.
 
@@ -81,6 +82,7 @@ class Recorder(Protocol):
         num_used_blocks: KV blocks held in the last step.
         num_gaps: decodes whose previous token came at `start`, so that the first step's
             duration is the time between two tokens of theirs.
+        num_extrapolated: steps outside what the predictor's times were measured for.
         """
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:

@@ -99,7 +99,7 @@ def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
     tokens that the cache holds for them before the first step. busy: seconds of work in the run,
     on all ranks. num_waiting: queue length when the run ended. num_used_blocks: KV blocks held
-    in its last step.
+    in its last step. num_extrapolated: steps outside what a predictor's times were measured for.
     """
     import pandas as pd
 

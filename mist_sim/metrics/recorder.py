@@ -144,6 +144,7 @@ class ColumnRecorder:
         num_waiting: int,
         num_used_blocks: int,
         num_gaps: int,
+        num_extrapolated: int,
     ) -> None:
         if isinstance(ends, float):
             self.step_ends[track].append(ends)
@@ -163,6 +164,7 @@ class ColumnRecorder:
                 num_waiting,
                 num_used_blocks,
                 num_gaps,
+                num_extrapolated,
             )
         )
 
@@ -186,4 +188,5 @@ def step_table() -> Table:
         num_waiting="i4",
         num_used_blocks="i4",
         num_gaps="i4",
+        num_extrapolated="i4",
     )

@@ -74,7 +74,17 @@ def summarise(result: Result) -> dict[str, Any]:
         c["arrival_time"], c["finished_at"], len(result.client_names)
     )
     summary["estimates"] = dict(result.estimates)
+    if "measured" in result.estimates.values():
+        summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary
+
+
+def _extrapolated(recorder: ColumnRecorder) -> float:
+    """Return the share of steps that lie outside what their predictor was measured for."""
+    runs = [table.columns() for table in recorder.steps]
+    num_steps = sum(int(rows["num_steps"].sum()) for rows in runs)
+    num_outside = sum(int(rows["num_extrapolated"].sum()) for rows in runs)
+    return num_outside / num_steps if num_steps else 0.0
 
 
 def _rate(count: int, duration: float) -> float:

@@ -20,7 +20,7 @@ from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario.parts import Part, has_defaults, part_type, written
-from mist_sim.scenario.paths import trace_file
+from mist_sim.scenario.paths import named_file
 from mist_sim.scenario.problems import Problem, failure, shown
 from mist_sim.stages import STAGES
 from mist_sim.traces import ARRIVALS, LENGTHS, SAMPLERS, TRACE_READERS, LengthDistribution
@@ -132,7 +132,7 @@ def _core_schema(read: Callable[[Any, ValidationInfo], object]) -> CoreSchema:
 
 ROUTER = Family(ROUTERS, default="round_robin")
 SCHEDULER = Family(SCHEDULERS, default="chunked")
-_FILE = {"path": Annotated[str, AfterValidator(trace_file)]}
+_FILE = {"path": Annotated[str, AfterValidator(named_file)]}
 PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), meanings=_FILE, default="roofline")
 ARRIVAL = Family(ARRIVALS)
 LENGTH = Family(LENGTHS)

@@ -34,8 +34,8 @@ class Origin:
     overrides: tuple[str, ...] = ()
 
 
-def trace_file(text: str, info: ValidationInfo) -> str:
-    """Return where a trace is; a validator. Raises ScenarioError when it is nowhere."""
+def named_file(text: str, info: ValidationInfo) -> str:
+    """Return where a file or folder is; a validator. Raises ScenarioError when it is nowhere."""
     return find(text, _folder(info))
 
 

@@ -23,6 +23,7 @@ from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.stages import STAGES
 from mist_sim.traces import TRACE_READERS
+from tests.reference.measured import measured_layers, measured_steps
 from tests.reference.regression_files import written
 
 Configurations = dict[str, list[dict[str, Any]]]
@@ -68,6 +69,11 @@ PREDICTORS_TO_CHECK: Configurations = {
         parts("codellama-34b", "ascend-910b3", 4),
         parts("codellama-34b", "ascend-910b3", 4) | {"composition": "algorithm_1"},
         parts("llama-3.1-8b", "l40s", 1),
+    ],
+    "table": [
+        parts("llama-3.1-8b", "h100-sxm", 1) | {"format": "steps", "path": measured_steps()},
+        parts("llama-3.1-8b", "h100-sxm", 1)
+        | {"format": "layer_profile", "path": measured_layers(32)},
     ],
 }
 

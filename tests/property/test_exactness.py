@@ -18,7 +18,7 @@ from mist_sim.clients import pipeline as pipeline_module
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor, TablePredictor
 from mist_sim.metrics import Result
 from mist_sim.models import load_model
 from mist_sim.routers import ROUTERS
@@ -42,6 +42,7 @@ from tests.reference.comparison import (
     expanded_steps,
     workload,
 )
+from tests.reference.measured import measured_layers
 from tests.reference.predictors import AWKWARD, DYADIC
 from tests.reference.stepwise import Job, Outcome, Step, Windows
 
@@ -110,6 +111,20 @@ def test_prompts_that_begin_alike(case, predictor):
 def test_roofline(case, data):
     predictor = windowed_roofline() if case.options.windows else roofline()
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@cache
+def layer_table() -> TablePredictor:
+    """Measured layers: uneven contexts count, and small cases cross the points of its grid."""
+    model = load_model("llama-3.1-8b")
+    path = measured_layers(model.num_layers)
+    return TablePredictor(model, Cluster(load_gpu("h100-sxm")), path, "layer_profile")
+
+
+@settings(max_examples=60)
+@given(case=cases(max_jobs=8), data=st.data())
+def test_measured_tables(case, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, layer_table()), layer_table())
 
 
 @settings(max_examples=25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ class AffinePredictor:
     per_decode: float = 1.9e-5 / 11
     per_context_token: float = 2.3e-8 / 13
     per_window_token: float = 3.1e-8 / 17
+    per_longest: float = 1.7e-8 / 19
+    needs_longest_context: ClassVar[bool] = True
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.base + self.per_prompt_token * batch.num_prefill_tokens
@@ -30,7 +33,8 @@ class AffinePredictor:
             seconds += self.per_score * (num_new * num_context)
         seconds += self.per_decode * batch.num_decodes
         seconds += self.per_context_token * batch.context_sum
-        return seconds + self.per_window_token * (batch.window_sum or 0)
+        seconds += self.per_window_token * (batch.window_sum or 0)
+        return seconds + self.per_longest * (batch.longest_context or 0)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         ahead = np.arange(num_steps)
@@ -41,12 +45,14 @@ class AffinePredictor:
         contexts = batch.context_sum + growth.context_sum * ahead
         seconds += self.per_context_token * contexts
         windows = (batch.window_sum or 0) + growth.window_sum * ahead
-        return np.asarray(seconds + self.per_window_token * windows)
+        seconds += self.per_window_token * windows
+        longest = (batch.longest_context or 0) + growth.longest_context * ahead
+        return np.asarray(seconds + self.per_longest * longest)
 
 
 AWKWARD = AffinePredictor()
 
-DYADIC = AffinePredictor(2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19)
+DYADIC = AffinePredictor(2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19, 2.0**-18)
 """Sums of these do not round, so that times which should meet do."""
 
 

@@ -317,6 +317,8 @@ class StepwiseEngine(ABC):
         if self.windows and decodes:
             seen = self.windows.size - 1
             batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
+        if getattr(self.predictor, "needs_longest_context", False) and decodes:
+            batch.longest_context = max(live.num_cached for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
         for live in decodes:
             for _ in range(self.next_blocks(live)):

@@ -26,6 +26,7 @@ from mist_sim import (
 )
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import ServiceTime, build
+from tests.reference.measured import measured_steps
 
 BASE: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -247,7 +248,9 @@ PRESSED = {
         ("quantization", "fp8"),
         ("kv_cache__block_size", 8),
         ("kv_cache__num_gpu_blocks_override", 90),
+        ("predictor", {"type": "table", "format": "steps", "path": measured_steps()}),
         ("overhead__step", "5 ms"),
+        ("overhead__prefill_step", "5 ms"),
         ("overhead__overlapped", True),
         ("overhead__request", "20 ms"),
         ("predictor__enforce_eager", True),

@@ -6,6 +6,7 @@ from mist_sim.hardware.predictors.overhead import EngineOverhead
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
 from mist_sim.hardware.predictors.regression import RegressionPredictor
 from mist_sim.hardware.predictors.roofline import RooflinePredictor
+from mist_sim.hardware.predictors.table import TablePredictor
 
 __all__ = [
     "PREDICTORS",
@@ -15,5 +16,6 @@ __all__ = [
     "Predictor",
     "RegressionPredictor",
     "RooflinePredictor",
+    "TablePredictor",
     "pipeline_predictor",
 ]

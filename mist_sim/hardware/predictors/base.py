@@ -21,6 +21,12 @@ class Predictor(Protocol):
 
     `run` answers for many steps at once and must equal `step_time` of each grown batch to the
     bit: the engine uses whichever is cheaper, and results must not depend on the choice.
+
+    A predictor may have more, which engines look for:
+    estimate: where its figures come from, such as "measured" (see the docs on confidence).
+    kernels_only: whether an engine's own time comes on top (see `EngineOverhead`).
+    needs_longest_context: whether it reads `StepBatch.longest_context`.
+    steps_inside(batch, growth): how many steps, from this one on, lie where it has measurements.
     """
 
     def step_time(self, batch: StepBatch) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +26,8 @@ class EngineOverhead:
         (`kernels_only`), such as the roofline, which is about what vLLM 0.12 needs beyond the
         kernels on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md); nothing
         around others.
+    prefill_step: seconds more in a step with prompts, such as preparing their inputs and launching
+        kernels that no CUDA graph replays.
     overlapped: whether the host prepares the next step while the GPU computes, so that only the
         longer of the two counts (vLLM's async scheduling).
     request: seconds from a request's arrival until the engine can schedule it (HTTP,
@@ -32,11 +35,12 @@ class EngineOverhead:
     """
 
     step: Seconds | None = None
+    prefill_step: Seconds = 0.0
     overlapped: bool = False
     request: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("step", "request"):
+        for name in ("step", "prefill_step", "request"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
@@ -52,24 +56,36 @@ class EngineOverhead:
         step = self.step
         if step is None:
             step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0
-        return _WithOverhead(predictor, step, self.overlapped) if step else predictor
+        if step or self.prefill_step:
+            return _WithOverhead(predictor, step, step + self.prefill_step, self.overlapped)
+        return predictor
 
 
 @dataclass(slots=True)
 class _WithOverhead:
     predictor: Predictor
     step: float
+    prefill_step: float
     overlapped: bool
 
     @property
     def estimate(self) -> str:
         return str(getattr(self.predictor, "estimate", "custom"))
 
+    @property
+    def needs_longest_context(self) -> bool:
+        return bool(getattr(self.predictor, "needs_longest_context", False))
+
+    @property
+    def steps_inside(self) -> Callable[[StepBatch, StepGrowth], int] | None:
+        return getattr(self.predictor, "steps_inside", None)
+
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.predictor.step_time(batch)
-        return max(seconds, self.step) if self.overlapped else seconds + self.step
+        own = self.prefill_step if batch.chunks else self.step
+        return max(seconds, own) if self.overlapped else seconds + own
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         seconds = self.predictor.run(batch, growth, num_steps)
         combine = np.maximum if self.overlapped else np.add
-        return combine(seconds, self.step, out=seconds)
+        return combine(seconds, self.prefill_step if batch.chunks else self.step, out=seconds)

@@ -1,0 +1,54 @@
+"""What a predictor's answer costs: one step, and a run of 32."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mist_sim import (
+    Cluster,
+    Predictor,
+    RooflinePredictor,
+    StepBatch,
+    TablePredictor,
+    load_gpu,
+    load_model,
+)
+from mist_sim.core.batch import StepGrowth
+from tests.reference.measured import write_layer_profile
+
+_BATCHES = {
+    "decodes": StepBatch((), 64, 64 * 1_000, None, 4_000),
+    "a prompt beside decodes": StepBatch(((512, 0),), 64, 64 * 1_000, None, 4_000),
+}
+
+
+def step_times() -> Iterator[tuple[str, str, str]]:
+    """Yield (work, budget, measured) for each predictor and kind of step."""
+    model, cluster = load_model("llama-3.1-8b"), Cluster(load_gpu("rtx-pro-6000"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(write_layer_profile(Path(folder), model.num_layers))
+        table = TablePredictor(model, cluster, path, "layer_profile")
+    predictors: dict[str, Predictor] = {
+        "roofline": RooflinePredictor(model, cluster),
+        "layer table": table,
+    }
+    for name, predictor in predictors.items():
+        for kind, batch in _BATCHES.items():
+            growth = StepGrowth(batch.num_decodes, longest_context=1)
+            one = _us(lambda p=predictor, b=batch: p.step_time(b))
+            run = _us(lambda p=predictor, b=batch, g=growth: p.run(b, g, 32))
+            yield f"step time, {name}: {kind}", "<= 3 us", f"{one:.1f} us; 32 steps {run:.0f} us"
+
+
+def _us(work: Callable[[], object], repeats: int = 2_000) -> float:
+    """Return the CPU time of a call in microseconds, the best of five."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(repeats):
+            work()
+        best = min(best, time.process_time() - start)
+    return best / repeats * 1e6

@@ -1,0 +1,189 @@
+"""Linear interpolation on measured grids, in plain floats for one step and in vectors for a run.
+
+Both forms do the same floating-point operations in the same order, so they give the same bits.
+Below the first point of an axis its value holds; beyond the last the last slope goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Axis:
+    """The measured points of one coordinate, strictly rising.
+
+    A single point says that nothing depends on the coordinate: it becomes a flat, endless line.
+
+    top: the last point; infinite for a single one.
+    """
+
+    __slots__ = ("_last", "_points", "_widths", "lowest", "num_points", "points", "top", "widths")
+
+    def __init__(self, points: Array) -> None:
+        self.num_points = len(points)
+        self.lowest = float(points[0])
+        self.top = float(points[-1]) if len(points) > 1 else math.inf
+        self.points = points if len(points) > 1 else np.append(points, points + 1.0)
+        self.widths = np.diff(self.points)
+        self._points: list[float] = self.points.tolist()
+        self._widths: list[float] = self.widths.tolist()
+        self._last = len(self._points) - 2
+
+    def place(self, x: float) -> tuple[int, float]:
+        """Return the interval of a value, and how far in it lies: 0 at its start, 1 at its end."""
+        if x <= self.lowest:
+            return 0, 0.0
+        i = min(bisect_right(self._points, x) - 1, self._last)
+        return i, (x - self._points[i]) / self._widths[i]
+
+    def places(self, x: Array) -> tuple[NDArray[np.intp], Array]:
+        """Return `place` of every value."""
+        x = np.maximum(x, self.lowest)
+        i = np.minimum(self.points.searchsorted(x, "right") - 1, self._last)
+        return i, (x - self.points[i]) / self.widths[i]
+
+    def stretched(self, values: Array, dimension: int) -> Array:
+        """Return values along the axis with one more point where a single one became a line."""
+        return values if self.num_points > 1 else np.repeat(values, 2, axis=dimension)
+
+
+class Curve:
+    """A quantity of one coordinate, a whole number such as tokens; each is looked up once."""
+
+    def __init__(self, points: Array, values: Array) -> None:
+        self.axis = Axis(points)
+        self._values: list[float] = self.axis.stretched(values, 0).tolist()
+        self._known: dict[int, float] = {}
+
+    def at(self, x: int) -> float:
+        """Return the value at `x`."""
+        value = self._known.get(x)
+        if value is None:
+            i, part = self.axis.place(x)
+            low, high = self._values[i], self._values[i + 1]
+            value = self._known[x] = low + (high - low) * part
+        return value
+
+
+class Plane:
+    """A quantity of a whole number, such as decodes, and of a coordinate that moves in a run.
+
+    holds: beyond the last whole number its values hold, instead of going on as they rose.
+    """
+
+    def __init__(self, fixed: Array, moving: Array, values: Array, *, holds: bool = False) -> None:
+        self.fixed, self.moving = Axis(fixed), Axis(moving)
+        self.holds = holds
+        self.values = self.moving.stretched(self.fixed.stretched(values, 0), 1)
+        self._rows: dict[int, tuple[list[float], Array]] = {}
+
+    def at(self, n: int, x: float) -> float:
+        """Return the value at `n`, `x`."""
+        row = (self._rows.get(n) or self._row(n))[0]
+        j, part = self.moving.place(x)
+        low = row[j]
+        return low + (row[j + 1] - low) * part
+
+    def along(self, n: int, x: Array) -> Array:
+        """Return the values at `n` and every `x`."""
+        row = (self._rows.get(n) or self._row(n))[1]
+        j, part = self.moving.places(x)
+        low = row[j]
+        return np.asarray(low + (row[j + 1] - low) * part)
+
+    def _row(self, n: int) -> tuple[list[float], Array]:
+        """Return the values along the moving axis at `n`, as a list and as an array."""
+        i, part = self.fixed.place(min(n, self.fixed.top) if self.holds else n)
+        row = self.values[i] + (self.values[i + 1] - self.values[i]) * part
+        if part > 1.0:  # slopes along both axes, carried far, must not make it fall
+            row = np.maximum.accumulate(row)
+        self._rows[n] = row.tolist(), row
+        return self._rows[n]
+
+
+class Volume:
+    """A quantity of two whole numbers, which stay in a run, and of two coordinates that move.
+
+    Beyond the last point of the first of each pair (a chunk and its context) the value there
+    holds; along the second (decodes and their contexts) the last slope goes on.
+
+    values: by both fixed coordinates, then by both moving ones.
+    """
+
+    def __init__(self, axes: tuple[Array, Array, Array, Array], values: Array) -> None:
+        self.fixed = Axis(axes[0]), Axis(axes[1])
+        self.moving = Axis(axes[2]), Axis(axes[3])
+        for dimension, axis in enumerate((*self.fixed, *self.moving)):
+            values = axis.stretched(values, dimension)
+        self.values = values
+
+    @cached_property
+    def _nested(self) -> list[list[list[list[float]]]]:
+        nested: list[list[list[list[float]]]] = self.values.tolist()
+        return nested
+
+    def at(self, c: int, n: int, x: float, y: float) -> float:
+        """Return the value at the fixed `c`, `n` and the moving `x`, `y`."""
+        i, along_c = self.fixed[0].place(min(c, self.fixed[0].top))
+        p, along_n = self.fixed[1].place(n)
+        j, along_x = self.moving[0].place(min(x, self.moving[0].top))
+        q, along_y = self.moving[1].place(y)
+        near, far = self._nested[i], self._nested[i + 1]
+        corners = []
+        for k in (j, j + 1):
+            low_n, high_n = near[p][k], near[p + 1][k]
+            low_f, high_f = far[p][k], far[p + 1][k]
+            for m in (q, q + 1):
+                low = low_n[m] + (low_f[m] - low_n[m]) * along_c
+                high = high_n[m] + (high_f[m] - high_n[m]) * along_c
+                corners.append(low + (high - low) * along_n)
+        a, b, c_, d = corners
+        a += (c_ - a) * along_x
+        b += (d - b) * along_x
+        return a + (b - a) * along_y
+
+    def along(self, c: int, n: int, x: Array, y: Array) -> Array:
+        """Return the values at `c`, `n` and every pair of `x` and `y`."""
+        i, along_c = self.fixed[0].place(min(c, self.fixed[0].top))
+        p, along_n = self.fixed[1].place(n)
+        j, along_x = self.moving[0].places(np.minimum(x, self.moving[0].top))
+        q, along_y = self.moving[1].places(y)
+        sheets = self.values[i] + (self.values[i + 1] - self.values[i]) * along_c
+        sheet = sheets[p] + (sheets[p + 1] - sheets[p]) * along_n
+        a, b = sheet[j, q], sheet[j, q + 1]
+        a = a + (sheet[j + 1, q] - a) * along_x
+        b = b + (sheet[j + 1, q + 1] - b) * along_x
+        return np.asarray(a + (b - a) * along_y)
+
+
+def rising(values: Array, *dimensions: int) -> Array:
+    """Return values that never fall along the given dimensions.
+
+    Where noise makes a measurement fall, the isotonic fit whose largest change is smallest takes
+    its place: midway between the running maximum from below and the running minimum from above.
+    Done for one dimension after another, since each pass keeps the order along the others.
+    """
+    for dimension in dimensions:
+        if (np.diff(values, axis=dimension) < 0).any():
+            below = np.maximum.accumulate(values, axis=dimension)
+            above = np.flip(
+                np.minimum.accumulate(np.flip(values, dimension), axis=dimension), dimension
+            )
+            values = (below + above) / 2
+    return values
+
+
+def resampled(values: Array, old: Array, new: Array, dimension: int) -> Array:
+    """Return values at other points of one dimension, interpolated as in `Axis`."""
+    axis = Axis(old)
+    values = np.moveaxis(axis.stretched(values, dimension), dimension, 0)
+    i, part = axis.places(new)
+    part = part.reshape(-1, *[1] * (values.ndim - 1))
+    return np.moveaxis(values[i] + (values[i + 1] - values[i]) * part, 0, dimension)

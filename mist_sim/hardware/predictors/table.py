@@ -1,0 +1,168 @@
+"""The empirical predictor: step times interpolated between measured ones (MIST §III-F)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.grids import Plane, Volume
+from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.tables import TABLE_FORMATS
+from mist_sim.models.spec import ModelSpec
+from mist_sim.user_paths import user_path
+
+Array = NDArray[np.float64]
+
+_ENDLESS = 1 << 62  # more steps than any run has
+
+
+@PREDICTORS.register("table")
+@dataclass
+class TablePredictor:
+    """Step times from a file of measured ones, linear between them.
+
+    model, cluster: what is timed; a profile of layers needs their number and size.
+    path: the file, or the folder where the format has several.
+    format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
+    subset: which part of a file that holds several settings; the reader's message lists them.
+
+    Measurements that fall with more tokens or context are noise and made to rise. Beyond the last
+    measured point the last slope goes on; `steps_inside` tells which steps that concerns.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    path: str
+    format: str
+    subset: str | None = None
+
+    estimate: ClassVar[str] = "measured"
+
+    def __post_init__(self) -> None:
+        if self.format not in TABLE_FORMATS:
+            hint = did_you_mean(self.format, TABLE_FORMATS)
+            known = ", ".join(TABLE_FORMATS)
+            raise ScenarioError(f"format has no {self.format!r}{hint} Known: {known}")
+        read = TABLE_FORMATS[self.format]
+        self._tables = read(user_path(self.path), self.model, self.cluster, self.subset)
+        self._alone: dict[int, float] = {}
+
+    @property
+    def needs_longest_context(self) -> bool:
+        """Whether the tables say what uneven contexts cost."""
+        return self._tables.uneven is not None
+
+    # --- times --------------------------------------------------------------------------------
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of one step in seconds."""
+        tables, n = self._tables, batch.num_decodes
+        mean = batch.context_sum / n if n else 0.0
+        if not batch.chunks:
+            added = tables.decode.at(n, mean)
+            return self._fixed_alone(n) + self._stretched(tables.uneven, batch, mean, added)
+        chunk, seconds = self._fixed(batch)
+        for new, context in batch.chunks:
+            seconds += tables.prefill.at(new, context)
+        if n:
+            beside = tables.beside
+            if isinstance(beside, Volume):
+                added = beside.at(chunk[0], n, chunk[1], mean)
+            else:
+                added = beside.at(n, mean)
+            seconds += self._stretched(tables.uneven_beside, batch, mean, added)
+        return seconds
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
+        tables, n = self._tables, batch.num_decodes
+        ahead = np.arange(float(num_steps))
+        means = (batch.context_sum + growth.context_sum * ahead) / n if n else ahead
+        if not batch.chunks:
+            added = tables.decode.along(n, means)
+            stretched = self._stretched_run(tables.uneven, batch, growth, means, added)
+            return np.asarray(self._fixed_alone(n) + stretched)
+        chunk, fixed = self._fixed(batch)
+        seconds = np.full(num_steps, fixed)
+        for new, context in batch.chunks:
+            seconds += tables.prefill.along(new, context + new * ahead)
+        if n:
+            beside = tables.beside
+            if isinstance(beside, Volume):
+                added = beside.along(chunk[0], n, chunk[1] + chunk[0] * ahead, means)
+            else:
+                added = beside.along(n, means)
+            seconds += self._stretched_run(tables.uneven_beside, batch, growth, means, added)
+        return seconds
+
+    def _fixed_alone(self, num_decodes: int) -> float:
+        """Seconds of a step of decodes that do not depend on their contexts."""
+        seconds = self._alone.get(num_decodes)
+        if seconds is None:
+            tables = self._tables
+            seconds = tables.alone.at(num_decodes) + tables.sequences.at(num_decodes)
+            self._alone[num_decodes] = seconds
+        return seconds
+
+    def _fixed(self, batch: StepBatch) -> tuple[tuple[int, int], float]:
+        """Return the longest chunk, and seconds that do not depend on contexts."""
+        chunks, n, tables = batch.chunks, batch.num_decodes, self._tables
+        if len(chunks) == 1:
+            seconds = tables.tokens.at(chunks[0][0] + n) + tables.sequences.at(n + 1)
+            return chunks[0], seconds
+        seconds = tables.tokens.at(batch.num_prefill_tokens + n)
+        seconds += tables.sequences.at(n + len(chunks))
+        return max(chunks), seconds - tables.next_prefill * (len(chunks) - 1)
+
+    def _stretched(
+        self, uneven: Plane | None, batch: StepBatch, mean: float, seconds: float
+    ) -> float:
+        """Lengthen what decodes of equal contexts take to what theirs do."""
+        if uneven is None or not batch.longest_context:
+            return seconds
+        return seconds + seconds * uneven.at(batch.num_decodes, mean / batch.longest_context)
+
+    def _stretched_run(
+        self,
+        uneven: Plane | None,
+        batch: StepBatch,
+        growth: StepGrowth,
+        means: Array,
+        seconds: Array,
+    ) -> Array:
+        if uneven is None or not batch.longest_context:
+            return seconds
+        longest = batch.longest_context + growth.longest_context * np.arange(float(len(means)))
+        return np.asarray(seconds + seconds * uneven.along(batch.num_decodes, means / longest))
+
+    # --- range --------------------------------------------------------------------------------
+
+    def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
+        """Return how many steps, from this one on, lie inside the measured range.
+
+        Outside are more tokens, decodes or context than were measured together or alone.
+        """
+        tables, n = self._tables, batch.num_decodes
+        steps = _ENDLESS
+        if n:
+            top = tables.decode.moving.top * n
+            if n > tables.decode.fixed.top or batch.context_sum > top:
+                return 0
+            if growth.context_sum:
+                steps = int((top - batch.context_sum) // growth.context_sum) + 1
+        if not batch.chunks:
+            return steps
+        if batch.num_prefill_tokens + n > tables.most_tokens:
+            return 0
+        for new, context in batch.chunks:
+            room = tables.prefill.moving.top - context
+            if new > tables.prefill.fixed.top or room < 0:
+                return 0
+            steps = min(steps, int(room // new) + 1)
+        return steps

@@ -1,0 +1,63 @@
+"""What a table of step times is made of, whatever file it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.grids import Curve, Plane, Volume
+from mist_sim.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTables:
+    """Seconds of the parts that a step's time is the sum of.
+
+    alone: what a step without prompts takes for its tokens (one for each decode).
+    tokens: what a step with prompts takes for its tokens, new ones and decodes.
+    sequences: logits and sampling, by sequences that get a token.
+    prefill: what a chunk adds, by its new tokens and its context.
+    next_prefill: taken off for every chunk but the longest: what one launch for all saves.
+    decode: what the decodes of a step without prompts add, by their number and mean context.
+    beside: what decodes add beside prompts, by their number and mean context; where mixed steps
+        were measured, by new tokens and decodes, context of the (longest) chunk and mean context.
+    uneven, uneven_beside: share by which decodes of uneven contexts take longer than equal ones
+        of the same mean, alone and beside prompts, by number and mean / longest context; None
+        where nobody measured it.
+    most_tokens: new tokens and decodes of the largest step with prompts that was measured.
+    """
+
+    alone: Curve
+    tokens: Curve
+    sequences: Curve
+    prefill: Plane
+    next_prefill: float = 0.0
+    decode: Plane
+    beside: Plane | Volume
+    uneven: Plane | None = None
+    uneven_beside: Plane | None = None
+    most_tokens: float
+
+
+class Reads(Protocol):
+    """Reads the tables of one format; raises ScenarioError for files that are none."""
+
+    def __call__(
+        self, path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
+    ) -> StepTables: ...
+
+
+TABLE_FORMATS: dict[str, Reads] = {}
+
+
+def table_format(name: str) -> Callable[[Reads], Reads]:
+    """Register a reader under the name that scenarios use."""
+
+    def register(reads: Reads) -> Reads:
+        TABLE_FORMATS[name] = reads
+        return reads
+
+    return register

@@ -1,0 +1,118 @@
+"""Profiles of a model's layers: kernel times in microseconds, one layer of each kind.
+
+A folder with `dense.csv` (layer, tokens, time_us), `per_sequence.csv` (layer, sequences, time_us),
+`attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us) and, where uneven decodes
+were measured, `skew.csv`. Source of the form: the profiles that LLMServingSim 2.0 publishes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.grids import Curve, Plane, Volume, resampled, rising
+from mist_sim.hardware.tables.base import StepTables, table_format
+from mist_sim.hardware.tables.layers import layers_curve
+from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
+from mist_sim.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_US = 1e-6
+_AXES = ("prefill_chunk", "n_decode", "kv_prefill", "kv_decode")
+_SKEW = ("n", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
+
+
+@table_format("layer_profile")
+def read_layer_profile(
+    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
+) -> StepTables:
+    """Return the tables of a profile folder; its kernels are those of one rank."""
+    if not path.is_dir():
+        raise ScenarioError(f"{path}: must be a folder with dense.csv, attention.csv, ...")
+    dense = read_columns(path / "dense.csv", ["tokens", "time_us"], ["layer"])
+    ends = read_columns(path / "per_sequence.csv", ["sequences", "time_us"], ["layer"])
+    rows = read_columns(path / "attention.csv", [*_AXES, "time_us"])
+    attention = _Attention(rows, str(path / "attention.csv"), model.num_layers * _US)
+    tokens = layers_curve(
+        dense.rename(columns={"time_us": "time"}), model, cluster, _US, str(path / "dense.csv")
+    )
+    samples = ends.groupby("sequences", as_index=False)[["time_us"]].sum()
+    counts, seconds = curve(samples, "sequences", "time_us")
+    uneven: tuple[Plane | None, Plane | None] = (None, None)
+    if (path / "skew.csv").exists():
+        uneven = _uneven(read_columns(path / "skew.csv", _SKEW), attention)
+    return StepTables(
+        alone=tokens,
+        tokens=tokens,
+        most_tokens=tokens.axis.top,
+        sequences=Curve(counts, rising(seconds * _US, 0)),
+        prefill=attention.prefill,
+        next_prefill=float(attention.prefill.values.min()),
+        decode=attention.decode,
+        beside=attention.beside,
+        uneven=uneven[0],
+        uneven_beside=uneven[1],
+    )
+
+
+class _Attention:
+    """Seconds of all layers' attention: of decodes, of one chunk, and of decodes beside one."""
+
+    def __init__(self, rows: pd.DataFrame, where: str, scale: float) -> None:
+        chunk, decodes = rows["prefill_chunk"] > 0, rows["n_decode"] > 0
+        for kind, chosen in (
+            ("decodes alone", ~chunk & decodes),
+            ("prompts alone", chunk & ~decodes),
+            ("prompts with decodes", chunk & decodes),
+        ):
+            if not chosen.any():
+                raise ScenarioError(f"{where}: has no rows of {kind}")
+        (counts, lengths), pure = full_grid(rows[~chunk], ("n_decode", "kv_decode"), "time_us")
+        (sizes, contexts), prefill = full_grid(
+            rows[~decodes], ("prefill_chunk", "kv_prefill"), "time_us"
+        )
+        axes, mixed = full_grid(rows[chunk & decodes], _AXES, "time_us")
+        self.scale = scale
+        pure, prefill = rising(pure, 0, 1) * scale, rising(prefill, 0, 1) * scale
+        mixed = rising(mixed, 0, 1, 2, 3) * scale
+        alone = resampled(resampled(prefill, sizes, axes[0], 0), contexts, axes[2], 1)
+        self.decode = Plane(counts, lengths, pure)
+        self.prefill = Plane(sizes, contexts, prefill)
+        self.beside = Volume(
+            (axes[0], axes[1], axes[2], axes[3]), mixed - alone[:, np.newaxis, :, np.newaxis]
+        )
+
+
+def _uneven(rows: pd.DataFrame, attention: _Attention) -> tuple[Plane | None, Plane | None]:
+    """Return by which share uneven decodes take longer, alone and beside prompts.
+
+    The share is of what equal decodes add: all of the attention alone, what goes beyond the
+    chunk's own beside one. Medians over chunks and lengths, by number and mean / longest.
+    """
+    chunks = zip(rows["pc"].astype(int), rows["kp"], strict=True)
+    own = [attention.prefill.at(new, context) if new else 0.0 for new, context in chunks]
+    added = rows["t_mean_us"] - np.array(own) / attention.scale
+    share = (rows["t_skew_us"] - rows["t_mean_us"]) / added
+    rows = rows.assign(share=share, ratio=rows["kv_mean"] / rows["kv_big"])[added > 0]
+    beside = rows["pc"] > 0
+    return _shares(rows[~beside]), _shares(rows[beside])
+
+
+def _shares(rows: pd.DataFrame) -> Plane | None:
+    """Return median shares by number of decodes and mean / longest context; none at ratio 1."""
+    if rows.empty:
+        return None
+    ratios = np.append(np.unique(rows["ratio"]), 1.0)
+    counts, slices = [1.0], [np.zeros(len(ratios))]
+    for count, some in rows.groupby("n"):
+        points, shares = curve(some, "ratio", "share")
+        points, shares = np.append(points, 1.0), np.append(shares, 0.0)
+        counts.append(float(str(count)))
+        slices.append(np.interp(ratios, points, np.maximum(shares, 0.0)))
+    return Plane(np.array(counts), ratios, np.stack(slices), holds=True)

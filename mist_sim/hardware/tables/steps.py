@@ -1,0 +1,78 @@
+"""Measured engine steps, one a row: the form of our own, as CSV or Parquet.
+
+Columns: num_new_tokens, num_context_tokens (of the step's prompt; 0, 0 without one), num_decodes,
+context_sum (tokens that the cache holds for the decodes, in all), seconds. A CSV file may begin
+with lines "# key: value" about the measurement; tensor_parallel_size among them is checked.
+A Parquet file has the same pairs as metadata of its schema.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.tables.base import StepTables, table_format
+from mist_sim.hardware.tables.reading import checked, full_grid, read_columns
+from mist_sim.hardware.tables.whole_steps import Grid, whole_steps
+from mist_sim.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum", "seconds")
+
+
+@table_format("steps")
+def read_steps(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
+    """Return the tables of a file of steps."""
+    where = str(path)
+    rows, notes = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    ranks = cluster.tensor_parallel_size
+    if notes.get("tensor_parallel_size", str(ranks)) != str(ranks):
+        raise ScenarioError(
+            f"{where}: was measured at tensor_parallel_size {notes['tensor_parallel_size']}, "
+            f"the client has {ranks}"
+        )
+    prompts, decodes = rows["num_new_tokens"] > 0, rows["num_decodes"] > 0
+    rows = rows.assign(mean=rows["context_sum"] / np.maximum(rows["num_decodes"], 1))
+    for kind, chosen in (
+        ("prompts alone", prompts & ~decodes),
+        ("decodes alone", ~prompts & decodes),
+    ):
+        if not chosen.any():
+            raise ScenarioError(f"{where}: has no steps of {kind}")
+    axes = ("num_new_tokens", "num_decodes", "num_context_tokens", "mean")
+    mixed = rows[prompts & decodes]
+    return whole_steps(
+        Grid(*full_grid(rows[~decodes], (axes[0], axes[2]), "seconds")),
+        Grid(*full_grid(rows[~prompts], (axes[1], axes[3]), "seconds")),
+        Grid(*full_grid(mixed, axes, "seconds")) if len(mixed) else None,
+    )
+
+
+def _read_csv(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    notes = {}
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in takewhile(lambda line: line.startswith("#"), file):
+                key, _, value = line[1:].partition(":")
+                notes[key.strip()] = value.strip()
+    return read_columns(path, COLUMNS, num_notes=len(notes)), notes
+
+
+def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    from pyarrow import ArrowInvalid, parquet
+
+    try:
+        table = parquet.read_table(path)
+    except FileNotFoundError:
+        raise ScenarioError(f"{path}: no such file") from None
+    except (OSError, ArrowInvalid) as error:
+        raise ScenarioError(f"{path}: cannot be read as Parquet: {error}") from None
+    notes = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    return checked(table.to_pandas(), COLUMNS, (), str(path), "row"), notes

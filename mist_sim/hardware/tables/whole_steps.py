@@ -1,0 +1,51 @@
+"""Tables of whole steps: prompts alone, decodes alone, and perhaps both together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mist_sim.hardware.grids import Array, Curve, Plane, Volume, resampled, rising
+from mist_sim.hardware.tables.base import StepTables
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Points of each axis, and values at all of them."""
+
+    points: list[Array]
+    values: Array
+
+
+def whole_steps(prefill: Grid, decode: Grid, mixed: Grid | None = None) -> StepTables:
+    """Return the tables of measured steps, in seconds.
+
+    prefill: by new tokens and context. decode: by decodes and mean context. mixed: by new tokens,
+    decodes, context and mean context. Several prompts in a step count as one of all their tokens,
+    and each adds what its context takes. Where no mixed steps were measured, decodes beside
+    prompts count as tokens of the prompt and add what their contexts take.
+    """
+    (sizes, contexts), (counts, lengths) = prefill.points, decode.points
+    prompts, decodes = rising(prefill.values, 0, 1), rising(decode.values, 0, 1)
+    tokens = Curve(sizes, prompts[:, 0])
+    nothing = Curve(np.zeros(1), np.zeros(1))
+    beside: Plane | Volume
+    if mixed is None:
+        beside = Plane(counts, lengths, decodes - decodes[:, :1])
+    else:
+        new, together, context, mean = mixed.points
+        alone = resampled(resampled(prompts, sizes, new, 0), contexts, context, 1)
+        more = [[tokens.at(int(c + n)) - tokens.at(int(c)) for n in together] for c in new]
+        values = rising(mixed.values, 0, 1, 2, 3) - alone[:, np.newaxis, :, np.newaxis]
+        values -= np.array(more)[:, :, np.newaxis, np.newaxis]
+        beside = Volume((new, together, context, mean), values)
+    return StepTables(
+        alone=nothing,
+        tokens=tokens,
+        sequences=nothing,
+        prefill=Plane(sizes, contexts, prompts - prompts[:, :1]),
+        decode=Plane(counts, lengths, decodes),
+        beside=beside,
+        most_tokens=float(sizes[-1] + (0 if mixed is None else mixed.points[1][-1])),
+    )

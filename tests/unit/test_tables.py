@@ -1,0 +1,255 @@
+"""Step times from measured tables: every form, between the points, beyond them, and bad files."""
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import mist_sim as mist
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import TablePredictor
+from mist_sim.testing import check_predictor
+from tests.reference import measured
+
+MODEL = mist.load_model("llama-3.1-8b")
+ONE = mist.Cluster(mist.load_gpu("h100-sxm"), 1)
+
+
+def table(path, form, subset=None, cluster=ONE):
+    return TablePredictor(MODEL, cluster, str(path), form, subset)
+
+
+@pytest.fixture
+def forms(tmp_path):
+    """Return a predictor of every form that knows the whole law."""
+    found = {}
+    for name in ("steps", "layer_profile", "vidur"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == "steps":
+            path = measured.write_steps(folder)
+        elif name == "vidur":
+            path = measured.write_vidur(folder, MODEL.num_layers)
+        else:
+            path = measured.write_layer_profile(folder, MODEL.num_layers)
+        found[name] = table(path, name)
+    return found
+
+
+POINTS = [  # of the chunk, its context, decodes, their mean context
+    (0, 0, 1, 16),
+    (0, 0, 40, 3_000),
+    (0, 0, 64, 8_192),
+    (100, 0, 0, 0),
+    (1_000, 3_000, 0, 0),
+    (300, 77, 30, 600),
+    (2_048, 4_096, 256, 512),
+]
+
+
+@pytest.mark.parametrize("name", ["steps", "layer_profile", "vidur"])
+@pytest.mark.parametrize(("new", "context", "n", "mean"), POINTS)
+def test_a_law_that_is_linear_along_every_axis_is_met_everywhere(
+    forms, name, new, context, n, mean
+):
+    batch = StepBatch(((new, context),) if new else (), n, n * mean)
+    expected = measured.step_s(new, context, n, mean)
+    assert forms[name].step_time(batch) == pytest.approx(expected, rel=1e-9)
+    assert forms[name].steps_inside(batch, StepGrowth(n)) > 0
+
+
+@pytest.mark.parametrize("name", ["steps", "layer_profile", "vidur"])
+def test_several_prompts_add_up(forms, name):
+    batch = StepBatch(((1_000, 0), (500, 100)), 8, 8 * 512)
+    expected = measured.tokens_s(1_508) + measured.decodes_s(8, 512)
+    expected += measured.chunk_s(1_000, 0) + measured.chunk_s(500, 100)
+    assert forms[name].step_time(batch) == pytest.approx(expected, rel=0.002)
+
+
+def test_beyond_the_last_point_the_slope_goes_on_and_is_told(forms):
+    predictor = forms["steps"]
+    far = StepBatch((), 300, 300 * 20_000)
+    assert predictor.step_time(far) == pytest.approx(measured.step_s(0, 0, 300, 20_000), rel=1e-9)
+    assert predictor.steps_inside(far, StepGrowth(300)) == 0
+    near = StepBatch((), 8, 8 * 8_190)
+    assert predictor.steps_inside(near, StepGrowth(8)) == 3  # means of 8,190 to 8,192
+    chunked = StepBatch(((512, 3_072),))
+    assert predictor.steps_inside(chunked, StepGrowth()) == 3  # contexts 3,072 to 4,096
+    assert predictor.steps_inside(StepBatch(((2_100, 0),)), StepGrowth()) == 0
+
+
+def test_without_mixed_steps_decodes_count_as_tokens_of_the_prompt(tmp_path):
+    predictor = table(measured.write_steps(tmp_path, mixed=False), "steps")
+    seconds = predictor.step_time(StepBatch(((512, 0),), 8, 8 * 512))
+    assert seconds == pytest.approx(measured.step_s(512, 0, 8, 512), rel=0.001)
+
+
+def test_uneven_contexts_take_longer(forms):
+    predictor = forms["layer_profile"]
+    assert predictor.needs_longest_context
+    for chunks in ((), ((64, 256),)):
+        even, uneven = (StepBatch(chunks, 8, 8 * 500, None, longest) for longest in (500, 1_000))
+        more = predictor.step_time(uneven) - predictor.step_time(even)
+        assert more == pytest.approx(0.1 * measured.decodes_s(8, 500), rel=1e-6)
+    unasked = StepBatch((), 8, 8 * 500)
+    assert predictor.step_time(unasked) == predictor.step_time(StepBatch((), 8, 4_000, None, 500))
+
+
+def test_noise_never_makes_more_work_faster(tmp_path):
+    lines = list(measured.steps_rows())
+    noisy = [line + "1" if number % 3 else line for number, line in enumerate(lines[1:])]
+    wrong = noisy[5].rsplit(",", 1)[0] + ",0.002"  # far too fast
+    (tmp_path / "steps.csv").write_text("\n".join([lines[0], *noisy[:5], wrong, *noisy[6:]]))
+    predictor = table(tmp_path / "steps.csv", "steps")
+    for batches in (
+        [StepBatch((), n, n * 700) for n in range(1, 300, 7)],
+        [StepBatch((), 9, 9 * mean) for mean in range(1, 9_000, 50)],
+        [StepBatch(((new, 100),)) for new in range(1, 3_000, 50)],
+    ):
+        times = [predictor.step_time(batch) for batch in batches]
+        assert times == sorted(times)
+
+
+def test_parquet_holds_the_same_steps(tmp_path):
+    csv = measured.write_steps(tmp_path)
+    rows = pa.Table.from_pandas(pd.read_csv(csv, comment="#"))
+    for ranks, name in ((1, "same"), (2, "other")):
+        notes = {"tensor_parallel_size": str(ranks)}
+        pq.write_table(rows.replace_schema_metadata(notes), tmp_path / f"{name}.parquet")
+    batch = StepBatch(((300, 5),), 20, 9_000)
+    same = table(tmp_path / "same.parquet", "steps")
+    assert same.step_time(batch) == table(csv, "steps").step_time(batch)
+    with pytest.raises(ScenarioError, match="measured at tensor_parallel_size 2"):
+        table(tmp_path / "other.parquet", "steps")
+
+
+def test_splitwise_needs_a_subset_and_the_ranks_that_were_measured(tmp_path):
+    path = measured.write_splitwise(tmp_path)
+    predictor = table(path, "splitwise", "m/b")
+    prompt, answers = StepBatch(((512, 0),)), StepBatch((), 2, 600)
+    assert predictor.step_time(prompt) == pytest.approx(2 * measured.tokens_s(512))
+    assert predictor.step_time(answers) == pytest.approx(62e-3)
+    check_predictor(lambda: predictor)
+    with pytest.raises(ScenarioError, match="subset is required; the file has several. Known: m/a"):
+        table(path, "splitwise")
+    with pytest.raises(ScenarioError, match="subset has no 'm/c'; did you mean 'm/"):
+        table(path, "splitwise", "m/c")
+    with pytest.raises(ScenarioError, match="no rows of tensor_parallel_size 2, only of 1"):
+        table(path, "splitwise", "m/a", mist.Cluster(mist.load_gpu("h100-sxm"), 2))
+
+
+@pytest.mark.parametrize("name", ["steps", "layer_profile", "vidur"])
+def test_every_form_holds_to_the_contract(forms, name):
+    check_predictor(lambda: forms[name])
+
+
+def test_ranks_add_their_all_reduces(tmp_path):
+    path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    batch = StepBatch(((512, 0),))
+    one, two = (
+        table(path, "layer_profile", cluster=mist.Cluster(mist.load_gpu("h100-sxm"), ranks))
+        for ranks in (1, 2)
+    )
+    assert two.step_time(batch) > one.step_time(batch) + 1e-6
+
+
+BAD = [
+    ("steps", "steps.csv", lambda text: "", "not a CSV table"),
+    (
+        "steps",
+        "steps.csv",
+        lambda text: text.replace("num_decodes", "decodes"),
+        "no column 'num_decodes'; did you mean 'decodes'",
+    ),
+    (
+        "steps",
+        "steps.csv",
+        lambda text: text.replace("\n0,0,1,16,", "\n0,0,one,16,"),
+        "line 4: num_decodes must be a number >= 0, got 'one'",
+    ),
+    (
+        "steps",
+        "steps.csv",
+        lambda text: "\n".join(line for line in text.splitlines() if line[:2] != "0,"),
+        "has no steps of decodes alone",
+    ),
+    (
+        "layer_profile",
+        "dense.csv",
+        lambda text: text.replace("embedding,64,2000\n", ""),
+        "layer embedding has no row of 64 tokens",
+    ),
+    (
+        "layer_profile",
+        "attention.csv",
+        lambda text: "\n".join(line for line in text.splitlines() if line[:2] != "0,"),
+        "has no rows of decodes alone",
+    ),
+    (
+        "vidur",
+        "layers.csv",
+        lambda text: text.replace(",0,1,", ",0,4,"),
+        "no rows of tensor_parallel_size 1; tp_size has 4",
+    ),
+    (
+        "vidur",
+        "layers.csv",
+        lambda text: text.replace("lm_head", "head"),
+        "has no rows of layer lm_head",
+    ),
+]
+
+
+@pytest.mark.parametrize(("form", "file", "change", "message"), BAD)
+def test_a_file_that_is_no_such_table_is_refused(tmp_path, form, file, change, message):
+    if form == "steps":
+        path = measured.write_steps(tmp_path)
+    elif form == "vidur":
+        path = measured.write_vidur(tmp_path, 32)
+    else:
+        path = measured.write_layer_profile(tmp_path, 32)
+    broken = tmp_path / file
+    broken.write_text(change(broken.read_text()))
+    with pytest.raises(ScenarioError, match=message) as caught:
+        table(path, form)
+    assert file in str(caught.value)
+
+
+def test_names_and_paths_are_checked(tmp_path):
+    with pytest.raises(ScenarioError, match="format has no 'step'; did you mean 'steps'"):
+        table(tmp_path, "step")
+    with pytest.raises(ScenarioError, match="no such file"):
+        table(tmp_path / "none.csv", "steps")
+    with pytest.raises(ScenarioError, match="must be a folder"):
+        table(measured.write_steps(tmp_path), "vidur")
+
+
+def test_the_share_of_extrapolated_steps_is_in_the_summary(tmp_path):
+    measured.write_steps(tmp_path)
+    (tmp_path / "scenario.yaml").write_text(
+        """
+model: llama-3.1-8b
+workload:
+  lengths:
+    type: synthetic
+    num_requests: 4
+    prompt: {type: fixed, tokens: 8000}
+    output: {type: fixed, tokens: 500}
+  arrivals: {type: poisson, rate: 1 /s}
+clients:
+  - name: llm
+    gpu: h100-sxm
+    predictor: {type: table, format: steps, path: steps.csv}
+"""
+    )
+    result = mist.simulate(mist.Scenario.load(tmp_path / "scenario.yaml"))
+    assert result.summary["estimates"] == {"llm": "measured"}
+    runs = result.steps
+    outside = runs["num_extrapolated"].sum() / runs["num_steps"].sum()
+    assert 0 < outside < 1
+    assert result.summary["extrapolated_step_fraction"] == outside
+    decodes = runs[runs["num_decodes"] > 0]
+    means = decodes["context_sum"] / decodes["num_decodes"]
+    inside = decodes[means + decodes["num_steps"] <= 8_192]
+    assert not inside[inside["num_chunks"] == 0]["num_extrapolated"].any()
