@@ -11,7 +11,7 @@ from mist_sim.clients.scheduling import (
     MixedScheduler,
     StaticScheduler,
 )
-from mist_sim.core.batch import StepBatch
+from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -205,8 +205,13 @@ def test_step_overhead_adds_up_or_hides_behind_the_kernels():
     added = EngineOverhead(step=0.25).around(ConstantPredictor())
     hidden = EngineOverhead(step=0.25, overlapped=True).around(ConstantPredictor())
     longer = EngineOverhead(step=1.5, overlapped=True).around(ConstantPredictor())
-    assert [p.step_time(None) for p in (added, hidden, longer)] == [1.25, 1.0, 1.5]
-    assert [p.run(None, None, 2).tolist() for p in (added, hidden, longer)] == [
+    assert [p.step_time(StepBatch()) for p in (added, hidden, longer)] == [1.25, 1.0, 1.5]
+    prompts = EngineOverhead(step=0.25, prefill_step=0.5, overlapped=True).around(
+        ConstantPredictor()
+    )
+    assert prompts.step_time(StepBatch(((7, 0),))) == 1.5
+    assert prompts.run(StepBatch(((7, 0),)), StepGrowth(), 2).tolist() == [1.5, 1.5]
+    assert [p.run(StepBatch(), StepGrowth(), 2).tolist() for p in (added, hidden, longer)] == [
         [1.25, 1.25], [1.0, 1.0], [1.5, 1.5],
     ]  # fmt: skip
 

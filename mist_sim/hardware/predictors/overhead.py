@@ -26,8 +26,8 @@ class EngineOverhead:
         (`kernels_only`), such as the roofline, which is about what vLLM 0.12 needs beyond the
         kernels on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md); nothing
         around others.
-    prefill_step: seconds more in a step with prompts, such as preparing their inputs and launching
-        kernels that no CUDA graph replays.
+    prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
+        launches kernels that no CUDA graph replays. Never overlapped.
     overlapped: whether the host prepares the next step while the GPU computes, so that only the
         longer of the two counts (vLLM's async scheduling).
     request: seconds from a request's arrival until the engine can schedule it (HTTP,
@@ -57,7 +57,7 @@ class EngineOverhead:
         if step is None:
             step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0
         if step or self.prefill_step:
-            return _WithOverhead(predictor, step, step + self.prefill_step, self.overlapped)
+            return _WithOverhead(predictor, step, self.prefill_step, self.overlapped)
         return predictor
 
 
@@ -82,10 +82,13 @@ class _WithOverhead:
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.predictor.step_time(batch)
-        own = self.prefill_step if batch.chunks else self.step
-        return max(seconds, own) if self.overlapped else seconds + own
+        if batch.chunks:
+            seconds += self.prefill_step
+        return max(seconds, self.step) if self.overlapped else seconds + self.step
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         seconds = self.predictor.run(batch, growth, num_steps)
+        if batch.chunks:
+            seconds += self.prefill_step
         combine = np.maximum if self.overlapped else np.add
-        return combine(seconds, self.prefill_step if batch.chunks else self.step, out=seconds)
+        return combine(seconds, self.step, out=seconds)

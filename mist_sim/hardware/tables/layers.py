@@ -39,7 +39,7 @@ def layers_curve(
     ]
     points = times.index.to_numpy(float)
     seconds = rising(times.to_numpy() @ np.array(counts, float) * unit, 0)
-    if cluster.tensor_parallel_size > 1:
-        summed = points * model.hidden_size * model.dtype_bytes
-        seconds = seconds + 2 * model.num_layers * np.asarray(cluster.all_reduce_time(summed))
+    token_bytes = model.hidden_size * model.dtype_bytes
+    summed = [cluster.all_reduce_time(tokens * token_bytes) for tokens in points.tolist()]
+    seconds = seconds + 2 * model.num_layers * np.array(summed)
     return Curve(points, seconds)
