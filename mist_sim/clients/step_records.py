@@ -11,7 +11,6 @@ from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.events import Recorder
-from mist_sim.hardware.predictors.base import Predictor
 
 
 @dataclass(slots=True)
@@ -38,7 +37,7 @@ class StepRecords:
     between, the gap is written apart.
     """
 
-    def __init__(self, recorder: Recorder, client_id: int, predictor: Predictor) -> None:
+    def __init__(self, recorder: Recorder, client_id: int, predictor: object) -> None:
         self._recorder = recorder
         self._steps_inside = getattr(predictor, "steps_inside", None)
         self._track = recorder.add_track(client_id)

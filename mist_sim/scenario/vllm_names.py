@@ -40,8 +40,12 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.max_cudagraph_capture_size": "--max-cudagraph-capture-size",
     "predictor.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
     "predictor.composition": NO_COUNTERPART,
+    "predictor.path": NO_COUNTERPART,
+    "predictor.format": NO_COUNTERPART,
+    "predictor.subset": NO_COUNTERPART,
     # overhead
     "overhead.step": NO_COUNTERPART,
+    "overhead.prefill_step": NO_COUNTERPART,
     "overhead.overlapped": "--async-scheduling",
     "overhead.request": NO_COUNTERPART,
 }

@@ -253,3 +253,10 @@ clients:
     means = decodes["context_sum"] / decodes["num_decodes"]
     inside = decodes[means + decodes["num_steps"] <= 8_192]
     assert not inside[inside["num_chunks"] == 0]["num_extrapolated"].any()
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "gpt-oss-120b"])
+def test_layers_of_other_kinds_are_refused(tmp_path, name):
+    path = measured.write_layer_profile(tmp_path, 32)
+    with pytest.raises(ScenarioError, match="experts or sliding windows; measure whole steps"):
+        TablePredictor(mist.load_model(name), ONE, str(path), "layer_profile")

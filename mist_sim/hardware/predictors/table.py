@@ -49,6 +49,11 @@ class TablePredictor:
             hint = did_you_mean(self.format, TABLE_FORMATS)
             known = ", ".join(TABLE_FORMATS)
             raise ScenarioError(f"format has no {self.format!r}{hint} Known: {known}")
+        if self.cluster.pipeline_parallel_size > 1:
+            raise ScenarioError(
+                "measured tables hold a whole model; pipeline_parallel_size must be 1, "
+                f"got {self.cluster.pipeline_parallel_size}"
+            )
         read = TABLE_FORMATS[self.format]
         self._tables = read(user_path(self.path), self.model, self.cluster, self.subset)
         self._alone: dict[int, float] = {}

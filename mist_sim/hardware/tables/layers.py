@@ -25,8 +25,14 @@ def layers_curve(
 
     rows: layer, tokens, time (in `unit` seconds), of one rank. The two all-reduces of a layer,
     which a profile of one rank's kernels does not have, come from the cluster's figures.
-    Raises ScenarioError where a kind lacks a number of tokens that others have.
+    Raises ScenarioError where a kind lacks a number of tokens that others have, and for a model
+    whose layers are not all of these kinds.
     """
+    if model.moe or model.kv_groups.num_window_groups:
+        raise ScenarioError(
+            f"{where}: a profile of layers times dense models with full attention only, "
+            f"{model.name} has experts or sliding windows; measure whole steps (format: steps)"
+        )
     times = rows.pivot_table(index="tokens", columns="layer", values="time", aggfunc="median")
     holes = times.isna()
     if holes.to_numpy().any():
