@@ -57,20 +57,25 @@ def windowed_roofline() -> RooflinePredictor:
     return RooflinePredictor(load_model("gpt-oss-120b"), Cluster(load_gpu("h100-sxm")))
 
 
+def fate(outcome: Outcome) -> set[str]:
+    """What became of a job."""
+    found = set()
+    if outcome.preempted_at:
+        found.add("preempted")
+        if not outcome.first_token_at <= outcome.preempted_at[0]:
+            found.add("preempted before its first token")
+    if len(outcome.preempted_at) > 2:
+        found.add("preempted more than twice")
+    if outcome.num_cached_tokens:
+        found.add("cached at its first admission")
+    if outcome.status == "rejected":
+        found.add("rejected later" if outcome.token_times else "rejected at arrival")
+    return found
+
+
 def features(engine: Reference) -> set[str]:
     """What a case exercised."""
-    found = set()
-    for outcome in engine.outcomes:
-        if outcome.preempted_at:
-            found.add("preempted")
-            if not outcome.first_token_at <= outcome.preempted_at[0]:
-                found.add("preempted before its first token")
-        if len(outcome.preempted_at) > 2:
-            found.add("preempted more than twice")
-        if outcome.num_cached_tokens:
-            found.add("cached at its first admission")
-        if outcome.status == "rejected":
-            found.add("rejected later" if outcome.token_times else "rejected at arrival")
+    found = set().union(*map(fate, engine.outcomes))
     if len(engine.tracks) > 1 and "preempted" in found:
         found.add("lanes that are preempted")
     if any(step.start < step.planned for step in engine.steps):

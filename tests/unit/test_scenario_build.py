@@ -247,6 +247,7 @@ PRESSED = {
         ("kv_cache__kv_cache_dtype", "fp8"),
         ("quantization", "fp8"),
         ("kv_cache__block_size", 8),
+        ("kv_cache__enable_prefix_caching", False),
         ("kv_cache__num_gpu_blocks_override", 90),
         ("predictor", {"type": "table", "format": "steps", "path": measured_steps()}),
         ("overhead__step", "5 ms"),

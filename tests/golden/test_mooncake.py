@@ -1,0 +1,116 @@
+"""Prefix caching on Mooncake's trace: hits are the reuse that can be read off the file."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from mist_sim import (
+    ChunkedScheduler,
+    ClosedLoop,
+    KvCacheConfig,
+    LlmClient,
+    MooncakeReader,
+    Result,
+    Simulation,
+    TraceArrivals,
+    Workload,
+    llm_client,
+)
+from tests.conftest import ROOT
+from tests.reference.predictors import ConstantPredictor
+
+TRACE = "traces/mooncake_synthetic_trace.jsonl"
+BLOCK_SIZE = 16
+ALL = 2_000_000  # blocks; more than the trace has
+
+
+def replay(path, arrivals, num_blocks: int) -> Result:
+    client = LlmClient(
+        "llm",
+        scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
+        predictor=ConstantPredictor(0.01),
+        num_gpu_blocks=num_blocks,
+        block_size=BLOCK_SIZE,
+    )
+    workload = Workload(MooncakeReader(path=str(path)), arrivals)
+    return Simulation(clients=[client], workload=workload).run()
+
+
+def reuse(path) -> list[int]:
+    """Tokens of every prompt in full blocks whose ids were all seen before, less the last one."""
+    seen: set[int] = set()
+    tokens = []
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        known = 0
+        for number in row["hash_ids"]:
+            if number not in seen:
+                break
+            known = min(known + 512, row["input_length"])
+        most = min(known, row["input_length"] - 1)
+        tokens.append(most // BLOCK_SIZE * BLOCK_SIZE)
+        seen.update(row["hash_ids"])
+    return tokens
+
+
+@pytest.mark.parametrize("arrivals", [ClosedLoop(concurrency=1), TraceArrivals()])
+def test_hits_are_the_reuse_in_the_file_when_the_cache_holds_all(arrivals, shared):
+    """One at a time, and at the trace's times: prompts are computed in order of arrival."""
+    path = shared(TRACE)
+    result = replay(path, arrivals, ALL)
+    assert result.requests["num_cached_tokens"].tolist() == reuse(path)
+    assert sum(reuse(path)) == 39_850_800
+    rate = result.summary["prefix_cache_hit_rate"]
+    assert rate == result.clients["prefix_cache_hit_rate"].item() == 39_850_800 / 61_194_628
+
+
+def test_a_larger_cache_hits_more(shared):
+    path = shared(TRACE)
+    sizes = (13_000, 60_000, 400_000)
+    rates = [
+        replay(path, ClosedLoop(concurrency=1), size).summary["prefix_cache_hit_rate"]
+        for size in sizes
+    ]
+    assert all(small < large for small, large in pairwise(rates)), rates
+
+
+def rows(path):
+    """Yield (name, figures) of the table in docs/background/prefix_caching.md."""
+    one, times = ClosedLoop(concurrency=1), TraceArrivals()
+    for name, arrivals, num_clients, num_blocks in (
+        ("one at a time, room for all", one, 1, ALL),
+        ("its own times, room for all", times, 1, ALL),
+        ("one at a time, 277,774 blocks", one, 1, None),
+        ("its own times, 277,774 blocks", times, 1, None),
+        ("4 engines of 2 GPUs in turn, room for all", times, 4, ALL),
+        ("4 engines of 2 GPUs in turn, 63,700 blocks each", times, 4, None),
+    ):
+        clients = [
+            llm_client(
+                f"llm{number}",
+                model="llama-3.1-8b",
+                gpu="h100-sxm",
+                tensor_parallel_size=8 // num_clients,
+                scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
+                kv_cache=KvCacheConfig(num_gpu_blocks_override=num_blocks),
+                max_model_len=200_000,
+            )
+            for number in range(num_clients)
+        ]
+        workload = Workload(MooncakeReader(path=str(path)), arrivals)
+        summary = Simulation(clients=clients, workload=workload).run().summary
+        ttft = f"{summary['mean_ttft_ms']:.0f} | {summary['p99_ttft_ms']:,.0f}"
+        yield name, f"{summary['prefix_cache_hit_rate']:.3f} | {ttft}"
+
+
+@pytest.mark.slow
+def test_the_table_of_the_page(shared):
+    page = (ROOT / "docs/background/prefix_caching.md").read_text("utf-8")
+    missing = [line for line in map(as_line, rows(shared(TRACE))) if line not in page]
+    assert not missing, "\n".join(missing)
+
+
+def as_line(row) -> str:
+    name, figures = row
+    return f"| {name} | {figures} |"
