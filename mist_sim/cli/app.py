@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from mist_sim.cli.demo import demo
 from mist_sim.cli.fit import fit
 from mist_sim.cli.listing import list_
+from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
 from mist_sim.cli.schema import schema
 from mist_sim.errors import InvariantError, MistError
@@ -70,6 +71,7 @@ app.command()(run)
 app.command("list")(list_)
 app.command()(schema)
 app.command()(fit)
+app.command()(profile)
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,11 +17,14 @@ class Progress:
     """Called with (requests done, simulated seconds); shows a bar after a second of waiting.
 
     num_requests: how many there will be; None when nobody knows. visible: False shows nothing,
-    nor does a stderr that is no terminal.
+    nor does a stderr that is no terminal. unit: what is counted, where it is not requests.
     """
 
-    def __init__(self, num_requests: int | None, *, visible: bool = True) -> None:
+    def __init__(
+        self, num_requests: int | None, *, visible: bool = True, unit: str = "requests"
+    ) -> None:
         self._num_requests = num_requests
+        self._unit = unit
         self._visible = visible and sys.stderr.isatty()
         self._begin = monotonic()
         self._bar: Bar | None = None
@@ -30,13 +33,13 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __call__(self, num_done: int, sim_seconds: float) -> None:
+    def __call__(self, num_done: int, sim_seconds: float | None = None) -> None:
         """Show how far the run is."""
         if not self._visible or monotonic() - self._begin < _PATIENCE:
             return
         if self._bar is None:
             self._bar = self._start()
-        self._bar.update(self._task, completed=num_done, simulated=f"{sim_seconds:,.0f}")
+        self._bar.update(self._task, completed=num_done, simulated=_simulated(sim_seconds))
 
     def __exit__(
         self,
@@ -55,12 +58,16 @@ class Progress:
         of_total = "" if self._num_requests is None else "/{task.total:,.0f}"
         bar = Bar(
             BarColumn(),
-            TextColumn(f"{{task.completed:,.0f}}{of_total} requests"),
-            TextColumn("{task.fields[simulated]} s simulated"),
+            TextColumn(f"{{task.completed:,.0f}}{of_total} {self._unit}"),
+            TextColumn("{task.fields[simulated]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        self._task = bar.add_task("requests", total=self._num_requests, simulated="0")
+        self._task = bar.add_task("requests", total=self._num_requests, simulated="")
         bar.start()
         return bar
+
+
+def _simulated(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:,.0f} s simulated"

@@ -81,6 +81,7 @@ _FILES = TemporaryDirectory()  # of predictors that read one
 PREDICTORS_TO_CHECK["regression"] = [
     parts("llama-3.1-8b", "h100-sxm", 1) | {"path": written(Path(_FILES.name) / "regression.json")}
 ]
+PREDICTORS_TO_CHECK["execution"] = []  # with a source that needs no torch, in test_execution.py
 
 STAGES_TO_CHECK: Configurations = {name: [{}] for name in STAGES}
 

@@ -2,6 +2,7 @@
 
 from mist_sim.hardware.predictors.base import PREDICTORS, Predictor
 from mist_sim.hardware.predictors.bestserve import BestServePredictor
+from mist_sim.hardware.predictors.execution import ExecutionPredictor
 from mist_sim.hardware.predictors.overhead import EngineOverhead
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
 from mist_sim.hardware.predictors.regression import RegressionPredictor
@@ -12,6 +13,7 @@ __all__ = [
     "PREDICTORS",
     "BestServePredictor",
     "EngineOverhead",
+    "ExecutionPredictor",
     "PipelinePredictor",
     "Predictor",
     "RegressionPredictor",

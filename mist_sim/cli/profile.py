@@ -1,0 +1,93 @@
+"""`mist profile`: measure engine steps on this machine, and write them as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from mist_sim.hardware.execution.torch_source import TorchSource
+
+
+def profile(
+    model: str = typer.Option(..., help="A catalog name, or the path of a config.json."),
+    out: Path = typer.Option(
+        ..., metavar="FILE", help="Write the table (.csv), or with --dispatch the GPU spec (.toml)."
+    ),
+    gpu: str = typer.Option("h100-sxm", help="The catalog's name of the GPU that is measured."),
+    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, ...; auto takes CUDA if it can."),
+    tensor_parallel_size: int = typer.Option(
+        1, help="Run one rank of so many; what their collectives take is computed."
+    ),
+    max_num_batched_tokens: int = typer.Option(2048, help="Most new tokens of a prompt."),
+    max_num_seqs: int = typer.Option(64, help="Most decodes of a step."),
+    max_context: int = typer.Option(4096, help="Most tokens in the cache for a request."),
+    num_timed_layers: int = typer.Option(2, help="Layers that run; multiplied up to all."),
+    repeats: int = typer.Option(5, help="Runs of which the median counts."),
+    seed: int = typer.Option(0, help="Seed of the random weights."),
+    dispatch: bool = typer.Option(
+        False, "--dispatch", help="Measure the host's time to launch each module instead."
+    ),
+) -> None:
+    """Run a model's layers with random weights, and write what steps of an engine take.
+
+    Steps that were measured before on this device are not measured again.
+    """
+    from mist_sim.cli.progress import Progress
+    from mist_sim.errors import ScenarioError
+    from mist_sim.extras import require_extra
+    from mist_sim.hardware import Cluster, load_gpu
+    from mist_sim.models import load_model
+
+    require_extra("torch", "torch", "mist profile")
+    from mist_sim.hardware.execution.timing import Timing
+    from mist_sim.hardware.execution.torch_source import TorchSource
+
+    try:
+        source = TorchSource(
+            model=load_model(model),
+            cluster=Cluster(load_gpu(gpu), tensor_parallel_size),
+            device=device,
+            num_timed_layers=num_timed_layers,
+            timing=Timing(repeats=repeats),
+            seed=seed,
+        )
+        if dispatch:
+            _write_dispatch(source, gpu, out)
+            return
+        from mist_sim.hardware.execution.profile import ProfileRange, measure, write_table
+        from mist_sim.hardware.predictors.timing_store import TimingStore
+
+        limits = ProfileRange(
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_context=max_context,
+        )
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    batches = limits.batches
+    with Progress(len(batches), unit="steps measured") as progress:
+        steps = measure(source, batches, TimingStore.default(), progress)
+    write_table(out, steps, source.notes)
+    typer.echo(f"Written to {out}: {len(steps)} steps on {source.device_name}", err=True)
+
+
+def _write_dispatch(source: TorchSource, gpu: str, out: Path) -> None:
+    """Write a GPU spec with the host times of a family's modules."""
+    from mist_sim.errors import ScenarioError
+    from mist_sim.hardware.execution.dispatch import dispatch_times
+
+    times = dispatch_times(source)
+    told = f"mist profile --dispatch: {source.model.name} on {source.device_name}"
+    lines = [f'based_on = "{gpu}"', "", "[dispatch]"]
+    lines += [f'{module} = "{seconds * 1e6:.3g} us"' for module, seconds in times.items()]
+    lines += ["", "[sources]", f'dispatch = "{told}"', ""]
+    try:
+        out.write_text("\n".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{out}: cannot be written: {error.strerror or error}") from None
+    for module, seconds in times.items():
+        typer.echo(f"{module:10} {seconds * 1e6:8.1f} us")
+    typer.echo(f"Written to {out}; name it as the gpu of a scenario", err=True)

@@ -1,0 +1,48 @@
+"""How long the host takes to launch each module of a layer (BestServe §3.3.3).
+
+On a GPU a call returns when its kernels are queued, so the time until it returns, on an idle
+device, is what the host needs. On a CPU a call returns when it is done; there a small model shows
+the host's share with a little computing in it. BestServe measures a small model of a family and
+keeps the figures for its larger ones, whose modules launch the same kernels.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.execution.timing import Call, Timing, seconds_of
+from mist_sim.hardware.execution.torch_layers import Cache, Layers
+from mist_sim.hardware.execution.torch_source import TorchSource
+
+_MANY = Timing(warmup=20, repeats=101)  # single launches take microseconds
+
+
+def dispatch_times(source: TorchSource) -> dict[str, float]:
+    """Return seconds of host time by module ("rmsnorm", "attention", "mlp") of a layer.
+
+    One decode with a context of 16 tokens runs, so that the device is never the slower one.
+    """
+    device, model = source.torch_device, source.model
+    with torch.inference_mode():
+        layers = Layers(model, source.cluster.tensor_parallel_size, 1, device, source.seed)
+        weights, cache = layers.layers[0], Cache(layers, StepBatch((), 1, 16))
+        x = torch.zeros(1, model.hidden_size, dtype=torch.bfloat16, device=device)
+        rotary = torch.zeros(2, 1, 1, model.head_dim // 2, dtype=torch.bfloat16, device=device)
+        calls: dict[str, Call] = {
+            "rmsnorm": lambda: layers.normed(x, weights["norm"]),
+            "attention": lambda: layers.attention(weights, x, rotary, cache),
+            "mlp": lambda: layers.mlp(weights, x),
+        }
+        clock = _until_queued if device.type == "cuda" else None
+        return {name: seconds_of(call, _MANY, clock) for name, call in calls.items()}
+
+
+def _until_queued(call: Call) -> float:
+    """Run a call on an idle device; return the seconds until the host is free again."""
+    torch.cuda.synchronize()
+    begin = perf_counter()
+    call()
+    return perf_counter() - begin

@@ -1,0 +1,66 @@
+"""How long a call takes: warmed up, repeated, the median; kept in a store of timings."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from mist_sim.hardware.predictors.timing_store import TimingStore
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How often to run what is timed.
+
+    warmup: runs before, which fill caches and choose kernels (>= 0).
+    repeats: runs of which the median counts (>= 1).
+    """
+
+    warmup: int = 2
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise ValueError(f"warmup must be >= 0, got {self.warmup}")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be >= 1, got {self.repeats}")
+
+
+def seconds_of(
+    call: Call, timing: Timing = Timing(), clock: Callable[[Call], float] | None = None
+) -> float:
+    """Return the median seconds of a call.
+
+    clock: runs the call once and returns its seconds; the host's clock without it.
+    """
+    clock = clock or _on_host
+    for _ in range(timing.warmup):
+        call()
+    return statistics.median(clock(call) for _ in range(timing.repeats))
+
+
+def _on_host(call: Call) -> float:
+    begin = perf_counter()
+    call()
+    return perf_counter() - begin
+
+
+def timed_call(
+    store: TimingStore,
+    source: Mapping[str, object],
+    name: str,
+    call: Call,
+    timing: Timing = Timing(),
+) -> float:
+    """Return the seconds of any call, from the store if it was timed before.
+
+    source: what the time depends on beside the call, such as the machine and a version.
+    name: tells the call from all others of the source.
+    """
+    return store.timed(
+        source, {name: call}, lambda calls: [seconds_of(one, timing) for one in calls]
+    )[0]
