@@ -80,6 +80,12 @@ def features(engine: Reference) -> set[str]:
         found.add("lanes that are preempted")
     if any(step.start < step.planned for step in engine.steps):
         found.add("lanes that wait for one another")
+    return found | step_features(engine)
+
+
+def step_features(engine: Reference) -> set[str]:
+    """What the steps of a case exercised."""
+    found = set()
     if any(len(step.batch.chunks) > 1 for step in engine.steps):
         found.add("several prompts in a step")
     if any(context for step in engine.steps for _, context in step.batch.chunks):
