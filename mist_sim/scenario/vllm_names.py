@@ -43,6 +43,13 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.path": NO_COUNTERPART,
     "predictor.format": NO_COUNTERPART,
     "predictor.subset": NO_COUNTERPART,
+    "predictor.device": NO_COUNTERPART,
+    "predictor.num_timed_layers": NO_COUNTERPART,
+    "predictor.max_num_batched_tokens": NO_COUNTERPART,
+    "predictor.max_num_seqs": NO_COUNTERPART,
+    "predictor.max_context": NO_COUNTERPART,
+    "predictor.repeats": NO_COUNTERPART,
+    "predictor.seed": NO_COUNTERPART,
     # overhead
     "overhead.step": NO_COUNTERPART,
     "overhead.prefill_step": NO_COUNTERPART,
