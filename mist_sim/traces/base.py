@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,8 +27,7 @@ LENGTHS = Registry("lengths")
 """Distributions of a number of tokens (see `LengthDistribution`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRow:
+class TraceRow(NamedTuple):
     """One request of a workload, before it gets a pipeline and an arrival process.
 
     num_prompt_tokens, num_output_tokens: lengths in tokens (>= 1). The source checks them.

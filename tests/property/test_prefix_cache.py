@@ -100,7 +100,7 @@ def check(manager: PrefixCachingManager, memory: Memory, held: list[list[object]
     memory.check(held)
     queue = []
     left: dict[object, int] = {}
-    for piece in manager.cache.queue:
+    for piece in manager.free_queue:
         for _ in range(piece.num_blocks):
             if piece.entry is None:
                 queue.append(None)

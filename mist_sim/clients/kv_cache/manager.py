@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.free_queue import FreeQueue
 from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
 from mist_sim.clients.sequence import Sequence
+from mist_sim.core.request import Content
 
 
 class KvCacheManager:
@@ -73,11 +75,20 @@ class PrefixCachingManager(KvCacheManager):
     last token is computed: when all of a prompt's full blocks are cached and nothing is left, its
     last block is computed again, in place. Blocks are entered when the step that computes them is
     planned, those of an answer when the sequence leaves. A preempted one finds its own again.
+
+    As long as no sequence has content or was preempted, nothing can be cached, and blocks are
+    only counted.
     """
 
     def __init__(self, pool: BlockPool) -> None:
         super().__init__(pool)
         self.cache = PrefixCache(pool.num_blocks)
+        self._is_used = False
+
+    @property
+    def free_queue(self) -> FreeQueue:
+        """All free blocks, in the order in which they will be used."""
+        return self.cache.queue if self._is_used else FreeQueue(self.pool.num_free)
 
     @property
     def caches_prefixes(self) -> bool:
@@ -86,7 +97,7 @@ class PrefixCachingManager(KvCacheManager):
     def add(self, sequence: Sequence) -> None:
         content = sequence.visit.request.content
         if content:
-            sequence.chain = Chain(content, self.pool.block_size)
+            sequence.chain = self._chain(content)
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
         if sequence.chain is None:
@@ -132,7 +143,8 @@ class PrefixCachingManager(KvCacheManager):
 
     def grow(self, num_blocks: int) -> None:
         self.pool.allocate(num_blocks)
-        self.cache.evict(num_blocks)
+        if self._is_used:
+            self.cache.evict(num_blocks)
 
     def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
         self.compute(sequence, num_computed_tokens)
@@ -140,7 +152,7 @@ class PrefixCachingManager(KvCacheManager):
 
     def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
         if sequence.chain is None:
-            sequence.chain = Chain((), self.pool.block_size)
+            sequence.chain = self._chain(())
         chain = sequence.chain
         chain.make_private()
         self.cache.enter(chain, num_computed_tokens // self.pool.block_size)
@@ -150,6 +162,9 @@ class PrefixCachingManager(KvCacheManager):
 
     def _release(self, chain: Chain | None, num_blocks: int) -> None:
         """Queue the blocks of a sequence, its last one first."""
+        if not self._is_used:
+            self.pool.release(num_blocks)
+            return
         num_held = chain.num_held if chain is not None else 0
         num_own = num_blocks - num_held
         if num_own:
@@ -158,6 +173,13 @@ class PrefixCachingManager(KvCacheManager):
         if chain is not None:
             num_freed += self.cache.release(chain)
         self.pool.release(num_freed)
+
+    def _chain(self, content: Content) -> Chain:
+        """Return a chain of blocks; with the first one, keep the order of the free blocks."""
+        if not self._is_used:
+            self._is_used = True
+            self.cache.queue = FreeQueue(self.pool.num_free)
+        return Chain(content, self.pool.block_size)
 
     def _find(self, sequence: Sequence, chain: Chain) -> tuple[int, int]:
         """Return how many of a waiting sequence's blocks are cached, and held by others."""

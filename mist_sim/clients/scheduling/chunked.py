@@ -70,10 +70,7 @@ class ChunkedScheduler(Scheduler):
     def _admit(self, plan: StepPlan, budget: int) -> int:
         """Admit prompts while budget and number of pieces allow it; return the budget left."""
         most = self.max_num_partial_prefills
-        num_partial = sum(
-            new < sequence.num_tokens - sequence.num_computed_tokens
-            for sequence, new in plan.prefills
-        )
+        num_partial = 0 if most is None else _num_partial(plan)
         while self.waiting and budget:
             num_tokens = self._tokens_to_admit(self.waiting.head())
             chunk = self._chunk(num_tokens, budget)
@@ -91,7 +88,7 @@ class ChunkedScheduler(Scheduler):
         With budget to spare, another prompt may start in the step that completes one; that
         step then needs a plan of its own.
         """
-        if self._shares_change(plan, budget):
+        if plan.prefills and self._shares_change(plan, budget):
             return 1
         spare = 1 if budget else 0
         for sequence, new in plan.prefills:
@@ -108,3 +105,10 @@ class ChunkedScheduler(Scheduler):
         if num_entering and self.waiting and budget:
             return self.kv_cache.may_gain(self.waiting.head())
         return num_entering > 1
+
+
+def _num_partial(plan: StepPlan) -> int:
+    """Prompts that are not complete after the first step of a plan."""
+    return sum(
+        new < sequence.num_tokens - sequence.num_computed_tokens for sequence, new in plan.prefills
+    )
