@@ -116,8 +116,8 @@ class SampledSteps:
         each = (ahead * float(growth.context_sum) + batch.context_sum) / (num_decodes or 1)
         if not batch.chunks:
             return self._decode.along(num_decodes, each)
-        seconds = np.full(num_steps, self._fixed(batch))
-        longest = np.zeros(num_steps)
+        seconds: Array = np.full(num_steps, self._fixed(batch))
+        longest: Array = np.zeros(num_steps)
         before = num_decodes
         for new, context in batch.chunks:
             alone = self._prompt.along(new, ahead * new + context)
@@ -128,7 +128,8 @@ class SampledSteps:
             alone = self._decode.along(num_decodes, each)
             seconds += alone - self._without_context(num_decodes)
             longest = np.maximum(longest, alone)
-        return np.maximum(seconds, longest, out=seconds)
+        slowest: Array = np.maximum(seconds, longest)
+        return slowest
 
     def _fixed(self, batch: StepBatch) -> float:
         """Seconds of one prompt with all tokens of the step."""

@@ -1,0 +1,21 @@
+"""Packages that only some predictors need."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from mist_sim.errors import ScenarioError
+
+
+def installed_version(package: str, extra: str) -> str:
+    """Return the version of an installed package, without importing it.
+
+    Raises ScenarioError that names the extra of ours which brings the package.
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise ScenarioError(
+            f"{extra} needs the package {package}, which is not installed; "
+            f"pip install 'mist-sim[{extra}]'"
+        ) from None

@@ -1,0 +1,143 @@
+"""How aiconfigurator-core calls our models, GPUs, splits and number formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from importlib.resources import files
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.models.quantization import UNQUANTIZED
+from mist_sim.models.spec import ModelSpec
+
+_SYSTEMS = {
+    "a100-80gb-sxm": "a100_sxm",
+    "b200": "b200_sxm",
+    "gb200": "gb200",
+    "h100-sxm": "h100_sxm",
+    "h200": "h200_sxm",
+    "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+
+# What says nothing about the operators of a step.
+_NOT_COMPARED = {
+    "name",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "vector_params_per_layer",
+    "vector_params_outside_layers",
+    "quantization",
+    "kv_cache_dtype",
+    "source",
+}
+
+
+def system(cluster: Cluster) -> str:
+    """Return the name of a GPU's measurements. Raises ScenarioError with the known GPUs."""
+    name = cluster.gpu.name
+    if name not in _SYSTEMS:
+        raise ScenarioError(
+            f"silicon has no measurements of the GPU {name}. Known: {', '.join(_SYSTEMS)}"
+        )
+    return _SYSTEMS[name]
+
+
+def known_model(model: ModelSpec) -> str:
+    """Return the id of a model with the same layers; "" where there is none.
+
+    One that is stored as ours is goes before one in 16 bits.
+    """
+    alike = [other for other in _known_models() if _layers(other) == _layers(model)]
+    for quantization in (model.quantization, None):
+        for other in alike:
+            if other.quantization == quantization:
+                return other.name
+    return ""
+
+
+def as_llama(model: ModelSpec) -> Mapping[str, object]:
+    """Return a config of a Llama with a dense model's sizes.
+
+    Raises ScenarioError, with the models that are known, for models of other kinds.
+    """
+    if model.moe or model.mla or model.sliding_window or not model.gated_mlp:
+        names = ", ".join(sorted({other.name for other in _known_models()}))
+        raise ScenarioError(
+            f"silicon has no measurements for the layers of {model.name}: models with experts, "
+            f"latent attention, windows or plain MLPs must be like one of {names}"
+        )
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "head_dim": model.head_dim,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_position_embeddings,
+    }
+
+
+def split(model: ModelSpec, cluster: Cluster) -> dict[str, int]:
+    """Return how a model is split over ranks."""
+    ranks = cluster.tensor_parallel_size
+    sizes = {"tp_size": ranks}
+    if model.moe and cluster.enable_expert_parallel:
+        sizes["attention_dp_size"] = cluster.data_parallel_size
+        sizes |= {"moe_tp_size": 1, "moe_ep_size": cluster.expert_parallel_size}
+    elif model.moe:
+        sizes |= {"moe_tp_size": ranks, "moe_ep_size": 1}
+    return sizes
+
+
+def dtypes(model: ModelSpec) -> dict[str, str]:
+    """Return the number formats that are not those of the checkpoint `known_model` names."""
+    formats = {}
+    stored = model.quantization
+    if stored and stored != _stored(known_model(model)):
+        # "sq" multiplies in int8 too, as vLLM does; "int4_wo" widens the weights
+        names = {"fp8": "fp8", "int8": "sq", "int4": "int4_wo"}
+        formats["gemm_quant_mode"] = names.get(stored.name, stored.name)
+        if model.moe:
+            formats["moe_quant_mode"] = formats["gemm_quant_mode"]
+    if model.kv_cache_dtype in UNQUANTIZED:
+        formats["kvcache_quant_mode"] = "bfloat16"
+    elif model.kv_cache_dtype != "auto":
+        formats["kvcache_quant_mode"] = model.kv_cache_dtype.split("_")[0]
+    return formats
+
+
+def _stored(name: str) -> object:
+    return next((model.quantization for model in _known_models() if model.name == name), None)
+
+
+def _layers(model: ModelSpec) -> dict[str, Any]:
+    return {
+        item.name: getattr(model, item.name)
+        for item in fields(ModelSpec)
+        if item.name not in _NOT_COMPARED
+    }
+
+
+def _known_models() -> Iterator[ModelSpec]:
+    """Yield the models whose configs lie in the package, as far as we can simulate them."""
+    suffix = "_config.json"
+    configs = {entry.name: entry for entry in files("aiconfigurator_core.model_configs").iterdir()}
+    for file, entry in sorted(configs.items()):
+        stem = file.removesuffix(suffix)
+        if file == stem or f"{stem}_hf_quant{suffix}" in configs or stem.endswith("_hf_quant"):
+            continue  # not a config, or one whose number formats stand elsewhere
+        name = stem.replace("--", "/")
+        try:
+            config = json.loads(entry.read_text("utf-8"))
+            yield ModelSpec.from_config(config, name=name, source=name)
+        except ScenarioError:
+            continue  # has layers that we do not simulate
