@@ -43,7 +43,7 @@ def documented(cls: type, parameters: Iterable[str]) -> tuple[list[str], dict[st
             following = label.search(rest, match.end())
             end = following.start() if following else len(rest)
             line_end = rest.find(".\n", match.end(), end)
-            end = end if line_end < 0 or rest[line_end + 2] == " " else line_end + 2
+            end = end if line_end < 0 or rest.startswith(" ", line_end + 2) else line_end + 2
             meaning = " ".join(rest[match.end() : end].split())
             if match[2]:
                 kept.append(f"{match[0]}{meaning}\n")

@@ -50,9 +50,13 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.max_context": NO_COUNTERPART,
     "predictor.repeats": NO_COUNTERPART,
     "predictor.seed": NO_COUNTERPART,
+    "predictor.engine": NO_COUNTERPART,
+    "predictor.command": NO_COUNTERPART,
+    "predictor.timeout": NO_COUNTERPART,
     # overhead
     "overhead.step": NO_COUNTERPART,
     "overhead.prefill_step": NO_COUNTERPART,
+    "overhead.sequence": NO_COUNTERPART,
     "overhead.overlapped": "--async-scheduling",
     "overhead.request": NO_COUNTERPART,
 }

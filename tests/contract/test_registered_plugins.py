@@ -7,7 +7,9 @@ configurations below; the tests fail for a registered name that is missing there
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +25,7 @@ from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.stages import STAGES
 from mist_sim.traces import TRACE_READERS
+from tests.conftest import ROOT
 from tests.reference.measured import measured_layers, measured_steps
 from tests.reference.regression_files import written
 
@@ -83,6 +86,18 @@ PREDICTORS_TO_CHECK["regression"] = [
 ]
 PREDICTORS_TO_CHECK["execution"] = []  # with a source that needs no torch, in test_execution.py
 
+_PROGRAM = f"{sys.executable} {ROOT / 'examples/step_times.py'}"
+PREDICTORS_TO_CHECK |= {
+    "genz": [parts("llama-3.1-8b", "h100-sxm", 1), parts("llama-2-70b", "l40s", 8)],
+    "program": [parts("llama-3.1-8b", "h100-sxm", 1) | {"command": _PROGRAM}],
+    "silicon": [
+        parts("qwen3-32b", "h100-sxm", 2),
+        parts("gpt-oss-120b", "h200", 2),
+        parts("llama-2-7b", "a100-80gb-sxm", 1) | {"engine": "trtllm"},
+    ],
+}
+PACKAGES = {"genz": "GenZ", "silicon": "aiconfigurator_core"}  # that a plugin needs
+
 STAGES_TO_CHECK: Configurations = {name: [{}] for name in STAGES}
 
 TRACES: dict[str, str] = {
@@ -125,10 +140,19 @@ FAMILIES: list[tuple[Registry, Configurations]] = [
 ]
 
 
+def needed(name: str) -> Any:
+    """Skip the test of a plugin whose package is not installed."""
+    package = PACKAGES.get(name)
+    missing = package is not None and find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"needs {package}, which is not installed")
+
+
 def each(registry: Registry, configurations: Configurations) -> list[Any]:
     """Return a factory of every configuration of every registered plugin."""
     return [
-        pytest.param(partial(registry[name], **parameters), id=f"{name}-{position}")
+        pytest.param(
+            partial(registry[name], **parameters), id=f"{name}-{position}", marks=needed(name)
+        )
         for name in registry
         for position, parameters in enumerate(configurations.get(name, []))
     ]

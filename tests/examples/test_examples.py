@@ -1,5 +1,6 @@
 """The scripts in examples/ run as a user would run them, and print what they promise."""
 
+import json
 import re
 import subprocess
 import sys
@@ -21,7 +22,17 @@ EXPECTED = {
     "compare_schedulers.py": ([], r"continuous +\d+\.\d.*\n(chunked, \d+ tokens.*\n){2}"),
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
+    "step_times.py": ([], r'"version": "1"}\n{"seconds": \[\S+, \S+\]}'),
     "replay_azure.py": (["azure.csv"], r"(speed x \d: .* within the SLO\n){3}"),
+}
+
+MODEL = {"hidden_size": 64, "intermediate_size": 256, "num_layers": 4}
+MODEL |= {"num_key_value_heads": 2, "head_dim": 16}
+INPUT = {  # what a script reads
+    "step_times.py": [
+        {"protocol": 1, "model": MODEL, "cluster": {"tensor_parallel_size": 1}},
+        {"batches": [{"chunks": [[512, 0]], "num_decodes": 0, "context_sum": 0}] * 2},
+    ]
 }
 
 
@@ -29,6 +40,7 @@ def run(path, *arguments, cwd):
     return subprocess.run(
         [sys.executable, str(path), *arguments],
         cwd=cwd,
+        input="".join(json.dumps(line) + "\n" for line in INPUT.get(path.name, [])),
         capture_output=True,
         text=True,
         check=False,

@@ -252,6 +252,7 @@ PRESSED = {
         ("predictor", {"type": "table", "format": "steps", "path": measured_steps()}),
         ("overhead__step", "5 ms"),
         ("overhead__prefill_step", "5 ms"),
+        ("overhead__sequence", "40 us"),
         ("overhead__overlapped", True),
         ("overhead__request", "20 ms"),
         ("predictor__enforce_eager", True),

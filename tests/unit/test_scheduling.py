@@ -216,6 +216,13 @@ def test_step_overhead_adds_up_or_hides_behind_the_kernels():
     ]  # fmt: skip
 
 
+def test_every_sequence_of_a_step_adds_its_share():
+    around = EngineOverhead(step=0.25, sequence=0.125).around(ConstantPredictor())
+    batch = StepBatch(((8, 0), (9, 40)), 3, 300)
+    assert around.step_time(batch) == 1.25 + 5 * 0.125
+    assert around.run(batch, StepGrowth(3), 2).tolist() == [1.875, 1.875]
+
+
 def test_overhead_is_added_where_kernels_alone_are_timed():
     roofline = llm_client("llm").predictor
     assert roofline.step_time(StepBatch((), 1, 10)) == pytest.approx(

@@ -28,6 +28,8 @@ class EngineOverhead:
         around others.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
         launches kernels that no CUDA graph replays. Never overlapped.
+    sequence: seconds of host time more for every sequence of a step: its place in the schedule,
+        its token sampled, turned to text and sent.
     overlapped: whether the host prepares the next step while the GPU computes, so that only the
         longer of the two counts (vLLM's async scheduling).
     request: seconds from a request's arrival until the engine can schedule it (HTTP,
@@ -36,11 +38,12 @@ class EngineOverhead:
 
     step: Seconds | None = None
     prefill_step: Seconds = 0.0
+    sequence: Seconds = 0.0
     overlapped: bool = False
     request: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("step", "prefill_step", "request"):
+        for name in ("step", "prefill_step", "sequence", "request"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
@@ -56,9 +59,9 @@ class EngineOverhead:
         step = self.step
         if step is None:
             step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0
-        if step or self.prefill_step:
-            return _WithOverhead(predictor, step, self.prefill_step, self.overlapped)
-        return predictor
+        if not (step or self.prefill_step or self.sequence):
+            return predictor
+        return _WithOverhead(predictor, step, self.prefill_step, self.sequence, self.overlapped)
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class _WithOverhead:
     predictor: Predictor
     step: float
     prefill_step: float
+    sequence: float
     overlapped: bool
 
     @property
@@ -81,14 +85,19 @@ class _WithOverhead:
         return getattr(self.predictor, "steps_inside", None)
 
     def step_time(self, batch: StepBatch) -> float:
-        seconds = self.predictor.step_time(batch)
+        seconds, host = self.predictor.step_time(batch), self._host(batch)
         if batch.chunks:
             seconds += self.prefill_step
-        return max(seconds, self.step) if self.overlapped else seconds + self.step
+        return max(seconds, host) if self.overlapped else seconds + host
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         seconds = self.predictor.run(batch, growth, num_steps)
         if batch.chunks:
             seconds += self.prefill_step
         combine = np.maximum if self.overlapped else np.add
-        return combine(seconds, self.step, out=seconds)
+        return combine(seconds, self._host(batch), out=seconds)
+
+    def _host(self, batch: StepBatch) -> float:
+        if not self.sequence:
+            return self.step
+        return self.step + self.sequence * (len(batch.chunks) + batch.num_decodes)

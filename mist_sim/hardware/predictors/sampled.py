@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.grid import SecondsGrid
 from mist_sim.hardware.predictors.timing_store import TimingStore
 
@@ -51,6 +53,15 @@ def powers(first: int, last: int, factor: int = 2) -> list[int]:
     while points[-1] < last:
         points.append(min(points[-1] * factor, last))
     return points
+
+
+def check_whole_model(cluster: Cluster, source: str) -> None:
+    """Raise ScenarioError where GPUs hold only some layers, which the source cannot time."""
+    if cluster.pipeline_parallel_size > 1:
+        raise ScenarioError(
+            f"pipeline_parallel_size must be 1 with {source}, which times whole models, "
+            f"got {cluster.pipeline_parallel_size}"
+        )
 
 
 class StepSource(Protocol):

@@ -19,9 +19,10 @@ from mist_sim.hardware.predictors.sampled import (
     SampledPredictor,
     SampledSteps,
     SamplePoints,
+    check_whole_model,
     powers,
 )
-from mist_sim.hardware.predictors.silicon_names import as_llama, dtypes, known_model, split, system
+from mist_sim.hardware.predictors.silicon_names import config_of, dtypes, split, system
 from mist_sim.hardware.predictors.timing_store import TimingStore
 from mist_sim.models.spec import ModelSpec
 
@@ -70,21 +71,21 @@ class _Silicon:
 
     def __init__(self, model: ModelSpec, cluster: Cluster, engine: str) -> None:
         version = installed_version(_PACKAGE, "silicon")
+        check_whole_model(cluster, "silicon")
         if cluster.expert_load_imbalance != 1:
             raise ScenarioError(
                 "expert_load_imbalance must be 1 with silicon, whose experts were measured with "
                 f"an imbalance of their own, got {cluster.expert_load_imbalance}"
             )
-        self._name = known_model(model)
-        self._config = None if self._name else as_llama(model)
-        self._setting = {
+        self._config = config_of(model)
+        self._setting: dict[str, Any] = {
             "system": system(cluster),
             "backend": engine,
             **split(model, cluster),
             **dtypes(model),
         }
-        self.identity = {"source": _PACKAGE, "version": version, **self._setting}
-        self.identity["model"] = self._name or self._config
+        named = {"source": _PACKAGE, "version": version, "model": self._config}
+        self.identity = {**named, **self._setting}
         self._words = f"{model.name} on {cluster.gpu.name} with {engine}"
         self._handle: Any = None
 
@@ -107,8 +108,6 @@ class _Silicon:
         logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
         from aiconfigurator_core.sdk import EngineHandle
 
-        if self._config is None:
-            return EngineHandle.compile(self._name, **self._setting)
         with TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(json.dumps(self._config), "utf-8")
             return EngineHandle.compile(folder, **self._setting)

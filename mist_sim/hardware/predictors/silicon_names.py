@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -46,26 +47,28 @@ def system(cluster: Cluster) -> str:
     return _SYSTEMS[name]
 
 
-def known_model(model: ModelSpec) -> str:
-    """Return the id of a model with the same layers; "" where there is none.
+def config_of(model: ModelSpec) -> Mapping[str, Any]:
+    """Return the config of a model that the package knows and whose layers are ours.
 
-    One that is stored as ours is goes before one in 16 bits.
+    One that is stored as ours is goes before one in 16 bits. Without either, a dense model is
+    a Llama of its sizes. Raises ScenarioError, with the known models, for models of other kinds.
     """
-    alike = [other for other in _known_models() if _layers(other) == _layers(model)]
+    alike = _alike(model)
+    return alike[1] if alike else _as_llama(model)
+
+
+def _alike(model: ModelSpec) -> tuple[ModelSpec, Mapping[str, Any]] | None:
+    found = [known for known in _known_models() if _layers(known[0]) == _layers(model)]
     for quantization in (model.quantization, None):
-        for other in alike:
-            if other.quantization == quantization:
-                return other.name
-    return ""
+        for known in found:
+            if known[0].quantization == quantization:
+                return known
+    return None
 
 
-def as_llama(model: ModelSpec) -> Mapping[str, object]:
-    """Return a config of a Llama with a dense model's sizes.
-
-    Raises ScenarioError, with the models that are known, for models of other kinds.
-    """
+def _as_llama(model: ModelSpec) -> Mapping[str, Any]:
     if model.moe or model.mla or model.sliding_window or not model.gated_mlp:
-        names = ", ".join(sorted({other.name for other in _known_models()}))
+        names = ", ".join(known.name for known, _ in _known_models())
         raise ScenarioError(
             f"silicon has no measurements for the layers of {model.name}: models with experts, "
             f"latent attention, windows or plain MLPs must be like one of {names}"
@@ -99,10 +102,10 @@ def split(model: ModelSpec, cluster: Cluster) -> dict[str, int]:
 
 
 def dtypes(model: ModelSpec) -> dict[str, str]:
-    """Return the number formats that are not those of the checkpoint `known_model` names."""
+    """Return the number formats that are not those of `config_of` the model."""
     formats = {}
-    stored = model.quantization
-    if stored and stored != _stored(known_model(model)):
+    stored, alike = model.quantization, _alike(model)
+    if stored and not (alike and stored == alike[0].quantization):
         # "sq" multiplies in int8 too, as vLLM does; "int4_wo" widens the weights
         names = {"fp8": "fp8", "int8": "sq", "int4": "int4_wo"}
         formats["gemm_quant_mode"] = names.get(stored.name, stored.name)
@@ -115,10 +118,6 @@ def dtypes(model: ModelSpec) -> dict[str, str]:
     return formats
 
 
-def _stored(name: str) -> object:
-    return next((model.quantization for model in _known_models() if model.name == name), None)
-
-
 def _layers(model: ModelSpec) -> dict[str, Any]:
     return {
         item.name: getattr(model, item.name)
@@ -127,8 +126,13 @@ def _layers(model: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _known_models() -> Iterator[ModelSpec]:
-    """Yield the models whose configs lie in the package, as far as we can simulate them."""
+@cache
+def _known_models() -> Sequence[tuple[ModelSpec, Mapping[str, Any]]]:
+    """Return the models whose configs lie in the package, as far as we can simulate them."""
+    return list(_read_models())
+
+
+def _read_models() -> Iterator[tuple[ModelSpec, Mapping[str, Any]]]:
     suffix = "_config.json"
     configs = {entry.name: entry for entry in files("aiconfigurator_core.model_configs").iterdir()}
     for file, entry in sorted(configs.items()):
@@ -138,6 +142,6 @@ def _known_models() -> Iterator[ModelSpec]:
         name = stem.replace("--", "/")
         try:
             config = json.loads(entry.read_text("utf-8"))
-            yield ModelSpec.from_config(config, name=name, source=name)
+            yield ModelSpec.from_config(config, name=name, source=name), config
         except ScenarioError:
             continue  # has layers that we do not simulate

@@ -1,0 +1,275 @@
+"""Sources of step times outside: measured kernels, GenZ, and programs over JSON lines."""
+
+import json
+import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
+
+import pytest
+
+import mist_sim as mist
+from mist_sim.core.batch import StepBatch
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import extras
+from mist_sim.hardware.predictors.genz import GenzPredictor
+from mist_sim.hardware.predictors.program import ProgramPredictor
+from mist_sim.hardware.predictors.silicon import SiliconPredictor
+from mist_sim.models import model_names
+from tests.conftest import ROOT
+
+SILICON = pytest.mark.skipif(
+    find_spec("aiconfigurator_core") is None, reason="needs aiconfigurator-core"
+)
+GENZ = pytest.mark.skipif(find_spec("GenZ") is None, reason="needs genz-llm")
+DECODES = StepBatch((), 32, 32 * 1024)
+
+
+def parts(model="llama-3.1-8b", gpu="h100-sxm", ranks=1, **split):
+    spec = mist.load_model(model) if isinstance(model, str) else model
+    return {"model": spec, "cluster": mist.Cluster(mist.load_gpu(gpu), ranks, **split)}
+
+
+# --- all --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("predictor", "extra"), [(GenzPredictor, "genz"), (SiliconPredictor, "silicon")]
+)
+def test_a_missing_package_is_named_with_its_extra(predictor, extra, monkeypatch):
+    def missing(package):
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(extras, "version", missing)
+    with pytest.raises(ScenarioError, match=rf"pip install 'mist-sim\[{extra}\]'"):
+        predictor(**parts())
+
+
+def test_the_command_line_says_so_too():
+    if find_spec("GenZ"):
+        pytest.skip("genz-llm is installed")
+    command = [sys.executable, "-m", "mist_sim", "run", "demo"]
+    command += ["--set", "clients.0.predictor=genz"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "genz needs the package genz-llm" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("predictor", "options"),
+    [
+        pytest.param(GenzPredictor, {}, marks=GENZ),
+        pytest.param(SiliconPredictor, {}, marks=SILICON),
+        (ProgramPredictor, {"command": "none"}),
+    ],
+)
+def test_pipelines_are_refused(predictor, options):
+    with pytest.raises(ScenarioError, match=r"pipeline_parallel_size must be 1 with \w+, which"):
+        predictor(**parts(pipeline_parallel_size=2), **options)
+
+
+# --- measured kernels -------------------------------------------------------------------------
+
+
+@SILICON
+def test_nodes_are_what_the_package_says():
+    from aiconfigurator_core.sdk import EngineHandle
+
+    engine = EngineHandle.compile("Qwen/Qwen3-32B", "h100_sxm", "vllm", tp_size=2)
+    predictor = SiliconPredictor(**parts("qwen3-32b", ranks=2))
+    prompt = predictor.step_time(StepBatch(((2048, 1024),)))
+    assert prompt == pytest.approx(engine.predict_prefill_latency(1, 3072, 1024) / 1e3)
+    decodes = predictor.step_time(DECODES)
+    assert decodes == pytest.approx(engine.decode_step_latency(32, 1024, 2) / 1e3)
+
+
+@SILICON
+@pytest.mark.parametrize(("tokens", "decodes"), [(1016, 8), (2000, 48), (480, 32)])
+def test_mixed_steps_are_near_the_package_s_own_rule(tokens, decodes):
+    from aiconfigurator_core.sdk import EngineHandle
+
+    engine = EngineHandle.compile("Qwen/Qwen3-32B", "h100_sxm", "vllm", tp_size=2)
+    theirs = engine.mixed_step_latency(tokens, decodes, tokens, 2) / 1e3
+    predictor = SiliconPredictor(**parts("qwen3-32b", ranks=2))
+    ours = predictor.step_time(StepBatch(((tokens, 0),), decodes, decodes * tokens))
+    assert ours == pytest.approx(theirs, rel=0.05)
+
+
+@SILICON
+def test_splits_formats_and_engines_count():
+    plain = SiliconPredictor(**parts("qwen3-30b-a3b", ranks=2)).step_time(DECODES)
+    experts = parts("qwen3-30b-a3b", ranks=2, enable_expert_parallel=True)
+    fp8 = mist.load_model("qwen3-30b-a3b").with_dtypes(weights="fp8", kv_cache="fp8")
+    times = {
+        plain,
+        SiliconPredictor(**experts).step_time(DECODES),
+        SiliconPredictor(**parts(fp8, ranks=2)).step_time(DECODES),
+        SiliconPredictor(**parts("qwen3-30b-a3b", ranks=4)).step_time(DECODES),
+        SiliconPredictor(**parts("qwen3-30b-a3b", ranks=2), engine="sglang").step_time(DECODES),
+    }
+    assert len(times) == 5
+
+
+@SILICON
+@pytest.mark.parametrize("name", [n for n in model_names() if n != "gemma-3-27b"])
+def test_models_of_the_catalog_have_times(name):
+    model = mist.load_model(name)
+    if not model.gated_mlp:
+        with pytest.raises(ScenarioError, match=f"layers of {name}: .* like one of .*Qwen3-32B"):
+            SiliconPredictor(**parts(name, ranks=8))
+        return
+    decode = SiliconPredictor(**parts(name, "h200", ranks=8)).step_time(DECODES)
+    assert 1e-4 < decode < 0.5
+
+
+@SILICON
+def test_what_was_not_measured_is_refused():
+    with pytest.raises(ScenarioError, match=r"measurements of the GPU ascend-910b3. Known: a100-"):
+        SiliconPredictor(**parts(gpu="ascend-910b3"))
+    with pytest.raises(ScenarioError, match="layers of gemma-3-27b"):
+        SiliconPredictor(**parts("gemma-3-27b"))
+    quantized = mist.load_model("llama-3.1-8b").with_dtypes(weights="int4")
+    with pytest.raises(ScenarioError, match="no times for llama-3.1-8b on h100-sxm with vllm") as e:
+        SiliconPredictor(**parts(quantized))
+    assert "site-packages" not in str(e.value)
+    skewed = parts("qwen3-30b-a3b", ranks=2, enable_expert_parallel=True, expert_load_imbalance=1.5)
+    with pytest.raises(ScenarioError, match="expert_load_imbalance must be 1 with silicon"):
+        SiliconPredictor(**skewed)
+
+
+# --- GenZ -------------------------------------------------------------------------------------
+
+
+@GENZ
+@pytest.mark.parametrize(
+    "batch", [StepBatch(((2048, 0),)), StepBatch(((1024, 4096),)), DECODES, StepBatch((), 1, 64)]
+)
+def test_genz_is_a_roofline_too(batch):
+    model = parts("llama-3.1-70b", ranks=4)
+    expected = mist.RooflinePredictor(**model).step_time(batch)
+    assert GenzPredictor(**model).step_time(batch) == pytest.approx(expected, rel=0.15)
+
+
+@GENZ
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "gpt-oss-120b", "gemma-3-27b"])
+def test_genz_refuses_what_it_mistakes(name):
+    with pytest.raises(ScenarioError, match="genz times dense models in 16 bits, not"):
+        GenzPredictor(**parts(name, ranks=8))
+
+
+# --- programs ---------------------------------------------------------------------------------
+
+GREETING = '{"protocol": 1, "version": "1"}'
+
+
+def command(script, tmp_path):
+    """Return the command of a Python program."""
+    path = tmp_path / "program.py"
+    path.write_text(script)
+    return shlex.join([sys.executable, str(path)])
+
+
+def answers(body, greeting=GREETING):
+    """Return a program that greets, and then runs `body` for each line with its `batches`."""
+    return (
+        "import json, sys\n"
+        "setting = json.loads(sys.stdin.readline())\n"
+        f"print('{greeting}', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    batches = json.loads(line)['batches']\n"
+        f"    {body}\n"
+    )
+
+
+def constant(value):
+    return answers(f"print(json.dumps({{'seconds': [{value}] * len(batches)}}), flush=True)")
+
+
+def test_a_program_is_asked_and_its_times_are_kept(tmp_path):
+    count = "print(line, file=open('asked', 'a')); "
+    times = "[0.001 + 1e-6 * (b['context_sum'] + sum(n for n, _ in b['chunks'])) for b in batches]"
+    script = answers(f"{count}print(json.dumps({{'seconds': {times}}}), flush=True)")
+    program = command(script.replace("'asked'", repr(str(tmp_path / "asked"))), tmp_path)
+    first = ProgramPredictor(**parts(), command=program)
+    num_asked = len((tmp_path / "asked").read_text().splitlines())
+    second = ProgramPredictor(**parts(), command=program)
+    assert first.step_time(StepBatch(((64, 0),))) == pytest.approx(0.001064)
+    assert second.step_time(DECODES) == first.step_time(DECODES) == pytest.approx(0.033768)
+    assert len((tmp_path / "asked").read_text().splitlines()) == num_asked
+    ProgramPredictor(**parts(ranks=2), command=program)
+    assert len((tmp_path / "asked").read_text().splitlines()) == 2 * num_asked
+
+
+def test_a_program_learns_what_it_times(tmp_path):
+    size = "setting['model']['hidden_size'] * setting['cluster']['tensor_parallel_size']"
+    program = command(constant(size), tmp_path)
+    assert ProgramPredictor(**parts(ranks=2), command=program).step_time(DECODES) == 8192.0
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("raise SystemExit('out of order')", "ended with exit code 1 .*error: out of order"),
+        ("import time; time.sleep(60)", "gave no answer within 0.5 s"),
+        ("print('hello')", "must answer with a line of one JSON object, got .*hello"),
+        ("print('[1]')", "must answer with a line of one JSON object"),
+        ("print('[' * 100000)", "must answer with a line of one JSON object"),
+        ("print('{}')", "must answer .*protocol.* first, got {}"),
+        (answers("pass", '{"protocol": 9, "version": "1"}'), "first, got .*9"),
+        (answers("print('{}', flush=True)"), "must answer .*seconds.* with 64 numbers"),
+        (answers("raise SystemExit(3)"), "ended with exit code 3 instead of an answer"),
+        (answers("import time; time.sleep(60)"), "gave no answer within 0.5 s"),
+        (constant("-1.0"), r"must give finite times > 0 s, got -1.0 for .*\[\[1, 0\]\]"),
+        (constant("float('nan')"), "must give finite times > 0 s, got NaN"),
+        (constant("'fast'"), "must give finite times > 0 s, got .*fast"),
+        (constant("True"), "must give finite times > 0 s, got true"),
+    ],
+)
+def test_programs_that_do_not_answer(script, message, tmp_path):
+    with pytest.raises(ScenarioError, match=message):
+        ProgramPredictor(**parts(), command=command(script, tmp_path), timeout=0.5)
+
+
+@pytest.mark.parametrize("command", ["no-such-program-anywhere", '"unclosed', "/"])
+def test_programs_that_cannot_be_started(command):
+    with pytest.raises(ScenarioError, match="cannot be started"):
+        ProgramPredictor(**parts(), command=command)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"command": " "}, "command must not be empty"),
+        ({"command": "x", "timeout": 0.0}, "timeout must be > 0 s"),
+        ({"command": "x", "timeout": float("nan")}, "timeout must be > 0 s"),
+    ],
+)
+def test_nonsense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ProgramPredictor(**parts(), **options)
+
+
+def test_a_scenario_runs_on_a_program():
+    program = shlex.join([sys.executable, str(ROOT / "examples/step_times.py")])
+    scenario = mist.Scenario.from_dict(
+        {
+            "model": "llama-3.1-8b",
+            "workload": {
+                "lengths": {"type": "profile", "num_requests": 50},
+                "arrivals": {"type": "poisson", "rate": "5 /s"},
+            },
+            "clients": [
+                {
+                    "name": "llm",
+                    "gpu": "h100-sxm",
+                    "predictor": {"type": "program", "command": program, "timeout": "20 s"},
+                }
+            ],
+        }
+    )
+    summary = mist.simulate(scenario).summary
+    assert summary["estimates"] == {"llm": "custom"}
+    assert summary["mean_tpot_ms"] > 5
+    assert json.dumps(summary)
