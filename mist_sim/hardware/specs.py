@@ -17,6 +17,7 @@ Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
 
 DTYPES = ("bf16", "fp8", "int8", "fp4")  # fp16 runs at the bf16 rate on every card listed
 MODULES = ("rmsnorm", "attention", "mlp")
+OVERHEADS = ("step", "sequence", "prefill_step", "request")
 
 
 def _check_positive(name: str, value: float) -> None:
@@ -108,6 +109,8 @@ class GpuSpec:
     prefill, decode: efficiencies of the two phases.
     dispatch: seconds of host time to launch a module ("rmsnorm", "attention", "mlp"); empty
         where CUDA graphs are replayed, which leaves no floor under a step.
+    overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
+        `EngineOverhead`. Counts where a scenario does not say it.
     confidence: how the efficiencies were found.
     sources: where each figure comes from, by dotted field name ("prefill.mfu").
     """
@@ -122,6 +125,7 @@ class GpuSpec:
     prefill: Efficiency = TYPICAL_PREFILL
     decode: Efficiency = TYPICAL_DECODE
     dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
+    overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     confidence: Confidence = "spec-only"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -136,6 +140,10 @@ class GpuSpec:
         for module, seconds in self.dispatch.items():
             _check_choice("dispatch", module, MODULES)
             _check_positive(f"dispatch.{module}", seconds)
+        for name, seconds in self.overhead.items():
+            _check_choice("overhead", name, OVERHEADS)
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
         _check_choice("confidence", self.confidence, get_args(Confidence))
 
     def source_of(self, figure: str) -> str:

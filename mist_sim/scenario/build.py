@@ -125,6 +125,8 @@ def llm_client(
         )
     scheduler = scheduler or ChunkedScheduler()
     overhead = overhead or EngineOverhead()
+    if _times_kernels(predictor):
+        overhead = overhead.or_else(cluster.gpu.overhead)
     max_model_len = max_model_len or spec.max_position_embeddings
     if isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None:
         # vLLM v0: a step takes as many prompt tokens as the longest prompt may have
@@ -148,8 +150,14 @@ def llm_client(
         kv_groups=spec.kv_groups if spec.sliding_window else None,
         enable_prefix_caching=kv_cache.enable_prefix_caching,
         max_model_len=max_model_len,
-        request_overhead=overhead.request,
+        request_overhead=overhead.request or 0.0,
     )
+
+
+def _times_kernels(predictor: Predictor | PipelinePredictor) -> bool:
+    """Tell whether an engine's own time comes on top of what is predicted."""
+    first = predictor.ranks[0] if isinstance(predictor, PipelinePredictor) else predictor
+    return bool(getattr(first, "kernels_only", False))
 
 
 def _cluster(gpu: GpuSpec, model: ModelSpec, **split: Any) -> Cluster:

@@ -33,7 +33,7 @@ def test_defaults_are_those_of_a_file():
     assert OPTIONS["scheduler.type"].default == "chunked"
     assert OPTIONS["scheduler.max_num_batched_tokens"].default == "2048"
     assert OPTIONS["kv_cache.watermark"].default == "0.0"
-    assert OPTIONS["overhead.request"].default == "0.0 s"
+    assert OPTIONS["overhead.request"].default == "null"
 
 
 def test_options_of_some_plugins_say_which():

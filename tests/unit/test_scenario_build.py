@@ -251,6 +251,7 @@ PRESSED = {
         ("kv_cache__num_gpu_blocks_override", 90),
         ("predictor", {"type": "table", "format": "steps", "path": measured_steps()}),
         ("overhead__step", "5 ms"),
+        ("overhead__sequence", "1 ms"),
         ("overhead__prefill_step", "5 ms"),
         ("overhead__sequence", "40 us"),
         ("overhead__overlapped", True),

@@ -1,5 +1,7 @@
 """Batching policies, orders and limits, each by hand: every step takes one second."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from mist_sim.clients.scheduling import (
     StaticScheduler,
 )
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -221,6 +224,17 @@ def test_every_sequence_of_a_step_adds_its_share():
     batch = StepBatch(((8, 0), (9, 40)), 3, 300)
     assert around.step_time(batch) == 1.25 + 5 * 0.125
     assert around.run(batch, StepGrowth(3), 2).tolist() == [1.875, 1.875]
+
+
+def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
+    gpu = replace(load_gpu("h100-sxm"), overhead={"step": 0.1, "sequence": 0.01, "request": 0.5})
+    predictor = llm_client("llm", gpu=gpu, overhead=EngineOverhead(sequence=0.0)).predictor
+    kernels = predictor.predictor.step_time(StepBatch((), 4, 40))
+    assert predictor.step_time(StepBatch((), 4, 40)) == 0.1 + kernels
+    every = llm_client("llm", gpu=gpu).predictor
+    assert every.step_time(StepBatch((), 4, 40)) == pytest.approx(0.14 + kernels)
+    constant = ConstantPredictor()
+    assert llm_client("llm", gpu=gpu, predictor=constant).predictor is constant
 
 
 def test_overhead_is_added_where_kernels_alone_are_timed():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor
+from mist_sim.hardware.specs import OVERHEADS
 from mist_sim.units import Seconds
 
 _BEYOND_KERNELS = 2.5e-3  # seconds a step
@@ -21,8 +23,11 @@ _BEYOND_KERNELS = 2.5e-3  # seconds a step
 class EngineOverhead:
     """What an engine spends beside the kernels.
 
+    What is None is what the GPU's entry says (`GpuSpec.overhead`, as `mist calibrate` finds it),
+    and where that says nothing, none; but see `step`.
+
     step: seconds of host time a step; a pass of a pipeline has it once, on the first rank, whose
-        host schedules it. None: 2.5 ms around a predictor that times kernels only
+        host schedules it. Where nobody says it: 2.5 ms around a predictor that times kernels only
         (`kernels_only`), such as the roofline, which is about what vLLM 0.12 needs beyond the
         kernels on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md); nothing
         around others.
@@ -37,16 +42,23 @@ class EngineOverhead:
     """
 
     step: Seconds | None = None
-    prefill_step: Seconds = 0.0
-    sequence: Seconds = 0.0
+    prefill_step: Seconds | None = None
+    sequence: Seconds | None = None
     overlapped: bool = False
-    request: Seconds = 0.0
+    request: Seconds | None = None
 
     def __post_init__(self) -> None:
-        for name in ("step", "prefill_step", "sequence", "request"):
+        for name in OVERHEADS:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+
+    def or_else(self, measured: Mapping[str, float]) -> EngineOverhead:
+        """Return the same with what is None taken from a GPU's entry."""
+        unsaid: dict[str, Any] = {
+            name: measured.get(name) for name in OVERHEADS if getattr(self, name) is None
+        }
+        return replace(self, **unsaid)
 
     def around(self, predictor: Predictor | PipelinePredictor) -> Predictor | PipelinePredictor:
         """Return a predictor that adds the overhead of a step to another's step times."""
@@ -59,9 +71,10 @@ class EngineOverhead:
         step = self.step
         if step is None:
             step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0
-        if not (step or self.prefill_step or self.sequence):
+        prefill_step, sequence = self.prefill_step or 0.0, self.sequence or 0.0
+        if not (step or prefill_step or sequence):
             return predictor
-        return _WithOverhead(predictor, step, self.prefill_step, self.sequence, self.overlapped)
+        return _WithOverhead(predictor, step, prefill_step, sequence, self.overlapped)
 
 
 @dataclass(slots=True)
