@@ -1,15 +1,24 @@
 """From measurements to step times: regressions of steps, and efficiencies of GPUs."""
 
+from mist_sim.calibration.closed_loop import calibrate_closed_loop
+from mist_sim.calibration.figures import Calibration, write_spec
 from mist_sim.calibration.files import fit_file
 from mist_sim.calibration.fitting import Regression, Setting, fit_regression
+from mist_sim.calibration.kernels import catalog_figures
 from mist_sim.calibration.measured_steps import MeasuredSteps, read_splitwise, read_steps
+from mist_sim.calibration.splitwise import calibrate_splitwise
 
 __all__ = [
+    "Calibration",
     "MeasuredSteps",
     "Regression",
     "Setting",
+    "calibrate_closed_loop",
+    "calibrate_splitwise",
+    "catalog_figures",
     "fit_file",
     "fit_regression",
     "read_splitwise",
     "read_steps",
+    "write_spec",
 ]

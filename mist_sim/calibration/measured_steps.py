@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError, did_you_mean
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.hardware.tables.reading import read_columns
+from mist_sim.hardware.tables.steps import COLUMNS, read_rows
 
 Array = NDArray[np.float64]
 
@@ -58,7 +55,7 @@ def read_splitwise(
     """
     numbers = ["tensor_parallel", "prompt_size", "batch_size", "token_size"]
     times = ["prompt_time", "token_time", "e2e_time"]
-    rows = _columns(path, ["model", "hardware", *numbers, *times])
+    rows = read_columns(path, [*numbers, *times], ["model", "hardware"])
     names = rows["model"] + "/" + rows["hardware"]
     known = sorted(set(names))
     if subset not in known:
@@ -69,14 +66,15 @@ def read_splitwise(
     if tensor_parallel_size not in ranks:
         raise ScenarioError(
             f"{path}: {subset} has no rows of tensor_parallel_size {tensor_parallel_size}, only of "
-            f"{', '.join(map(str, ranks))}"
+            f"{', '.join(f'{size:g}' for size in ranks)}"
         )
     rows = rows[rows["tensor_parallel"] == tensor_parallel_size]
     rows = rows.groupby(["prompt_size", "batch_size"])[times].median().reset_index()
     parts = rows["prompt_time"] + (_SPLITWISE_TOKENS - 1) * rows["token_time"]
     at_once = (rows["e2e_time"] / parts - 1).abs() <= _AGREES
     remarks = [
-        f"left out {row.batch_size} prompts of {row.prompt_size} tokens, which did not run at once"
+        f"left out {row.batch_size:g} prompts of {row.prompt_size:g} tokens, "
+        "which did not run at once"
         for row in rows[~at_once].itertuples()
     ]
     rows = rows[at_once]
@@ -93,22 +91,14 @@ def read_splitwise(
     return steps, remarks
 
 
-STEP_COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum", "seconds")
-
-
 def read_steps(path: Path) -> tuple[MeasuredSteps, dict[str, str]]:
-    """Return the steps of a CSV file in the form of our own, and the notes at its head.
+    """Return the steps of a file in the form of our own (see `tables.steps`), and its notes.
 
-    Columns: STEP_COLUMNS, a prompt's new tokens and context, decodes and their context, seconds.
-    The head has lines "# key: value". Raises ScenarioError for files that are not of the form.
+    Raises ScenarioError for files that are not of the form.
     """
-    rows = _columns(path, STEP_COLUMNS, comment="#")
-    new, context, decodes, context_sum, seconds = (
-        rows[name].to_numpy(float) for name in STEP_COLUMNS
-    )
-    wrong = ~(
-        np.isfinite(rows[list(STEP_COLUMNS)]).all(axis=1) & (seconds > 0) & (new + decodes > 0)
-    )
+    rows, notes = read_rows(path)
+    new, context, decodes, context_sum, seconds = (rows[name].to_numpy(float) for name in COLUMNS)
+    wrong = (seconds <= 0) | (new + decodes == 0)
     if wrong.any():
         raise ScenarioError(f"{path}: row {int(np.argmax(wrong)) + 1} is no measured step")
     steps = MeasuredSteps(
@@ -118,27 +108,4 @@ def read_steps(path: Path) -> tuple[MeasuredSteps, dict[str, str]]:
         context_sum=context_sum,
         seconds=seconds,
     )
-    notes = {}
-    for line in path.read_text("utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        key, _, value = line[1:].partition(":")
-        notes[key.strip()] = value.strip()
     return steps, notes
-
-
-def _columns(path: Path, names: Sequence[str], comment: str | None = None) -> pd.DataFrame:
-    """Read a CSV file that must have some columns."""
-    import pandas as pd
-
-    try:
-        rows = pd.read_csv(path, comment=comment)
-    except FileNotFoundError:
-        raise ScenarioError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{path}: cannot be read as CSV: {error}") from None
-    for name in names:
-        if name not in rows.columns:
-            hint = did_you_mean(name, map(str, rows.columns))
-            raise ScenarioError(f"{path}: no column {name!r}{hint}")
-    return rows

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from mist_sim.cli.calibrate import calibrate
 from mist_sim.cli.demo import demo
 from mist_sim.cli.fit import fit
 from mist_sim.cli.listing import list_
@@ -71,6 +72,7 @@ app.command()(run)
 app.command("list")(list_)
 app.command()(schema)
 app.command()(fit)
+app.command()(calibrate)
 app.command()(profile)
 
 

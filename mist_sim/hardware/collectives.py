@@ -146,7 +146,7 @@ def send(link: Interconnect) -> Callable[[float], float]:
 def _lines(
     link: Interconnect, protocols: tuple[_Protocol, ...], hops: int, per_byte: float
 ) -> tuple[Line, ...]:
-    nvlink = link.kind != "pcie"  # no figures of HCCS are published; it is taken as NVLink
+    nvlink = link.kind != "pcie"  # the others publish no such figures and are taken as NVLink
     return tuple(
         Line(p.base + hops * (p.nvlink_hop if nvlink else p.pcie_hop), per_byte / p.share)
         for p in protocols

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
-LinkKind = Literal["nvlink", "pcie", "hccs"]
+LinkKind = Literal["nvlink", "pcie", "hccs", "xgmi", "ici"]
 AllReduce = Literal["auto", "ring", "tree", "host_shared", "bestserve"]
 Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
 
@@ -62,6 +62,7 @@ TYPICAL_DECODE = Efficiency(mfu=0.55, mbu=0.8)
 class Interconnect:
     """How the accelerators of one node reach one another.
 
+    kind: NVLink, PCIe, Huawei's HCCS, AMD's Infinity Fabric (xgmi), Google's ICI.
     bandwidth: bytes/s of one device in one direction.
     efficiency: share of the bandwidth that a collective reaches, in (0, 1].
     all_reduce: which algorithm sums over the ranks (see `collectives.all_reduce`).

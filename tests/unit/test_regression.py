@@ -10,11 +10,11 @@ import pytest
 import mist_sim as mist
 from mist_sim.calibration import ensemble, fit_file, fit_regression, read_splitwise, read_steps
 from mist_sim.calibration.fitting import Setting
-from mist_sim.calibration.measured_steps import STEP_COLUMNS
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors.regression import RegressionPredictor
+from mist_sim.hardware.tables.steps import COLUMNS as STEP_COLUMNS
 from mist_sim.models import load_model
 from tests.reference.regression_files import regression_content, written
 
@@ -199,7 +199,7 @@ def test_batches_that_ran_in_parts_are_left_out(shared):
     ("text", "message"),
     [
         ("a,b\n1,2\n", "no column 'num_new_tokens'"),
-        (",".join(STEP_COLUMNS) + "\n1,0,0,0,0.1\n5,0,0,0,-1\n", "row 2 is no measured step"),
+        (",".join(STEP_COLUMNS) + "\n1,0,0,0,0.1\n5,0,0,0,0\n", "row 2 is no measured step"),
         (",".join(STEP_COLUMNS) + "\n1,0,0,0,0.1\n", "has no steps of decodes alone"),
     ],
 )

@@ -12,8 +12,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.sampled import SamplePoints, StepSource, powers
 from mist_sim.hardware.predictors.timing_store import TimingStore
-
-COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum", "seconds")
+from mist_sim.hardware.tables.steps import COLUMNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum",
 def read_steps(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
     """Return the tables of a file of steps."""
     where = str(path)
-    rows, notes = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    rows, notes = read_rows(path)
     ranks = cluster.tensor_parallel_size
     if notes.get("tensor_parallel_size", str(ranks)) != str(ranks):
         raise ScenarioError(
@@ -53,6 +53,14 @@ def read_steps(path: Path, model: ModelSpec, cluster: Cluster, subset: str | Non
         Grid(*full_grid(rows[~prompts], (axes[1], axes[3]), "seconds")),
         Grid(*full_grid(mixed, axes, "seconds")) if len(mixed) else None,
     )
+
+
+def read_rows(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the measured steps and the notes of a file.
+
+    Raises ScenarioError for a file that is not of the form.
+    """
+    return _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
 
 
 def _read_csv(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:

@@ -1,6 +1,4 @@
-"""Fits the MFU and MBU of the GPU catalog from measured timings, and prints them as a table.
-
-    python benchmarks/fit_efficiency.py [--measurements ../shared/measurements]
+"""Efficiencies from kernel timings: what the GPU catalog's fitted entries are made from.
 
 Matrix multiplications: MFU = 2 x parameters x tokens / (time x peak), summed over the profiled
 token counts; MBU = weight bytes / (time x bandwidth) of a few tokens, where time is all reading.
@@ -10,14 +8,16 @@ left (host time included) counts as compute.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import ModelSpec, load_model
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RTX = "vllm-0.19-rtxpro6000-llama3.1-8b/profile/dense.csv"
 H100 = "vllm-h100-llama3.1-70b-tp4-layers/layers.csv"
@@ -25,8 +25,20 @@ SPLITWISE = "splitwise_perf_model.csv"
 PREFILL, DECODE, READING = (1024, 2048), (256, 512), (1, 8)  # tokens, both ends included
 
 
-def rtx_seconds(path: Path) -> tuple[pd.Series, int]:
+def catalog_figures(measurements: Path) -> dict[str, dict[str, float]]:
+    """Return the fitted figures by catalog name; `measurements` is the folder with all three."""
+    splitwise = measurements / SPLITWISE
+    return {
+        "rtx-pro-6000": _of_matrices("rtx-pro-6000", *_rtx_seconds(measurements / RTX)),
+        "h100-sxm": _of_matrices("h100-sxm", *_h100_seconds(measurements / H100)),
+        "a100-80gb-sxm": _of_prompts(splitwise, "a100-80gb-sxm", "a100-80gb", 2),
+    }
+
+
+def _rtx_seconds(path: Path) -> tuple[pd.Series, int]:
     """Seconds of a layer's matrices by tokens, and their parameters."""
+    import pandas as pd
+
     model = load_model("llama-3.1-8b")
     rows = pd.read_csv(path)
     matrices = rows[rows["layer"].isin(["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])]
@@ -34,8 +46,10 @@ def rtx_seconds(path: Path) -> tuple[pd.Series, int]:
     return matrices.groupby("tokens")["time_us"].sum() * 1e-6, params
 
 
-def h100_seconds(path: Path) -> tuple[pd.Series, int]:
-    """As `rtx_seconds` for one rank of four, without Q, K, V, which engines now fuse."""
+def _h100_seconds(path: Path) -> tuple[pd.Series, int]:
+    """As `_rtx_seconds` for one rank of four, without Q, K, V, which engines now fuse."""
+    import pandas as pd
+
     model = load_model("llama-3.1-70b")
     rows = pd.read_csv(path)
     matrices = rows[rows["layer_name"].isin(["o_proj", "gate_proj", "up_proj", "down_proj"])]
@@ -44,7 +58,7 @@ def h100_seconds(path: Path) -> tuple[pd.Series, int]:
     return matrices.groupby("input")["latency(ns)"].sum() * 1e-9, params
 
 
-def fit_matrices(gpu_name: str, seconds: pd.Series, params: int) -> dict[str, float]:
+def _of_matrices(gpu_name: str, seconds: pd.Series, params: int) -> dict[str, float]:
     gpu = load_gpu(gpu_name)
 
     def mfu(tokens: tuple[int, int]) -> float:
@@ -61,8 +75,10 @@ def fit_matrices(gpu_name: str, seconds: pd.Series, params: int) -> dict[str, fl
     }
 
 
-def fit_prompts(path: Path, gpu_name: str, hardware: str, ranks: int) -> dict[str, float]:
+def _of_prompts(path: Path, gpu_name: str, hardware: str, ranks: int) -> dict[str, float]:
     """Median MFU of single Llama-2-70B prompts of 1024 tokens and more."""
+    import pandas as pd
+
     model, cluster = load_model("llama-2-70b"), Cluster(load_gpu(gpu_name), ranks)
     rows = pd.read_csv(path)
     rows = rows[(rows["model"] == "llama2-70b") & (rows["hardware"] == hardware)]
@@ -71,38 +87,12 @@ def fit_prompts(path: Path, gpu_name: str, hardware: str, ranks: int) -> dict[st
     peak = ranks * cluster.gpu.flops["bf16"]
     mfus = []
     for tokens, milliseconds in zip(prompts.index.to_list(), prompts.to_list(), strict=True):
-        summed = cluster.all_reduce_time(2.0 * tokens * model.hidden_size)
-        seconds = milliseconds * 1e-3 - 2 * model.num_layers * summed  # twice a layer
-        mfus.append(prompt_flops(model, tokens) / (seconds * peak))
+        width = float(tokens * model.hidden_size * model.dtype_bytes)
+        summed = 2 * model.num_layers * cluster.all_reduce_time(width)
+        mfus.append(_prompt_flops(model, tokens) / ((milliseconds * 1e-3 - summed) * peak))
     return {"prefill.mfu": float(np.median(mfus))}
 
 
-def prompt_flops(model: ModelSpec, tokens: int) -> float:
+def _prompt_flops(model: ModelSpec, tokens: int) -> float:
     attention = 2 * model.num_layers * model.num_attention_heads * model.head_dim * tokens**2
     return 2.0 * model.layer_params * tokens + attention
-
-
-def fit(measurements: Path) -> dict[str, dict[str, float]]:
-    """The fitted figures by catalog name."""
-    splitwise = measurements / SPLITWISE
-    return {
-        "rtx-pro-6000": fit_matrices("rtx-pro-6000", *rtx_seconds(measurements / RTX)),
-        "h100-sxm": fit_matrices("h100-sxm", *h100_seconds(measurements / H100)),
-        "a100-80gb-sxm": fit_prompts(splitwise, "a100-80gb-sxm", "a100-80gb", 2),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--measurements", type=Path, default=Path("../shared/measurements"))
-    measurements = parser.parse_args().measurements
-    print(pd.DataFrame(fit(measurements)).T.round(3).to_string(na_rep="-"))
-    print("\nFor comparison, end-to-end prompts of Splitwise (vLLM of 2023), prefill.mfu:")
-    for gpu, hardware in (("a100-80gb-sxm", "a100-80gb"), ("h100-sxm", "h100-80gb")):
-        for ranks in (2, 4, 8):
-            found = fit_prompts(measurements / SPLITWISE, gpu, hardware, ranks)["prefill.mfu"]
-            print(f"{gpu:14} TP {ranks}  {found:.3f}")
-
-
-if __name__ == "__main__":
-    main()

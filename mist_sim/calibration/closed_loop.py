@@ -1,0 +1,70 @@
+"""Fits an engine's own time to mean TTFT and TPOT of a real engine under closed loops.
+
+Each point is simulated as a whole: ten requests a user, all of one length, no think time. TPOT
+counts fully, TTFT half: the protocol of the measurement was not published, and TTFT hangs on it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.calibration.figures import Array, Calibration, Figure, Observations, calibrate
+from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.tables.reading import read_columns
+from mist_sim.scenario import llm_client
+from mist_sim.simulation import Simulation
+from mist_sim.traces import ClosedLoop, Workload
+
+REQUESTS_PER_USER = 10
+FIGURES = (
+    Figure("overhead.step", 2.5e-3, 0.0, 0.02),
+    Figure("overhead.sequence", 2e-5, 0.0, 1e-3),
+    Figure("overhead.request", 0.02, 0.0, 0.2),
+)
+_COLUMNS = ("isl", "osl", "concurrency", "tp_size", "silicon_ttft_ms", "silicon_tpot_ms")
+
+
+def calibrate_closed_loop(path: Path, gpu: GpuSpec, model: str) -> Calibration:
+    """Fit to every second point of each number of ranks, and score the others.
+
+    path: CSV of aiconfigurator's form: isl, osl, concurrency, tp_size, silicon_ttft_ms,
+    silicon_tpot_ms. Raises ScenarioError for files that are not of the form.
+    """
+    rows = read_columns(path, _COLUMNS).sort_values("tp_size", kind="stable")
+    points = [tuple(map(int, point)) for point in rows[list(_COLUMNS[:4])].to_numpy()]
+    number = len(points)
+    held_out = rows.groupby("tp_size").cumcount().to_numpy() % 2 == 1
+
+    def predict(spec: GpuSpec, chosen: NDArray[np.bool_]) -> Array:
+        wanted = chosen[:number] | chosen[number:]
+        means = np.full((2, number), np.nan)
+        for position in np.flatnonzero(wanted):
+            means[:, position] = _simulated(spec, model, points[position])
+        return np.asarray(means.ravel()[chosen])
+
+    return calibrate(
+        gpu,
+        FIGURES,
+        Observations(
+            predict,
+            measured=rows[["silicon_tpot_ms", "silicon_ttft_ms"]].to_numpy(float).T.ravel() * 1e-3,
+            quantity=["mean TPOT"] * number + ["mean TTFT"] * number,
+            weight=np.repeat([1.0, 0.5], number),
+            held_out=np.tile(held_out, 2),
+        ),
+        source=f"{path.name}, {model}, {REQUESTS_PER_USER} requests a user",
+    )
+
+
+def _simulated(gpu: GpuSpec, model: str, point: tuple[int, ...]) -> tuple[float, float]:
+    """Return mean TPOT and mean TTFT of a point in seconds."""
+    prompt, output, concurrency, ranks = point
+    client = llm_client("llm", model=model, gpu=gpu, tensor_parallel_size=ranks)
+    number = REQUESTS_PER_USER * concurrency
+    users = ClosedLoop(concurrency=concurrency)
+    workload = Workload.from_lists([prompt] * number, [output] * number, arrivals=users)
+    summary = Simulation(clients=[client], workload=workload).run().summary
+    return summary["mean_tpot_ms"] * 1e-3, summary["mean_ttft_ms"] * 1e-3

@@ -1,0 +1,148 @@
+"""Figures of a GPU's entry that are fitted, and the spec file that holds what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import GpuSpec
+
+Array = NDArray[np.float64]
+
+_MILD = 0.1  # relative errors beyond this count less than their square: outliers are measured too
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure to fit, by its dotted name in a spec file: where to begin, and its range.
+
+    `overhead.*` and `dispatch.*` are seconds, the others shares.
+    """
+
+    name: str
+    start: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Measured quantities, and what computes them for a GPU.
+
+    predict: returns the quantities of the chosen rows, in seconds.
+    measured: seconds. quantity: the name of each row's quantity, for reports.
+    weight: how much each row's relative error counts.
+    held_out: which rows are not fitted but scored.
+    """
+
+    predict: Callable[[GpuSpec, NDArray[np.bool_]], Array]
+    measured: Array
+    quantity: Sequence[str]
+    weight: Array
+    held_out: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fitted figures, and relative errors of all rows with them."""
+
+    base: str
+    values: Mapping[str, float]
+    observations: Observations
+    errors: Array
+    source: str
+
+    def error_of(self, quantity: str, *, held_out: bool) -> Array:
+        """Return the relative errors of a quantity, of rows that were held out or fitted."""
+        rows = np.array([name == quantity for name in self.observations.quantity])
+        return np.asarray(self.errors[rows & (self.observations.held_out == held_out)])
+
+    def report(self) -> list[tuple[str, str, int, float, float]]:
+        """Return (quantity, "fitted" or "held out", rows, mean error, median error)."""
+        found = []
+        for quantity in dict.fromkeys(self.observations.quantity):
+            for held_out, name in ((False, "fitted"), (True, "held out")):
+                errors = np.abs(self.error_of(quantity, held_out=held_out))
+                if len(errors):
+                    mean, median = float(errors.mean()), float(np.median(errors))
+                    found.append((quantity, name, len(errors), mean, median))
+        return found
+
+
+def calibrate(
+    gpu: GpuSpec, figures: Sequence[Figure], observations: Observations, source: str
+) -> Calibration:
+    """Fit figures to the rows that are not held out: least squares of logarithms.
+
+    Far outliers count less (soft L1). Needs some seconds to minutes, as `predict` does.
+    """
+    fitted = ~observations.held_out
+    logs = np.log(observations.measured)
+    names = [figure.name for figure in figures]
+    start = np.array([figure.start for figure in figures])
+
+    def residuals(values: Array) -> Array:
+        with_values = with_figures(gpu, dict(zip(names, values.tolist(), strict=True)))
+        found = np.log(observations.predict(with_values, fitted))
+        return np.asarray((found - logs[fitted]) * observations.weight[fitted])
+
+    best = least_squares(
+        residuals,
+        start,
+        bounds=([figure.low for figure in figures], [figure.high for figure in figures]),
+        x_scale=start,
+        diff_step=np.full(len(names), 1e-2),
+        loss="soft_l1",
+        f_scale=_MILD,
+        max_nfev=12,
+    )
+    values = {name: float(f"{value:.3g}") for name, value in zip(names, best.x, strict=True)}
+    every = np.ones(len(logs), dtype=bool)
+    found = observations.predict(with_figures(gpu, values), every)
+    return Calibration(gpu.name, values, observations, found / observations.measured - 1, source)
+
+
+def with_figures(gpu: GpuSpec, values: Mapping[str, float]) -> GpuSpec:
+    """Return a GPU with other figures, by their dotted names."""
+    for name, value in values.items():
+        part, _, field = name.partition(".")
+        under: Any = getattr(gpu, part)
+        other = {**under, field: value} if isinstance(under, Mapping) else None
+        changed: dict[str, Any] = {part: other or replace(under, **{field: value})}
+        gpu = replace(gpu, **changed)
+    return gpu
+
+
+def write_spec(path: Path, calibration: Calibration) -> None:
+    """Write a GPU spec file that a scenario's `gpu` can name; residuals stand at its head.
+
+    Raises ScenarioError when it cannot be written.
+    """
+    lines = [f"# Fitted by mist calibrate: {calibration.source}"]
+    lines += [
+        f"# {quantity}: {name}, {number} rows, mean error {mean:.1%}, median {median:.1%}"
+        for quantity, name, number, mean, median in calibration.report()
+    ]
+    lines += [f'based_on = "{calibration.base}"', 'confidence = "fitted"']
+    parts: dict[str, list[str]] = {}
+    for name, value in calibration.values.items():
+        part, _, field = name.partition(".")
+        seconds = part in ("overhead", "dispatch")
+        parts.setdefault(part, []).append(
+            f'{field} = "{value * 1e6:.1f} us"' if seconds else f"{field} = {value:.3g}"
+        )
+    for part, entries in parts.items():
+        lines += ["", f"[{part}]", *entries]
+    lines += ["", "[sources]"]
+    lines += [f'{name} = "mist calibrate: {calibration.source}"' for name in calibration.values]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,81 @@
+"""Fits a GPU's figures to Splitwise's prompt and token times.
+
+That engine, vLLM of 2023, replayed no CUDA graphs: what launching a layer takes is a floor under
+the step (`dispatch`), and scheduling and sampling come on top (`overhead`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.calibration.figures import Array, Calibration, Figure, Observations, calibrate
+from mist_sim.calibration.measured_steps import MeasuredSteps, read_splitwise
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster, GpuSpec
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.models import load_model
+
+SETTINGS = (("llama2-70b", "llama-2-70b", (2, 4, 8)), ("bloom-176b", "bloom-176b", (8,)))
+HARDWARE = {"a100-80gb-sxm": "a100-80gb", "h100-sxm": "h100-80gb"}
+FIGURES = (
+    Figure("prefill.mfu", 0.5, 0.05, 1.0),
+    Figure("prefill.mbu", 0.8, 0.3, 1.0),
+    Figure("decode.mbu", 0.8, 0.3, 1.0),
+    Figure("interconnect.efficiency", 0.4, 0.05, 1.0),
+    Figure("dispatch.attention", 2e-4, 0.0, 5e-3),
+    Figure("overhead.step", 1e-2, 0.0, 0.1),
+    Figure("overhead.sequence", 3e-4, 0.0, 1e-2),
+)
+
+
+def calibrate_splitwise(path: Path, gpu: GpuSpec) -> Calibration:
+    """Fit to every second row of all models and ranks that the file has for a GPU."""
+    settings = []
+    for theirs, ours, ranks in SETTINGS:
+        for size in ranks:
+            steps, _ = read_splitwise(path, f"{theirs}/{HARDWARE[gpu.name]}", size)
+            settings.append((load_model(ours), size, list(_batches(steps)), steps))
+    prompts = np.concatenate([steps.with_prompts for *_, steps in settings])
+
+    def predict(spec: GpuSpec, chosen: NDArray[np.bool_]) -> Array:
+        overhead = spec.overhead
+        seconds: list[float] = []
+        for model, size, batches, _ in settings:
+            roofline = RooflinePredictor(model, Cluster(spec, size), enforce_eager=True)
+            for batch in batches:
+                host = overhead["step"] + overhead["sequence"] * _num_sequences(batch)
+                seconds.append(roofline.step_time(batch) + host)
+        return np.array(seconds)[chosen]
+
+    return calibrate(
+        gpu,
+        FIGURES,
+        Observations(
+            predict,
+            measured=np.concatenate([steps.seconds for *_, steps in settings]),
+            quantity=["prompt time" if prompt else "token time" for prompt in prompts],
+            weight=np.ones(len(prompts)),
+            held_out=np.arange(len(prompts)) % 2 == 1,
+        ),
+        source=f"{path.name}, vLLM of 2023 (predictor: enforce_eager true)",
+    )
+
+
+def _num_sequences(batch: StepBatch) -> int:
+    return batch.num_decodes + len(batch.chunks)
+
+
+def _batches(steps: MeasuredSteps) -> Iterator[StepBatch]:
+    columns: Sequence[Array] = (
+        steps.num_new_tokens, steps.num_pairs, steps.num_decodes, steps.context_sum
+    )  # fmt: skip
+    for new, pairs, decodes, context_sum in zip(*columns, strict=True):
+        if new:  # equal prompts
+            size = round(2 * pairs / new - 1)
+            yield StepBatch(((size, 0),) * round(new / size))
+        else:
+            yield StepBatch((), int(decodes), int(context_sum))

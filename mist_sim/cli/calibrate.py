@@ -1,0 +1,78 @@
+"""`mist calibrate`: fit a GPU's figures to measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from mist_sim.calibration.figures import Calibration
+    from mist_sim.hardware import GpuSpec
+
+KINDS = ("splitwise", "closed_loop", "catalog")
+
+
+def calibrate(
+    kind: str = typer.Argument(
+        help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
+        "catalog: kernel timings, from which the catalog's own entries are made.",
+        show_default=False,
+    ),
+    measurements: Path = typer.Argument(
+        help="The file; for catalog, the folder of all files.", show_default=False
+    ),
+    gpu: str = typer.Option("h100-sxm", help="The GPU measured, as the catalog calls it."),
+    model: str = typer.Option("qwen3-32b", help="The model measured, for closed_loop."),
+    out: Path | None = typer.Option(
+        None, metavar="FILE", help="Write the figures into this spec file (.toml)."
+    ),
+) -> None:
+    """Fit the roofline's figures of a GPU to measurements, and say how well they fit.
+
+    Every second row is held out and scored. The file that it writes is a GPU spec: a scenario
+    names it as its gpu.
+    """
+    from mist_sim.calibration.figures import write_spec
+    from mist_sim.errors import ScenarioError, did_you_mean
+    from mist_sim.hardware import load_gpu
+
+    if kind not in KINDS:
+        raise ScenarioError(
+            f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
+        )
+    if kind == "catalog":
+        _print_catalog(measurements)
+        return
+    found = _calibrated(kind, measurements, load_gpu(gpu), model)
+    for quantity, rows, number, mean, median in found.report():
+        typer.echo(
+            f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"
+        )
+    for name, value in found.values.items():
+        seconds = name.startswith(("overhead", "dispatch"))
+        typer.echo(f"{name:24} {value * 1e6:8.1f} us" if seconds else f"{name:24} {value:8.3f}")
+    if out is not None:
+        write_spec(out, found)
+        typer.echo(f"Written to {out}", err=True)
+
+
+def _calibrated(kind: str, path: Path, gpu: GpuSpec, model: str) -> Calibration:
+    from rich.console import Console
+
+    from mist_sim.calibration import calibrate_closed_loop, calibrate_splitwise
+
+    with Console(stderr=True).status("fitting ..."):
+        if kind == "splitwise":
+            return calibrate_splitwise(path, gpu)
+        return calibrate_closed_loop(path, gpu, model)
+
+
+def _print_catalog(folder: Path) -> None:
+    """Print what the catalog's fitted entries hold, with more digits."""
+    from mist_sim.calibration import catalog_figures
+
+    for name, figures in catalog_figures(folder).items():
+        cells = (f"{figure} {value:.3f}" for figure, value in figures.items())
+        typer.echo(f"{name:14} {'  '.join(cells)}")

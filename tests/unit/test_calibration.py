@@ -1,0 +1,132 @@
+"""Fitting a GPU's figures to measurements, and the spec file that holds them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mist_sim.calibration import calibrate_splitwise, write_spec
+from mist_sim.calibration.figures import (
+    Calibration,
+    Figure,
+    Observations,
+    calibrate,
+    with_figures,
+)
+from mist_sim.cli.app import app
+from mist_sim.core.batch import StepBatch
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.models import load_model
+
+GPU, MODEL = load_gpu("h100-sxm"), load_model("llama-3.1-8b")
+BATCHES = [StepBatch(((n, 0),)) for n in (512, 1024, 4096)] + [
+    StepBatch((), n, n * 500) for n in (1, 8, 64, 200)
+]
+FIGURES = (
+    Figure("prefill.mfu", 0.9, 0.1, 1.0),
+    Figure("decode.mbu", 0.9, 0.1, 1.0),
+    Figure("overhead.sequence", 1e-4, 0.0, 1e-2),
+)
+
+
+def seconds(gpu):
+    """Steps by the roofline, with an engine's own time for every sequence."""
+    roofline = RooflinePredictor(MODEL, Cluster(gpu))
+    per_sequence = gpu.overhead["sequence"]
+    return np.array(
+        [roofline.step_time(b) + per_sequence * (b.num_decodes + len(b.chunks)) for b in BATCHES]
+    )
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return with_figures(GPU, {"prefill.mfu": 0.6, "decode.mbu": 0.7, "overhead.sequence": 2e-5})
+
+
+@pytest.fixture(scope="module")
+def found(truth) -> Calibration:
+    observations = Observations(
+        lambda gpu, chosen: seconds(gpu)[chosen],
+        measured=seconds(truth),
+        quantity=["prefill"] * 3 + ["decode"] * 4,
+        weight=np.ones(7),
+        held_out=np.array([False, True, False, False, True, False, False]),
+    )
+    return calibrate(GPU, FIGURES, observations, "a test")
+
+
+def test_figures_are_set_by_their_dotted_names(truth):
+    assert truth.prefill == replace(GPU.prefill, mfu=0.6)
+    assert truth.decode == replace(GPU.decode, mbu=0.7)
+    assert truth.overhead == {"sequence": 2e-5}
+
+
+def test_what_made_the_measurements_is_found_again(found):
+    assert found.values == pytest.approx(
+        {"prefill.mfu": 0.6, "decode.mbu": 0.7, "overhead.sequence": 2e-5}, rel=0.02
+    )
+    assert [row[:3] for row in found.report()] == [
+        ("prefill", "fitted", 2), ("prefill", "held out", 1),
+        ("decode", "fitted", 3), ("decode", "held out", 1),
+    ]  # fmt: skip
+    assert all(mean < 0.02 for *_, mean, _ in found.report())
+
+
+def test_the_spec_file_is_a_gpu_of_a_scenario(found, tmp_path):
+    write_spec(tmp_path / "mine.toml", found)
+    gpu = load_gpu(str(tmp_path / "mine.toml"))
+    assert gpu.confidence == "fitted"
+    assert gpu.prefill.mfu == pytest.approx(found.values["prefill.mfu"])
+    assert gpu.prefill.mbu == GPU.prefill.mbu
+    assert gpu.overhead == pytest.approx(dict(found.values) and {"sequence": 2e-5}, rel=0.02)
+    assert gpu.source_of("overhead.sequence") == "mist calibrate: a test"
+    assert "held out, 1 rows" in (tmp_path / "mine.toml").read_text()
+    with pytest.raises(ScenarioError, match="cannot be written"):
+        write_spec(tmp_path / "none" / "mine.toml", found)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('overhead.stp = "1 ms"', "overhead has no 'stp'; did you mean 'step'"),
+        ('overhead.step = "-1 ms"', "overhead.step must be finite and >= 0"),
+    ],
+)
+def test_overheads_of_a_spec_file_are_checked(tmp_path, text, message):
+    (tmp_path / "g.toml").write_text(f'based_on = "h100"\n{text}\n')
+    with pytest.raises(ScenarioError, match=message):
+        load_gpu(str(tmp_path / "g.toml"))
+
+
+def test_splitwise_after_calibration(shared):
+    """Mean error of all rows, a half of them held out: 9.1 %."""
+    found = calibrate_splitwise(shared("measurements/splitwise_perf_model.csv"), GPU)
+    assert np.abs(found.errors).mean() < 0.10
+    held_out = np.abs(found.errors[found.observations.held_out])
+    assert held_out.mean() < 0.10
+
+
+@pytest.mark.slow
+def test_closed_loop_points_held_out(shared, tmp_path):
+    """Of points that were not fitted: TPOT within 10 % in the mean, TTFT 25 % in the median."""
+    path = shared("measurements/vllm-0.12-h100-qwen3-32b-closed-loop.csv")
+    small = tmp_path / "points.csv"  # small batches, so that the test is quick
+    lines = path.read_text().splitlines()
+    chosen = [line for line in lines[1:] if int(line.split(",")[7]) <= 16]
+    small.write_text("\n".join([lines[0], *chosen]) + "\n")
+    out = tmp_path / "g.toml"
+    done = CliRunner().invoke(app, ["calibrate", "closed_loop", str(small), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert set(load_gpu(str(out)).overhead) == {"step", "sequence", "request"}
+    rows = [line.split() for line in done.output.splitlines() if "held out" in line]
+    assert float(rows[0][-3].rstrip("%")) < 10  # mean of TPOT
+    assert float(rows[1][-1].rstrip("%")) < 25  # median of TTFT
+
+
+def test_kinds_that_are_not_known():
+    done = CliRunner().invoke(app, ["calibrate", "splitwse", "x.csv"])
+    assert done.exit_code == 2
+    assert "did you mean 'splitwise'" in done.output
