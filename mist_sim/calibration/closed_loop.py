@@ -30,8 +30,17 @@ _COLUMNS = ("isl", "osl", "concurrency", "tp_size", "silicon_ttft_ms", "silicon_
 def calibrate_closed_loop(path: Path, gpu: GpuSpec, model: str) -> Calibration:
     """Fit to every second point of each number of ranks, and score the others.
 
+    Raises ScenarioError for files that are not of the form (see `closed_loop_observations`).
+    """
+    source = f"{path.name}, {model}, {REQUESTS_PER_USER} requests a user"
+    return calibrate(gpu, FIGURES, closed_loop_observations(path, model), source)
+
+
+def closed_loop_observations(path: Path, model: str) -> Observations:
+    """Return mean TPOT of every point and then mean TTFT, every second one held out.
+
     path: CSV of aiconfigurator's form: isl, osl, concurrency, tp_size, silicon_ttft_ms,
-    silicon_tpot_ms. Raises ScenarioError for files that are not of the form.
+    silicon_tpot_ms.
     """
     rows = read_columns(path, _COLUMNS).sort_values("tp_size", kind="stable")
     points = [tuple(map(int, point)) for point in rows[list(_COLUMNS[:4])].to_numpy()]
@@ -45,17 +54,12 @@ def calibrate_closed_loop(path: Path, gpu: GpuSpec, model: str) -> Calibration:
             means[:, position] = _simulated(spec, model, points[position])
         return np.asarray(means.ravel()[chosen])
 
-    return calibrate(
-        gpu,
-        FIGURES,
-        Observations(
-            predict,
-            measured=rows[["silicon_tpot_ms", "silicon_ttft_ms"]].to_numpy(float).T.ravel() * 1e-3,
-            quantity=["mean TPOT"] * number + ["mean TTFT"] * number,
-            weight=np.repeat([1.0, 0.5], number),
-            held_out=np.tile(held_out, 2),
-        ),
-        source=f"{path.name}, {model}, {REQUESTS_PER_USER} requests a user",
+    return Observations(
+        predict,
+        measured=rows[["silicon_tpot_ms", "silicon_ttft_ms"]].to_numpy(float).T.ravel() * 1e-3,
+        quantity=["mean TPOT"] * number + ["mean TTFT"] * number,
+        weight=np.repeat([1.0, 0.5], number),
+        held_out=np.tile(held_out, 2),
     )
 
 

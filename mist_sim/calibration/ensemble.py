@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from mist_sim.calibration.measured_steps import Array, MeasuredSteps
-from mist_sim.extras import require_extra
+from mist_sim.hardware.predictors.extras import installed_version
 
 Points = NDArray[np.float64]  # shape (number of points, 2): tokens or decodes, mean context
 
@@ -133,7 +133,7 @@ def _fit_baseline(data: StageData) -> Callable[[Points], Array]:
 
 def _regressor(data: StageData) -> Any:
     """Return an untrained regressor that suits the number of points."""
-    require_extra("sklearn", "fit", "mist fit")
+    installed_version("scikit-learn", extra="fit")
     if len(data.points) > _FEW:
         from sklearn.ensemble import GradientBoostingRegressor
 

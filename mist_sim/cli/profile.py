@@ -37,11 +37,11 @@ def profile(
     """
     from mist_sim.cli.progress import Progress
     from mist_sim.errors import ScenarioError
-    from mist_sim.extras import require_extra
     from mist_sim.hardware import Cluster, load_gpu
+    from mist_sim.hardware.predictors.extras import installed_version
     from mist_sim.models import load_model
 
-    require_extra("torch", "torch", "mist profile")
+    installed_version("torch", extra="torch")
     from mist_sim.hardware.execution.timing import Timing
     from mist_sim.hardware.execution.torch_source import TorchSource
 

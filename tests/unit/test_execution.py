@@ -1,6 +1,7 @@
 """Running layers on a device: what is measured, kept, multiplied and refused."""
 
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 from typer.testing import CliRunner
@@ -124,8 +125,11 @@ def test_ranges_that_make_no_sense(field):
 
 
 def test_without_torch_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("mist_sim.extras.find_spec", lambda name: None)
-    with pytest.raises(ScenarioError, match=r'needs torch: pip install "mist-sim\[torch\]"'):
+    def missing(package):
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("mist_sim.hardware.predictors.extras.version", missing)
+    with pytest.raises(ScenarioError, match=r"pip install 'mist-sim\[torch\]'"):
         ExecutionPredictor(TINY, Cluster(GPU))
 
 

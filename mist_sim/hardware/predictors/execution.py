@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mist_sim.extras import require_extra
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.extras import installed_version
 from mist_sim.hardware.predictors.sampled import SampledPredictor, SampledSteps, StepSource
 from mist_sim.hardware.predictors.timing_store import TimingStore
 from mist_sim.models.spec import ModelSpec
@@ -51,7 +51,7 @@ class ExecutionPredictor(SampledPredictor):
         self._steps = SampledSteps(self._source(), limits.points, TimingStore.default())
 
     def _source(self) -> StepSource:
-        require_extra("torch", "torch", "predictor execution")
+        installed_version("torch", extra="torch")
         from mist_sim.hardware.execution.timing import Timing
         from mist_sim.hardware.execution.torch_source import TorchSource
 
