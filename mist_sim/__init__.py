@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         TablePredictor,
     )
     from mist_sim.metrics import Result, Slo
-    from mist_sim.models import ModelSpec, load_model
+    from mist_sim.models import ModelSpec, SpeculativeConfig, load_model
     from mist_sim.routers import (
         ROUTERS,
         LeastOutstandingRouter,
@@ -115,7 +115,7 @@ _HOMES = {
         "PREDICTORS BestServePredictor EngineOverhead Predictor RooflinePredictor TablePredictor"
     ),
     "mist_sim.metrics": "Result Slo",
-    "mist_sim.models": "ModelSpec load_model",
+    "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
     "mist_sim.routers": "ROUTERS LeastOutstandingRouter RandomRouter RoundRobinRouter Router",
     "mist_sim.scenario": "Scenario llm_client simulate",
     "mist_sim.simulation": "Simulation",
@@ -194,6 +194,7 @@ __all__ = [
     "ShareGptReader",
     "Simulation",
     "Slo",
+    "SpeculativeConfig",
     "Stage",
     "StaticScheduler",
     "StepBatch",

@@ -76,6 +76,7 @@ class Simulation:
         self._env = env = Environment()
         recorder = ColumnRecorder()
         for client_id, client in enumerate(self.clients):
+            client.streams = self.streams
             client.start(env, client_id, recorder)
         if isinstance(self.router, Seeded):
             self.router.seed(self.streams.generator("router"))

@@ -374,14 +374,16 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
     """Check that a predictor's times are sound, and that `run` has the bits of `step_time`.
 
     Times are positive, finite floats that depend on the batch alone. `run` returns an array of
-    float64 of its own for each call, equal to `step_time` of every grown batch.
+    float64 of its own for each call, equal to `step_time` of every grown batch. One that says
+    `times_drafts` is also asked for batches with drafts.
     """
     predictor, another = factory(), factory()
     _require(
         isinstance(predictor, Predictor),
         f"{_name(predictor)} needs step_time(batch) and run(batch, growth, num_steps)",
     )
-    for batch, growth, num_steps in _batches():
+    drafts = bool(getattr(predictor, "times_drafts", False))
+    for batch, growth, num_steps in _batches(drafts=drafts):
         asked = deepcopy(batch)
         times: Any = predictor.run(batch, growth, num_steps)
         _require(
@@ -415,7 +417,7 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
         )
 
 
-def _batches() -> Iterator[tuple[StepBatch, StepGrowth, int]]:
+def _batches(*, drafts: bool) -> Iterator[tuple[StepBatch, StepGrowth, int]]:
     draws = _draws("check_predictor")
     for k in range(150):
         num_chunks = (0, 1, 1, 3)[k % 4]
@@ -428,7 +430,13 @@ def _batches() -> Iterator[tuple[StepBatch, StepGrowth, int]]:
         if k % 5 == 0:  # as engines count for a model with windows of 1,024 tokens
             batch.window_sum = int(contexts.clip(max=1_023).sum())
             growth.window_sum = int((contexts < 900).sum())
-        yield batch, growth, int(draws.integers(1, 40))
+        num_steps = int(draws.integers(1, 40))
+        yield batch, growth, num_steps
+        if drafts and num_decodes and k % 5 == 1:  # accepted here more and there fewer
+            num_drafts = int(draws.integers(1, 8))
+            tokens = draws.integers(num_decodes, num_decodes * (1 + num_drafts) + 1, num_steps)
+            added = np.concatenate(([0], np.cumsum(tokens[:-1])))
+            yield replace(batch, num_drafts=num_drafts), StepGrowth(added), num_steps
     yield StepBatch((), 1, 1), StepGrowth(1), 3_000  # a long run
 
 

@@ -11,6 +11,7 @@ from mist_sim.core.events import Recorder, Visit
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientState
 from mist_sim.environment import MOVE, Environment
+from mist_sim.rng import Streams
 
 
 class Client(ABC):
@@ -20,10 +21,12 @@ class Client(ABC):
     routers see and hands finished visits back. A client belongs to one simulation.
 
     name: unique in the simulation. serves: the stage kinds it can serve.
+    streams: where it draws random numbers from; those of the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
     estimate: where its step times come from, for the summary; None where they are given.
     """
 
+    streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
     estimate: str | None = None
 

@@ -9,9 +9,14 @@ them start a new KV block. (DESIGN §5; the tests hold a plain stepwise engine a
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch, StepGrowth
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _LEFT = 0  # the ticket of a sequence that is not on the clock
 
@@ -22,7 +27,12 @@ class DecodeClock:
     steps: decode steps done.
     num_decodes: sequences on the clock.
     context_sum: tokens that the cache holds for them, in all.
+    num_queries_each: tokens that each brings into a step.
+    step_tokens: tokens that each step of the latest `advance` gave in all; None: one a sequence.
     """
+
+    num_queries_each: int = 1
+    step_tokens: NDArray[np.int64] | None = None
 
     __slots__ = (
         "_heap",
@@ -57,29 +67,36 @@ class DecodeClock:
     def join(self, sequence: Sequence) -> None:
         """Add a sequence whose prefill just emitted a token and that has more to generate."""
         context = sequence.num_tokens - 1  # the newest token is not in the cache yet
-        sequence.join_step = self.steps
         sequence.block_phase = (self.steps - context) % len(self._phases)
-        sequence.ticket = self._next_ticket
-        self._next_ticket += 1
         self._phases[sequence.block_phase] += self._pages_per_block
         self._pages_per_cycle += self._pages_per_block
+        self._enter(sequence, context, sequence.num_target_tokens - sequence.num_output_tokens)
+
+    def _enter(self, sequence: Sequence, context: int, num_steps: int) -> None:
+        """Count a sequence that stays for so many steps."""
+        sequence.join_step = self.steps
+        sequence.ticket = self._next_ticket
+        self._next_ticket += 1
         self.num_decodes += 1
         self.context_sum += context
-        finish = self.steps + sequence.num_target_tokens - sequence.num_output_tokens
-        heappush(self._heap, (finish, sequence.ticket, sequence))
+        heappush(self._heap, (self.steps + num_steps, sequence.ticket, sequence))
         if self._longest is not None:
             heappush(self._longest, (self.steps - context, sequence.ticket, sequence))
 
     def leave(self, sequence: Sequence) -> int:
-        """Take a sequence off the clock; return the tokens that the cache holds for it."""
+        """Take a sequence off the clock; return the tokens that it holds memory for."""
         sequence.num_output_tokens += self.steps - sequence.join_step
         context = sequence.num_tokens - 1
-        sequence.ticket = _LEFT
         self._phases[sequence.block_phase] -= self._pages_per_block
         self._pages_per_cycle -= self._pages_per_block
+        self._exit(sequence, context)
+        return context
+
+    def _exit(self, sequence: Sequence, context: int) -> None:
+        """Count a sequence no longer, for which the cache holds so many tokens."""
+        sequence.ticket = _LEFT
         self.num_decodes -= 1
         self.context_sum -= context
-        return context
 
     def context(self, sequence: Sequence) -> int:
         """Tokens that the cache holds for a sequence on the clock."""
@@ -92,8 +109,8 @@ class DecodeClock:
         if self._longest is not None:
             batch.longest_context = self.steps - _head(self._longest)[0] if self.num_decodes else 0
 
-    def growth(self) -> StepGrowth:
-        """Return what every step adds for the next, until `steps_to_change`."""
+    def growth(self, num_steps: int) -> StepGrowth:
+        """Return what the next `num_steps` steps add, at most `steps_to_change`."""
         return StepGrowth(self.num_decodes, longest_context=1)
 
     def steps_to_change(self) -> int:

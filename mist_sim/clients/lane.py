@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling import Scheduler, StepPlan
 from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.speculative_clock import Speculation
 from mist_sim.clients.step_records import Run, StepRecords
 from mist_sim.core.events import Visit
 from mist_sim.core.views import ClientState
@@ -26,6 +27,7 @@ class Lane:
     Engines decide when a lane plans and how long its steps take.
 
     kv_cache: lends its KV blocks. load: the counts that routers see; lanes of a client share it.
+    speculation: how it drafts tokens; None: it does not.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Lane:
         records: StepRecords,
         load: ClientState,
         leave: Leave,
+        speculation: Speculation | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -44,7 +47,7 @@ class Lane:
         self._records = records
         self._leave = leave
         self._run_limit = _FIRST_RUN
-        scheduler.start(kv_cache)
+        scheduler.start(kv_cache, speculation)
 
     @property
     def num_waiting(self) -> int:
@@ -102,7 +105,8 @@ class Lane:
     def end(self, run: Run) -> None:
         """Account for executed steps and hand back what finished."""
         emitted, finished = self.scheduler.update(run.plan, run.num_steps)
-        self._records.run(run, self.load.num_waiting, self.scheduler.num_peak_blocks)
+        tokens = self.scheduler.clock.step_tokens if run.plan.decodes else None
+        self._records.run(run, self.load.num_waiting, self.scheduler.num_peak_blocks, tokens)
         for sequence in emitted:
             self._records.emit(sequence, run.end)
         for sequence in finished:

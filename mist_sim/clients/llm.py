@@ -8,6 +8,7 @@ from collections.abc import Sequence as Stages
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engines import Engines, lane_schedulers
 from mist_sim.clients.kv_cache import (
     BlockPool,
@@ -18,6 +19,7 @@ from mist_sim.clients.kv_cache import (
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.speculative_clock import Speculation
 from mist_sim.clients.step_records import StepRecords
 from mist_sim.core.events import Recorder, Visit
 from mist_sim.core.request import Stage
@@ -26,6 +28,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 
 
@@ -47,6 +50,9 @@ class LlmClient(Client):
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
         answer ends there (vLLM's name and meaning). None: no limit.
     request_overhead: seconds from arrival until a request can be scheduled.
+    speculative_config: how the engine drafts tokens; None: it does not. The predictor's step
+        times include the drafting.
+    Raises ScenarioError when drafts cannot be verified that way.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class LlmClient(Client):
         enable_prefix_caching: bool | None = None,
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
+        speculative_config: SpeculativeConfig | None = None,
     ) -> None:
         super().__init__(name, frozenset({Prefill.kind, Decode.kind}))
         self.scheduler = scheduler
@@ -99,6 +106,9 @@ class LlmClient(Client):
         self.schedulers = lane_schedulers(scheduler, data_parallel_size, num_lanes)
         self._blocks_per_lane = num_gpu_blocks // num_lanes
         self._num_reserved_blocks = int(watermark * self._blocks_per_lane)
+        self.speculative_config = speculative_config
+        if speculative_config:
+            self._check_speculation(speculative_config)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
@@ -114,6 +124,7 @@ class LlmClient(Client):
             records=StepRecords(self.recorder, self.client_id, self.predictor),
             load=self.view,
             leave=self._leave,
+            speculation=self._speculation(),
         )
         if getattr(self.predictor, "needs_longest_context", False):
             scheduler.clock.watch_longest()
@@ -123,6 +134,28 @@ class LlmClient(Client):
         sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)
         pool = WindowPool(*sizes, self.kv_groups) if self.kv_groups else BlockPool(*sizes)
         return PrefixCachingManager(pool) if self.enable_prefix_caching else KvCacheManager(pool)
+
+    def _check_speculation(self, config: SpeculativeConfig) -> None:
+        if self.kv_groups:
+            raise ScenarioError("speculative_config: not simulated with sliding windows")
+        if getattr(self.predictor, "needs_longest_context", False):
+            raise ScenarioError(
+                "speculative_config: not simulated with a predictor that asks for the longest "
+                "context"
+            )
+        if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
+            raise ScenarioError(f"scheduler: {problem}")
+
+    def _speculation(self) -> Speculation | None:
+        config = self.speculative_config
+        if config is None:
+            return None
+        return Speculation(
+            config.num_speculative_tokens,
+            config.num_lookahead_tokens,
+            self.max_model_len,
+            DraftPaths(self.streams, config.survival).draw,
+        )
 
     def takes(self, stages: Stages[Stage]) -> int:
         """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""

@@ -224,7 +224,7 @@ class _PipelineLane:
         num_steps = plan.num_steps
         batch = self.lane.scheduler.batch(plan)
         self.run = Run(plan, batch, self.ready, inf, num_steps, inf)
-        self.hand_over = predictor.hand_over(batch.num_prefill_tokens + batch.num_decodes)
+        self.hand_over = predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
         if num_steps == 1:
             self.times = np.array([[rank.step_time(batch) for rank in predictor.ranks]])
             return

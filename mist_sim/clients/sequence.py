@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mist_sim.core.events import Visit
 
 if TYPE_CHECKING:
+    from mist_sim.clients.draft_paths import DraftPath
     from mist_sim.clients.kv_cache.prefix import Chain
 
 
@@ -22,6 +23,7 @@ class Sequence:
     last_token_at: time of the latest token before it joined the decode batch, seconds.
     first_step: the engine step with which its stay in the decode batch began, None outside.
     chain: what its blocks are, for a prefix cache; None when no other block can be like them.
+    path: how many tokens its decode steps give, in an engine that drafts; None before the first.
     The other fields belong to `DecodeClock`.
     """
 
@@ -36,6 +38,7 @@ class Sequence:
         "num_output_tokens",
         "num_prompt_tokens",
         "num_target_tokens",
+        "path",
         "ticket",
         "visit",
     )
@@ -50,6 +53,7 @@ class Sequence:
         self.last_token_at = nan
         self.first_step: int | None = None
         self.chain: Chain | None = None
+        self.path: DraftPath | None = None
         self.join_step = 0
         self.block_phase = 0
         self.ticket = 0

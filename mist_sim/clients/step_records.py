@@ -43,9 +43,16 @@ class StepRecords:
         self._track = recorder.add_track(client_id)
         self._num_steps = 0
         self._last_decode_end = 0.0
+        self._num_drafts = 0  # of each decode, in the last decode step
         self._newly_decoding: list[Sequence] = []  # joined since the last decode step
 
-    def run(self, run: Run, num_waiting: int, num_used_blocks: int) -> None:
+    def run(
+        self,
+        run: Run,
+        num_waiting: int,
+        num_used_blocks: int,
+        step_tokens: NDArray[np.int64] | None = None,
+    ) -> None:
         """Write executed steps."""
         batch = run.batch
         num_gaps = batch.num_decodes
@@ -55,6 +62,7 @@ class StepRecords:
                 first_end = ends if isinstance(ends, float) else ends.item(0)
                 num_gaps = self._stalls(run.start, first_end, num_gaps)
             self._last_decode_end = run.end
+            self._num_drafts = batch.num_drafts
             self._newly_decoding.clear()
         busy = run.end - run.start if run.busy is None else run.busy
         num_extrapolated = 0
@@ -71,6 +79,7 @@ class StepRecords:
             num_used_blocks,
             num_gaps,
             num_extrapolated,
+            step_tokens,
         )
         self._num_steps += run.num_steps
 
@@ -110,9 +119,20 @@ class StepRecords:
 
     def finish(self, sequence: Sequence) -> None:
         """Write which steps gave a sequence its tokens since its last prefill."""
-        if sequence.first_step is not None:
-            request_id = sequence.visit.request.request_id
-            self._recorder.record_tokens(
-                self._track, request_id, sequence.first_step, self._num_steps
+        if sequence.first_step is None:
+            return
+        path, tokens = sequence.path, None
+        if path is not None and path.num_steps:
+            tokens = path.step_tokens
+            self._recorder.record_drafts(
+                self._last_decode_end,
+                path.num_steps,
+                path.num_steps * self._num_drafts,
+                path.num_accepted,
             )
-            sequence.first_step = None
+            path.forget_stay()
+        request_id = sequence.visit.request.request_id
+        self._recorder.record_tokens(
+            self._track, request_id, sequence.first_step, self._num_steps, tokens
+        )
+        sequence.first_step = None

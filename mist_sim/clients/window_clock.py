@@ -92,8 +92,8 @@ class WindowClock(DecodeClock):
         super().show(batch)
         batch.window_sum = self.window_sum
 
-    def growth(self) -> StepGrowth:
-        growth = super().growth()
+    def growth(self, num_steps: int) -> StepGrowth:
+        growth = super().growth(num_steps)
         growth.window_sum = self.num_growing
         return growth
 

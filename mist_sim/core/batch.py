@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
@@ -11,13 +16,14 @@ class StepBatch:
 
     chunks: prefill chunks as (num_new_tokens, num_context_tokens); the context is what the
         cache holds before the step.
-    num_decodes: requests that generate one token each.
+    num_decodes: requests that generate tokens: one each, or more where drafts are accepted.
     context_sum: tokens that the cache holds for those requests before the step, in all.
     window_sum: of those, the tokens that the requests see in layers with a sliding window of W
         tokens: min(context, W - 1) of each. None where nobody counted: predictors of models
         with windows then take all contexts as equal.
     longest_context: most tokens that the cache holds for one of those requests before the step;
         None where nobody asked for it (see `Predictor`).
+    num_drafts: draft tokens of each decode, which the step verifies (speculative decoding).
     """
 
     chunks: tuple[tuple[int, int], ...] = ()
@@ -25,6 +31,12 @@ class StepBatch:
     context_sum: int = 0
     window_sum: int | None = None
     longest_context: int | None = None
+    num_drafts: int = 0
+
+    @property
+    def num_decode_queries(self) -> int:
+        """Tokens that the decodes bring into the step: the newest of each, and its drafts."""
+        return self.num_decodes * (1 + self.num_drafts)
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -34,26 +46,37 @@ class StepBatch:
 
 @dataclass(slots=True)
 class StepGrowth:
-    """What one step adds to the batch of the next, while its members stay the same.
+    """How the batch changes from step to step, while its members stay the same.
 
-    The context of each chunk grows by the chunk's new tokens.
+    The context of each chunk grows by the chunk's new tokens in every step.
 
-    context_sum, window_sum: tokens added to the sums of `StepBatch`.
-    longest_context: tokens added to `StepBatch.longest_context`.
+    context_sum: tokens that every step adds to the sum of `StepBatch`. An array where steps add
+        different numbers: item i is what the first i steps add, and item 0 is 0.
+    window_sum: tokens that every step adds to that sum.
+    longest_context: tokens that every step adds to `StepBatch.longest_context`.
     """
 
-    context_sum: int = 0
+    context_sum: int | NDArray[np.int64] = 0
     window_sum: int = 0
     longest_context: int = 0
+
+    def contexts(self, ahead: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what `context_sum` has gained by the steps `ahead` = 0, 1, ...: a new array."""
+        if isinstance(self.context_sum, int):
+            return ahead * float(self.context_sum)
+        return self.context_sum[: len(ahead)].astype(float)
 
 
 def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
     """Return the batch as it is `num_steps` steps later."""
+    added = growth.context_sum
     window_sum, longest = batch.window_sum, batch.longest_context
     return StepBatch(
         tuple((new, context + num_steps * new) for new, context in batch.chunks),
         batch.num_decodes,
-        batch.context_sum + num_steps * growth.context_sum,
+        batch.context_sum
+        + (num_steps * added if isinstance(added, int) else int(added[num_steps])),
         None if window_sum is None else window_sum + num_steps * growth.window_sum,
         None if longest is None else longest + num_steps * growth.longest_context,
+        batch.num_drafts,
     )

@@ -73,6 +73,7 @@ class Recorder(Protocol):
         num_used_blocks: int,
         num_gaps: int,
         num_extrapolated: int,
+        step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
         """A run of steps was executed.
 
@@ -83,6 +84,7 @@ class Recorder(Protocol):
         num_gaps: decodes whose previous token came at `start`, so that the first step's
             duration is the time between two tokens of theirs.
         num_extrapolated: steps outside what the predictor's times were measured for.
+        step_tokens: tokens that each step gave its decodes in all; None: one each.
         """
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
@@ -91,9 +93,25 @@ class Recorder(Protocol):
         For gaps that are not the duration of one step.
         """
 
-    def record_tokens(self, track: int, request_id: int, first_step: int, end_step: int) -> None:
+    def record_tokens(
+        self,
+        track: int,
+        request_id: int,
+        first_step: int,
+        end_step: int,
+        step_tokens: NDArray[np.int64] | None = None,
+    ) -> None:
         """A request stayed in a track's decode batch for steps [first_step, end_step).
 
         Steps are numbered per track from 0. The token before these came at the end of step
         `first_step - 1`, from prefill.
+        step_tokens: tokens that each of those that decoded gave it; None: one each.
+        """
+
+    def record_drafts(
+        self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int
+    ) -> None:
+        """At `time`, a request left a decode batch in which it had drafts verified.
+
+        num_drafts: steps that verified some. num_draft_tokens, num_accepted_tokens: in all.
         """

@@ -123,8 +123,8 @@ def _runs(table: Table, ends: Array, client: str, track: int) -> pd.DataFrame:
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     """Return when each output token of a request was emitted, in seconds.
 
-    Between the steps that a request shared in decode there may be prefill steps that gave it
-    nothing; these are left out.
+    Tokens of one step, which verified drafts, come at the same time. Between the steps that a
+    request shared in decode there may be prefill steps that gave it nothing; these are left out.
     """
     tokens: dict[str, Any] = recorder.tokens.columns()
     rows = np.flatnonzero(tokens["request_id"] == request_id)
@@ -133,7 +133,11 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
         track = int(tokens["track"][row])
         first, end = int(tokens["first_step"][row]), int(tokens["end_step"][row])
         ends = np.array(recorder.step_ends[track][first - 1 : end])
-        times.append(ends[np.concatenate(([True], _is_decode(recorder, track, first, end)))])
+        decode_ends = ends[1:][_is_decode(recorder, track, first, end)]
+        counts: Any = 1
+        if (place := int(tokens["first_count"][row])) >= 0:
+            counts = recorder.token_counts[place : place + len(decode_ends)]
+        times += [ends[:1], np.repeat(decode_ends, counts)]
     return np.concatenate(times) if times else np.empty(0)
 
 
@@ -202,7 +206,7 @@ def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
         float(steps["busy"].sum()),
         int(num_steps.sum()),
         int(np.dot(steps["num_prefill_tokens"], num_steps)),
-        int(np.dot(steps["num_decodes"], num_steps)),
+        int(recorder.decode_tokens(track).sum()),
         int(steps["num_used_blocks"].max(initial=0)),
         int(num_steps[steps["num_decodes"] > 0].sum()),
     )

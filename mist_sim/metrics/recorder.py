@@ -20,7 +20,10 @@ class ColumnRecorder:
     requests: a row a request. visits: a row a stay at a client. steps: for each track of steps, a
     row a run; `step_ends` holds the end of every single step, `track_clients` whose steps they
     are. gaps: times between two tokens that are not the duration of one step. tokens: which
-    steps gave a request its tokens.
+    steps gave a request its tokens; with drafts, `first_count` is where in `token_counts` it
+    begins how many each decode step gave (-1: one each). step_tokens: for each track, tokens that
+    each decode step gave in all; empty where that is its decodes. drafts: a row for each stay of
+    a request in a decode batch that verified drafts.
     """
 
     def __init__(self) -> None:
@@ -57,7 +60,12 @@ class ColumnRecorder:
         self.steps: list[Table] = []
         self.step_ends: list[array[float]] = []
         self.gaps = Table(time="f8", gap="f8", count="i4")
-        self.tokens = Table(request_id="i8", track="i4", first_step="i8", end_step="i8")
+        self.tokens = Table(
+            request_id="i8", track="i4", first_step="i8", end_step="i8", first_count="i8"
+        )
+        self.token_counts: array[int] = array("H")
+        self.step_tokens: list[array[int]] = []
+        self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
         self.rejections = Categories()
         self.rejections.code(None)  # code 0: served
         self.pipelines = Categories()
@@ -66,6 +74,7 @@ class ColumnRecorder:
         self.track_clients.append(client_id)
         self.steps.append(step_table())
         self.step_ends.append(array("d"))
+        self.step_tokens.append(array("q"))
         return len(self.steps) - 1
 
     def tracks_of(self, client_id: int) -> list[int]:
@@ -145,7 +154,10 @@ class ColumnRecorder:
         num_used_blocks: int,
         num_gaps: int,
         num_extrapolated: int,
+        step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
+        if step_tokens is not None:
+            self.step_tokens[track].frombytes(step_tokens.tobytes())
         if isinstance(ends, float):
             self.step_ends[track].append(ends)
             num_steps = 1
@@ -171,8 +183,32 @@ class ColumnRecorder:
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         self.gaps.append((time, gap, count))
 
-    def record_tokens(self, track: int, request_id: int, first_step: int, end_step: int) -> None:
-        self.tokens.append((request_id, track, first_step, end_step))
+    def record_tokens(
+        self,
+        track: int,
+        request_id: int,
+        first_step: int,
+        end_step: int,
+        step_tokens: NDArray[np.int64] | None = None,
+    ) -> None:
+        first_count = -1
+        if step_tokens is not None:
+            first_count = len(self.token_counts)
+            self.token_counts.frombytes(step_tokens.astype(np.uint16).tobytes())
+        self.tokens.append((request_id, track, first_step, end_step, first_count))
+
+    def record_drafts(
+        self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int
+    ) -> None:
+        self.drafts.append((time, num_drafts, num_draft_tokens, num_accepted_tokens))
+
+    def decode_tokens(self, track: int) -> NDArray[np.int64]:
+        """Return the tokens that each step of a track gave its decodes in all."""
+        rows = self.steps[track].columns()
+        tokens = np.repeat(rows["num_decodes"].astype(np.int64), rows["num_steps"].astype(np.int64))
+        if self.step_tokens[track]:
+            tokens[tokens > 0] = self.step_tokens[track]
+        return tokens
 
 
 def step_table() -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
@@ -14,6 +15,8 @@ from mist_sim.metrics.recorder import ColumnRecorder
 
 if TYPE_CHECKING:
     from mist_sim.metrics.result import Result
+
+Counts = NDArray[np.int64] | Array
 
 _MS = 1e3
 
@@ -69,6 +72,7 @@ def summarise(result: Result) -> dict[str, Any]:
     }
     for name, figures in samples.items():
         summary |= {f"{figure}_{name}_ms": value * _MS for figure, value in figures.items()}
+    summary |= _speculation(recorder, warmup)
     summary["utilisation"] = _utilisation(recorder, c["arrival_time"][counted])
     summary["unstable"] = result.open_loop and stats.backlog_grows(
         c["arrival_time"], c["finished_at"], len(result.client_names)
@@ -85,6 +89,28 @@ def _extrapolated(recorder: ColumnRecorder) -> float:
     num_steps = sum(int(rows["num_steps"].sum()) for rows in runs)
     num_outside = sum(int(rows["num_extrapolated"].sum()) for rows in runs)
     return num_outside / num_steps if num_steps else 0.0
+
+
+def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
+    """Return what came of draft tokens, as `vllm bench serve` reports it; nothing without any.
+
+    acceptance_rate: accepted draft tokens of 100. acceptance_length: tokens that a step gave a
+    request, its own included.
+    """
+    rows: dict[str, Any] = recorder.drafts.columns()
+    counted = rows["time"] >= after
+    num_drafts = int(rows["num_drafts"][counted].sum())
+    draft_tokens = int(rows["draft_tokens"][counted].sum())
+    accepted = int(rows["accepted_tokens"][counted].sum())
+    if not num_drafts:
+        return {}
+    return {
+        "spec_decode_num_drafts": num_drafts,
+        "spec_decode_draft_tokens": draft_tokens,
+        "spec_decode_accepted_tokens": accepted,
+        "spec_decode_acceptance_rate": 100 * accepted / draft_tokens,
+        "spec_decode_acceptance_length": 1 + accepted / num_drafts,
+    }
 
 
 def _rate(count: int, duration: float) -> float:
@@ -113,11 +139,8 @@ def _peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     """Return the most output tokens in one second (bins from the run's start, seconds)."""
     tokens: dict[str, Any] = recorder.tokens.columns()
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
-    for track, (table, step_ends) in enumerate(
-        zip(recorder.steps, recorder.step_ends, strict=True)
-    ):
-        rows: dict[str, Any] = table.columns()
-        counts = np.repeat(rows["num_decodes"], rows["num_steps"])
+    for track, step_ends in enumerate(recorder.step_ends):
+        counts = recorder.decode_tokens(track)
         first = tokens["first_step"][tokens["track"] == track]
         np.add.at(counts, first - 1, 1)  # the tokens that prefill emitted
         seconds, counts_in = _summed(np.floor(np.frombuffer(step_ends)), counts)
@@ -127,7 +150,7 @@ def _peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     return float(counts_in[seconds >= math.floor(after)].max(initial=0.0))
 
 
-def _summed(seconds: Array, counts: Array) -> tuple[Array, Array]:
+def _summed(seconds: Array, counts: Counts) -> tuple[Array, Array]:
     """Return each second that occurs once, with its counts added up."""
     unique, places = np.unique(seconds, return_inverse=True)
     summed: Array = np.bincount(places, counts, minlength=len(unique)).astype(np.float64)

@@ -5,5 +5,14 @@ from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import Quantization
 from mist_sim.models.spec import ModelSpec
+from mist_sim.models.speculative import SpeculativeConfig
 
-__all__ = ["MlaSpec", "ModelSpec", "MoeSpec", "Quantization", "load_model", "model_names"]
+__all__ = [
+    "MlaSpec",
+    "ModelSpec",
+    "MoeSpec",
+    "Quantization",
+    "SpeculativeConfig",
+    "load_model",
+    "model_names",
+]

@@ -16,15 +16,18 @@ from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
+from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import (
     EngineOverhead,
     PipelinePredictor,
     Predictor,
     RooflinePredictor,
     pipeline_predictor,
+    with_drafting,
 )
 from mist_sim.metrics import Result
 from mist_sim.models import ModelSpec, load_model
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario.clients import LlmClientSpec, SequentialClientSpec
 from mist_sim.scenario.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.schema import Scenario
@@ -89,6 +92,7 @@ def llm_client(
     quantization: str | None = None,
     enable_expert_parallel: bool = False,
     expert_load_imbalance: float = 1.0,
+    speculative_config: SpeculativeConfig | None = None,
 ) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
@@ -102,6 +106,7 @@ def llm_client(
     max_model_len: most tokens of a prompt and its answer, by default the model's own.
     quantization: "fp8", "int8" or "int4" weights instead of those of the checkpoint.
     enable_expert_parallel, expert_load_imbalance: see `Cluster`.
+    speculative_config: who drafts tokens that a step verifies; None: nobody.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
     kv_cache = kv_cache or KvCacheConfig()
@@ -131,6 +136,10 @@ def llm_client(
     if isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None:
         # vLLM v0: a step takes as many prompt tokens as the longest prompt may have
         scheduler = replace(scheduler, max_num_batched_tokens=max_model_len)
+    draft = None
+    if speculative_config:
+        draft = drafter(speculative_config, spec, cluster)
+        predictor = with_drafting(predictor, speculative_config, draft)
     max_num_batched_tokens = getattr(scheduler, "max_num_batched_tokens", max_model_len)
     return LlmClient(
         name,
@@ -144,6 +153,7 @@ def llm_client(
             cluster,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=scheduler.max_num_seqs,
+            drafter=draft,
         ),
         block_size=kv_cache.block_size,
         watermark=kv_cache.watermark,
@@ -151,6 +161,7 @@ def llm_client(
         enable_prefix_caching=kv_cache.enable_prefix_caching,
         max_model_len=max_model_len,
         request_overhead=overhead.request or 0.0,
+        speculative_config=speculative_config,
     )
 
 
@@ -233,6 +244,7 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
         )
     except ValueError as error:
         raise ScenarioError(f"predictor: {error}") from error
+    speculation = spec.speculative_config.make() if spec.speculative_config else None
     for name in spec.names:
         yield llm_client(
             name,
@@ -244,6 +256,7 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
             predictor=predictor,
             overhead=spec.overhead.make(),
             max_model_len=spec.max_model_len,
+            speculative_config=speculation,
         )
 
 

@@ -12,6 +12,7 @@ from mist_sim.errors import did_you_mean
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.models import load_model
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import paths
 from mist_sim.scenario.families import PREDICTOR, SCHEDULER, STAGE, Settings
 from mist_sim.scenario.fields import Duration, as_tuple
@@ -45,6 +46,9 @@ Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Weights = Literal["fp8", "int8", "int4"]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+
+
+SPECULATION = part_type(SpeculativeConfig, meanings={"model": ModelName | None})
 
 
 class ClientSpec(Strict):
@@ -92,6 +96,9 @@ class LlmClientSpec(ClientSpec):
     predictor: Annotated[Part, PREDICTOR] = Field(PREDICTOR.default, validate_default=True)
     overhead: Annotated[Part, Settings(part_type(EngineOverhead))] = Field(
         {}, validate_default=True
+    )
+    speculative_config: Annotated[Part, Settings(SPECULATION)] | None = Field(
+        None, description="drafts tokens, and verifies several of a request in one step"
     )
     max_model_len: Count | None = Field(
         None, description="most tokens of a prompt and its answer; without it, the model's own"

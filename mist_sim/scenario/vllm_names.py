@@ -53,6 +53,18 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.engine": NO_COUNTERPART,
     "predictor.command": NO_COUNTERPART,
     "predictor.timeout": NO_COUNTERPART,
+    # speculative_config
+    **dict.fromkeys(
+        (
+            "speculative_config.method",
+            "speculative_config.num_speculative_tokens",
+            "speculative_config.model",
+            "speculative_config.draft_tensor_parallel_size",
+        ),
+        "--speculative-config",
+    ),
+    "speculative_config.acceptance_rate": NO_COUNTERPART,
+    "speculative_config.drafting_time": NO_COUNTERPART,
     # overhead
     "overhead.step": NO_COUNTERPART,
     "overhead.prefill_step": NO_COUNTERPART,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mist_sim.clients.scheduling.order import ORDERS
 from mist_sim.core.request import Content
 from mist_sim.hardware.predictors import Predictor
+from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, Case, EngineOptions
 from tests.reference.stepwise import Job, Windows
 
@@ -82,6 +83,19 @@ def contents(draw: st.DrawFn, block_size: int) -> Callable[[int, int], Content]:
     return draw_one
 
 
+def some_drafting() -> st.SearchStrategy[SpeculativeConfig]:
+    """Few and many drafts, from never to always accepted, with a model's lookahead or without."""
+    rate = st.sampled_from([0.0, 0.5, 0.9, 1.0]) | st.floats(0, 1)
+    return st.integers(1, 8).flatmap(
+        lambda number: st.builds(
+            SpeculativeConfig,
+            method=st.sampled_from(["ngram", "mtp"]),
+            num_speculative_tokens=st.just(number),
+            acceptance_rate=rate | st.lists(rate, min_size=number, max_size=number),
+        )
+    )
+
+
 @st.composite
 def cases(
     draw: st.DrawFn,
@@ -102,10 +116,13 @@ def cases(
     for time in times:
         tokens = draw(prompt), draw(output)
         jobs.append(Job(time, *tokens, draw(priority), content(*tokens)))
-    windows = draw(st.none() | st.none() | some_windows(longest))
+    drafting = draw(st.none() | st.none() | some_drafting())
+    windows = None if drafting else draw(st.none() | st.none() | some_windows(longest))
+    num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
+    num_spare = drafting.num_speculative_tokens + drafting.num_lookahead_tokens if drafting else 0
     pages = 1 if windows is None else windows.num_full_groups + windows.num_window_groups
     most = [
-        pages * -(-(job.num_prompt_tokens + job.num_output_tokens - 1) // block_size)
+        pages * -(-(job.num_prompt_tokens + job.num_output_tokens - 1 + num_spare) // block_size)
         for job in jobs
     ]
     largest, together = max(most), sum(most)
@@ -119,7 +136,8 @@ def cases(
     policy = policy or draw(st.sampled_from(sorted(POLICIES)))
     max_num_seqs = draw(st.integers(1, 16))
     max_num_batched_tokens = draw(
-        st.integers(max_num_seqs, max_num_seqs + 8) | st.integers(max_num_seqs, 2 * longest)
+        st.integers(0, 8).map(lambda spare: num_queries * max_num_seqs + spare)
+        | st.integers(num_queries * max_num_seqs, num_queries * max_num_seqs + 2 * longest)
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )
@@ -139,6 +157,7 @@ def cases(
         windows=windows,
         **parallel,
         caching=windows is None and draw(st.sampled_from([True, True, False])),
+        drafting=drafting,
     )
     return Case(options, tuple(jobs))
 

@@ -341,6 +341,7 @@ def test_counts_in_a_view_are_exact_at_any_time(case, predictor, data):
 
 # --- several clients --------------------------------------------------------------------------
 
+SEED = 3
 Fleet = tuple[list[EngineOptions], list[Job]]
 
 
@@ -360,7 +361,7 @@ def simulation(
     clients = [
         options.client(predictor, f"engine{position}") for position, options in enumerate(engines)
     ]
-    return Simulation(clients=clients, workload=jobs, router=ROUTERS[router](), seed=3)
+    return Simulation(clients=clients, workload=jobs, router=ROUTERS[router](), seed=SEED)
 
 
 def assert_every_client_is_exact(result: Result, fleet: Fleet, predictor: Predictor) -> None:
@@ -372,7 +373,7 @@ def assert_every_client_is_exact(result: Result, fleet: Fleet, predictor: Predic
     for client_id, options in enumerate(engines):
         ids = sorted(visits["request_id"][visits["client_id"] == client_id].tolist())
         sent = [replace(jobs[k], arrival_time=arrivals[k]) for k in ids]
-        replays.append(options.stepwise(predictor, sent))
+        replays.append(options.stepwise(predictor, sent, seed=SEED, request_ids=ids))
         assert_same_records(result, replays[-1], client_id, ids)
     assert sum(len(replay.outcomes) for replay in replays) == len(jobs)
     assert_same_gaps(result, replays)

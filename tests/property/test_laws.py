@@ -266,6 +266,21 @@ def test_tokens_touch_at_least_their_own_experts_and_at_most_all(num_experts, da
     assert moe.distinct_experts(0) == 0
 
 
+@pytest.mark.parametrize("name", MAKERS)
+@given(batch=batches, num_drafts=st.integers(1, 8), data=st.data())
+def test_a_run_of_drafts_has_the_bits_of_its_steps(name, batch, num_drafts, data):
+    assume(batch.num_decodes)
+    assume(getattr(predictor(name), "times_drafts", False))
+    drafting = replace(batch, num_drafts=num_drafts)
+    most = batch.num_decodes * (1 + num_drafts)
+    tokens = data.draw(st.lists(st.integers(batch.num_decodes, most), max_size=40))
+    growth = StepGrowth(np.cumsum([0, *tokens]))
+    times = predictor(name).run(drafting, growth, len(tokens) + 1).tolist()
+    steps = [grown(drafting, growth, k) for k in range(len(tokens) + 1)]
+    assert times == [predictor(name).step_time(step) for step in steps]
+    assert predictor(name).step_time(drafting) >= predictor(name).step_time(batch) * (1 - 1e-12)
+
+
 @given(batch=batches, number=st.integers(0, 200), steps=st.integers(0, 5))
 def test_growth_adds_up(batch, number, steps):
     growth = StepGrowth(number)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.clients import LlmClient
+from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -23,6 +24,7 @@ from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_pr
 from mist_sim.metrics import Result
 from mist_sim.metrics.summary import pooled_gaps, run_periods
 from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -68,6 +70,7 @@ class EngineOptions:
     data_parallel_size: int = 1
     lockstep: bool = False
     caching: bool = False
+    drafting: SpeculativeConfig | None = None
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -82,6 +85,7 @@ class EngineOptions:
 
     def client(self, predictor: Predictor, name: str = "engine") -> LlmClient:
         kind, _ = POLICIES[self.policy]
+        predictor = self._timed_by(predictor)
         more: dict[str, Any] = {}
         if self.policy == "chunked":
             more["long_prefill_token_threshold"] = self.threshold
@@ -105,10 +109,25 @@ class EngineOptions:
             kv_groups=self.kv_groups,
             enable_prefix_caching=self.caching,
             max_model_len=self.max_model_len,
+            speculative_config=self.drafting,
         )
 
-    def stepwise(self, predictor: Predictor, jobs: Iterable[Job]) -> Reference:
-        """Return the reference after it served the jobs."""
+    def stepwise(
+        self,
+        predictor: Predictor,
+        jobs: Iterable[Job],
+        *,
+        seed: int = 0,
+        request_ids: Sequence[int] | None = None,
+    ) -> Reference:
+        """Return the reference after it served the jobs.
+
+        seed, request_ids: what their draft paths depend on; positions without ids.
+        """
+        if self.drafting:
+            jobs = list(jobs)
+            jobs = with_paths(self.drafting, jobs, seed, request_ids or range(len(jobs)))
+        predictor = self._timed_by(predictor)
         size, replicas = self.pipeline_parallel_size, self.data_parallel_size
         reference: Reference
         if self.lockstep:
@@ -131,12 +150,22 @@ class EngineOptions:
         reference.run(jobs)
         return reference
 
+    def _timed_by(self, predictor: Predictor) -> Predictor:
+        """Return a predictor that asks for no more than the engine can tell."""
+        asks = getattr(predictor, "needs_longest_context", False)
+        return (
+            replace(predictor, needs_longest_context=False) if self.drafting and asks else predictor
+        )
+
     def _lane(self, predictor: Predictor, number: int) -> StepwiseEngine:
         """Return the lane of that number with its part of memory and slots."""
-        _, kind = POLICIES[self.policy]
         more: dict[str, Any] = {}
+        if self.drafting:
+            more["num_drafts"] = self.drafting.num_speculative_tokens
+            more["num_lookahead"] = self.drafting.num_lookahead_tokens
+        _, kind = POLICIES[self.policy]
         if self.policy == "chunked":
-            more = {"threshold": self.threshold, "max_partial": self.max_partial}
+            more |= {"threshold": self.threshold, "max_partial": self.max_partial}
         size = self.pipeline_parallel_size
         num_blocks = self.num_blocks // size
         return kind(
@@ -191,6 +220,17 @@ class Case:
         return replace(self, jobs=tuple(jobs))
 
 
+def with_paths(
+    drafting: SpeculativeConfig, jobs: Iterable[Job], seed: int, request_ids: Iterable[int]
+) -> list[Job]:
+    """Return jobs with the paths that a run with that seed draws for them."""
+    paths = DraftPaths(Streams(seed), drafting.survival)
+    return [
+        replace(job, path=tuple(np.diff(paths.draw(number, job.num_output_tokens)).tolist()))
+        for job, number in zip(jobs, request_ids, strict=True)
+    ]
+
+
 def workload(jobs: Sequence[Job]) -> Workload:
     plain = Workload.from_lists(
         [job.num_prompt_tokens for job in jobs],
@@ -219,7 +259,18 @@ def assert_exact(case: Case, predictor: Predictor) -> Reference:
     result = case.simulate(predictor)
     assert_same_records(result, engine, 0, range(len(case.jobs)))
     assert_same_gaps(result, [engine])
+    if case.options.drafting:
+        assert_same_drafts(result, engine, case.options.drafting.num_speculative_tokens)
     return engine
+
+
+def assert_same_drafts(result: Result, engine: StepwiseEngine, num_drafts: int) -> None:
+    """Compare what came of draft tokens."""
+    drafts = {name: column.sum() for name, column in result.recorder.drafts.columns().items()}
+    num_steps = sum(outcome.num_decode_steps for outcome in engine.outcomes)
+    assert drafts["num_drafts"] == num_steps
+    assert drafts["draft_tokens"] == num_steps * num_drafts
+    assert drafts["accepted_tokens"] == sum(outcome.num_accepted for outcome in engine.outcomes)
 
 
 def assert_same_records(
@@ -278,7 +329,7 @@ def assert_same_totals(result: Result, engine: Reference, client_id: int) -> Non
     batches = [step.batch for step in engine.steps]
     assert row["num_steps"] == len(batches)
     assert row["num_prefill_tokens"] == sum(batch.num_prefill_tokens for batch in batches)
-    assert row["num_decode_tokens"] == sum(batch.num_decodes for batch in batches)
+    assert row["num_decode_tokens"] == sum(outcome.num_decode_tokens for outcome in engine.outcomes)
     busy = sum(step.busy for step in engine.steps)
     assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
     for track, lane in zip(result.recorder.tracks_of(client_id), engine.tracks, strict=True):
@@ -295,7 +346,7 @@ def assert_same_gaps(result: Result, engines: Iterable[Reference]) -> None:
         after - before
         for engine in engines
         for outcome in engine.outcomes
-        for before, after in zip(outcome.token_times, outcome.token_times[1:], strict=False)
+        for before, after in zip(outcome.chunk_times, outcome.chunk_times[1:], strict=False)
     )
     pooled: Counter[float] = Counter()
     for gaps, counts in pooled_gaps(result.recorder):
@@ -310,6 +361,7 @@ def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, 
     runs = dict(result.recorder.steps[track].columns())
     runs["end"] = run_periods(result.recorder, track)[1]
     ends = list(result.recorder.step_ends[track])
+    tokens = result.recorder.decode_tokens(track).tolist()
     steps = []
     for start, end, num_steps, num_chunks, num_prefill_tokens, num_decodes, context_sum in zip(
         *(
@@ -326,7 +378,7 @@ def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, 
         ),
         strict=True,
     ):
-        for ahead in range(num_steps):
+        for _ in range(num_steps):
             step_end = ends[len(steps)]
             steps.append(
                 (
@@ -335,9 +387,10 @@ def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, 
                     num_chunks,
                     num_prefill_tokens,
                     num_decodes,
-                    context_sum + ahead * num_decodes,
+                    context_sum,
                 )
             )
+            context_sum += tokens[len(steps) - 1]  # noqa: PLW2901
             start = step_end  # noqa: PLW2901
         assert end == step_end
     assert len(steps) == len(ends)

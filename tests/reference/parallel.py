@@ -137,7 +137,9 @@ class StepwisePipeline(StepwiseGroup):
                 self.pass_through(number, batch, now)
 
     def pass_through(self, number: int, batch: StepBatch, now: float) -> None:
-        num_tokens = sum(new for new, _ in batch.chunks) + batch.num_decodes
+        num_tokens = sum(new for new, _ in batch.chunks) + batch.num_decodes * (
+            1 + batch.num_drafts
+        )
         self.busy[number] = 0.0
         end = now
         for rank, predictor in enumerate(self.ranks):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +24,15 @@ class AffinePredictor:
     per_context_token: float = 2.3e-8 / 13
     per_window_token: float = 3.1e-8 / 17
     per_longest: float = 1.7e-8 / 19
-    needs_longest_context: ClassVar[bool] = True
+    per_draft: float = 4.3e-6 / 23
+    needs_longest_context: bool = True
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.base + self.per_prompt_token * batch.num_prefill_tokens
         for num_new, num_context in batch.chunks:
             seconds += self.per_score * (num_new * num_context)
         seconds += self.per_decode * batch.num_decodes
+        seconds += self.per_draft * (batch.num_decodes * batch.num_drafts)
         seconds += self.per_context_token * batch.context_sum
         seconds += self.per_window_token * (batch.window_sum or 0)
         return seconds + self.per_longest * (batch.longest_context or 0)
@@ -42,7 +43,8 @@ class AffinePredictor:
         for num_new, num_context in batch.chunks:
             seconds += self.per_score * (num_new * (num_context + num_new * ahead))
         seconds += self.per_decode * batch.num_decodes
-        contexts = batch.context_sum + growth.context_sum * ahead
+        seconds += self.per_draft * (batch.num_decodes * batch.num_drafts)
+        contexts = batch.context_sum + growth.contexts(ahead.astype(float))
         seconds += self.per_context_token * contexts
         windows = (batch.window_sum or 0) + growth.window_sum * ahead
         seconds += self.per_window_token * windows
@@ -52,7 +54,9 @@ class AffinePredictor:
 
 AWKWARD = AffinePredictor()
 
-DYADIC = AffinePredictor(2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19, 2.0**-18)
+DYADIC = AffinePredictor(
+    2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19, 2.0**-18, 2.0**-15
+)
 """Sums of these do not round, so that times which should meet do."""
 
 

@@ -10,6 +10,10 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks are cached when they are planned.
+- With drafts, a decode step gives each decode as many tokens as its job says, never more than it
+  still has to get; they come together at the end of the step. In the step it holds blocks for its
+  context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
+  anew. Who has tokens and would need more than the whole pool in its next step has outgrown it.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
   every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, and
   one for the newest token.
@@ -37,6 +41,7 @@ class Job:
     """One request: when it arrives (s), its prompt, and the output tokens it will get (>= 1).
 
     content: what its first tokens are, as spans of (id, number of tokens).
+    path: tokens that each of its decode steps would give, in an engine with drafts.
     """
 
     arrival_time: float
@@ -44,6 +49,7 @@ class Job:
     num_output_tokens: int
     priority: int = 0
     content: tuple[tuple[int, int], ...] = ()
+    path: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -58,6 +64,10 @@ class Outcome:
     first_token_at: float = nan
     finished_at: float = nan
     token_times: list[float] = field(default_factory=list)
+    chunk_times: list[float] = field(default_factory=list)  # of tokens that came together
+    num_decode_steps: int = 0
+    num_decode_tokens: int = 0
+    num_accepted: int = 0  # drafts, those included for which there was no room
     preempted_at: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
 
@@ -105,6 +115,19 @@ class Live:
         """Tell whether all tokens are there, or as many as the longest context allows."""
         return self.num_emitted == self.job.num_output_tokens or self.num_known >= longest
 
+    def decode(self, time: float, longest: float) -> None:
+        """Take a decode step."""
+        outcome = self.outcome
+        num_tokens = self.job.path[outcome.num_decode_steps] if self.job.path else 1
+        outcome.num_decode_steps += 1
+        outcome.num_accepted += num_tokens - 1
+        outcome.chunk_times.append(time)
+        for _ in range(num_tokens):
+            if not self.is_complete(longest):
+                outcome.num_decode_tokens += 1
+                self.num_cached += 1
+                self.emit(time)
+
     def emit(self, time: float) -> None:
         self.num_emitted += 1
         self.outcome.token_times.append(time)
@@ -142,6 +165,8 @@ class StepwiseEngine(ABC):
     caching: bool = False
     max_model_len: int | None = None
     windows: Windows | None = None
+    num_drafts: int = 0
+    num_lookahead: int = 0
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
     finished: list[int] = field(default_factory=list, init=False)
@@ -201,7 +226,12 @@ class StepwiseEngine(ABC):
         return self.outgrows_pool(live)
 
     def outgrows_pool(self, live: Live) -> bool:
-        return self.blocks_for(live.num_known) > self.num_blocks
+        num_slots = self.next_slots(live) if live.num_emitted else live.num_known
+        return self.blocks_for(num_slots) > self.num_blocks
+
+    def next_slots(self, live: Live) -> int:
+        """Tokens that a decode needs blocks for in its next step."""
+        return min(live.num_known + self.num_drafts + self.num_lookahead, self.longest)
 
     @property
     def num_free(self) -> int:
@@ -229,7 +259,7 @@ class StepwiseEngine(ABC):
 
     def next_blocks(self, live: Live) -> int:
         """Blocks that a running decode takes in its next step."""
-        return self.blocks_for(live.num_cached + 1) - len(live.blocks)
+        return self.blocks_for(self.next_slots(live)) - len(live.blocks)
 
     def decode_need(self) -> int:
         """Blocks that the running decodes take in their next step."""
@@ -313,6 +343,7 @@ class StepwiseEngine(ABC):
             tuple((num_new, live.num_cached) for live, num_new in chunks),
             len(decodes),
             sum(live.num_cached for live in decodes),
+            num_drafts=self.num_drafts if decodes else 0,
         )
         if self.windows and decodes:
             seen = self.windows.size - 1
@@ -336,14 +367,14 @@ class StepwiseEngine(ABC):
         )
         complete = []
         for live in decodes:
-            live.num_cached += 1
-            live.emit(self.now)
+            live.decode(self.now, self.longest)
             if live.is_complete(self.longest):
                 complete.append(live)
         for live, num_new in chunks:
             live.num_cached += num_new
             if live.num_cached == live.num_known:
                 live.emit(self.now)
+                live.outcome.chunk_times.append(self.now)
                 if live.is_complete(self.longest):
                     complete.append(live)
                 else:
@@ -366,7 +397,7 @@ class StepwiseChunked(StepwiseEngine):
 
     def plan(self) -> Plan:
         disturbed = self.make_room()
-        budget = self.max_num_batched_tokens - len(self.decodes)
+        budget = self.max_num_batched_tokens - len(self.decodes) * (1 + self.num_drafts)
         chunks = []
         for live in self.running:
             if not live.decoding and (num_new := self.piece(live, budget)):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.drafter import Drafter
 from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, check_name
 from mist_sim.models.spec import ModelSpec
@@ -77,12 +78,15 @@ def num_gpu_blocks(
     *,
     max_num_batched_tokens: int,
     max_num_seqs: int,
+    drafter: Drafter | None = None,
 ) -> int:
     """Return the number of KV-cache blocks of one engine (the same on all its GPUs).
 
     A block holds `block_size` tokens of all layers; with sliding windows, of one group of layers
     (see `KvGroups`). In a pipeline the rank with the least room decides.
     gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
+    drafter: a model that drafts; its weights lie beside the target's, and every block has room
+        for its entries as well, since both have the same block table (vLLM).
     Raises ScenarioError when not even one block is left.
     """
     if config.num_gpu_blocks_override is not None:
@@ -90,7 +94,7 @@ def num_gpu_blocks(
     size = cluster.pipeline_parallel_size
     sizes = (max_num_batched_tokens, max_num_seqs)
     return min(
-        _blocks_on_rank(config, model, rank_part(model, rank, size), cluster, *sizes)
+        _blocks_on_rank(config, model, rank_part(model, rank, size), cluster, *sizes, drafter)
         for rank in range(size)
     )
 
@@ -102,18 +106,22 @@ def _blocks_on_rank(
     cluster: Cluster,
     max_num_batched_tokens: int,
     max_num_seqs: int,
+    drafter: Drafter | None,
 ) -> int:
     """Return the blocks for which a rank with one part of the model has room."""
     tp = cluster.tensor_parallel_size
     budget = config.gpu_memory_utilization * cluster.gpu.memory
     weights = part.weight_bytes_per_rank(tp, cluster.expert_parallel_size)
+    weights += drafter.weight_bytes_per_rank if drafter else 0
     slices = 1 if cluster.enable_expert_parallel else tp
     activations = activation_bytes(part, tp, max_num_batched_tokens, max_num_seqs, slices)
     cache = budget - weights - activations - config.context_memory
     layer_bytes = part.kv_bytes_per_token_per_rank(tp) // part.num_layers
     # every group of layers is spread over the ranks as the layers are
     num_layers = -(-model.kv_groups.layers_per_group * part.num_layers // model.num_layers)
-    num_blocks = int(cache // (layer_bytes * num_layers * config.block_size))
+    token_bytes = layer_bytes * num_layers
+    token_bytes += drafter.kv_bytes_per_token_per_rank if drafter else 0
+    num_blocks = int(cache // (token_bytes * config.block_size))
     if num_blocks < 1:
         num_gpus = tp * cluster.pipeline_parallel_size
         raise ScenarioError(

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from mist_sim.clients.decode_clock import DecodeClock
-from mist_sim.clients.kv_cache import KvCacheManager
+from mist_sim.clients.kv_cache import BlockPool, KvCacheManager
 from mist_sim.clients.scheduling.order import ORDERS, Order, waiting_queue
 from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.speculative_clock import Speculation, SpeculativeClock
 from mist_sim.clients.window_clock import WindowClock
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import did_you_mean
@@ -62,14 +63,15 @@ class Scheduler(ABC):
             hint = did_you_mean(self.order, ORDERS)
             raise ValueError(f"order has no {self.order!r}{hint} Known: {', '.join(ORDERS)}")
 
-    def start(self, kv_cache: KvCacheManager) -> None:
-        """Begin with empty queues on KV memory."""
+    def start(self, kv_cache: KvCacheManager, speculation: Speculation | None = None) -> None:
+        """Begin with empty queues on KV memory.
+
+        speculation: how the engine drafts tokens; None: it does not.
+        """
         self.kv_cache = kv_cache
-        self.pool = pool = kv_cache.pool
-        groups = pool.groups
-        self.clock = (
-            WindowClock(pool.block_size, groups) if groups else DecodeClock(pool.block_size)
-        )
+        self.pool = kv_cache.pool
+        self.speculation = speculation
+        self.clock = _clock(self.pool, speculation)
         self.waiting = waiting_queue(self.order)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefilling: list[Sequence] = []
@@ -89,9 +91,15 @@ class Scheduler(ABC):
         return self.outgrown(sequence)
 
     def outgrown(self, sequence: Sequence) -> str | None:
-        """Return how a sequence has more tokens than the whole cache holds, or None."""
-        pool = self.pool
-        num_blocks = pool.blocks_for(sequence.num_tokens)
+        """Return how a sequence has more tokens than the whole cache holds, or None.
+
+        One that has emitted tokens also needs the slots for drafts of its next step.
+        """
+        pool, speculation = self.pool, self.speculation
+        num_slots = sequence.num_tokens
+        if speculation is not None and sequence.num_output_tokens:
+            num_slots = speculation.num_slots(num_slots)
+        num_blocks = pool.blocks_for(num_slots)
         if num_blocks <= pool.num_blocks:
             return None
         if pool.groups:
@@ -99,10 +107,15 @@ class Scheduler(ABC):
                 f"{sequence.num_tokens} tokens take {num_blocks} blocks and exceed the KV cache "
                 f"of {pool.num_blocks} blocks"
             )
+        drafts = f" and {num_slots - sequence.num_tokens} for drafts" if speculation else ""
         return (
-            f"{sequence.num_tokens} tokens exceed the KV cache of {pool.num_token_slots} tokens "
-            f"({pool.num_blocks} blocks of {pool.block_size})"
+            f"{sequence.num_tokens} tokens{drafts} exceed the KV cache of "
+            f"{pool.num_token_slots} tokens ({pool.num_blocks} blocks of {pool.block_size})"
         )
+
+    def cannot_verify(self, num_drafts: int) -> str | None:
+        """Return why no step could verify so many drafts of every sequence, or None."""
+        return None
 
     def add_request(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -134,7 +147,7 @@ class Scheduler(ABC):
 
     def growth(self, plan: StepPlan) -> StepGrowth:
         """Return what each step of a plan adds for the next one."""
-        return self.clock.growth() if plan.decodes else StepGrowth()
+        return self.clock.growth(plan.num_steps) if plan.decodes else StepGrowth()
 
     def update(self, plan: StepPlan, num_steps: int) -> tuple[list[Sequence], list[Sequence]]:
         """Account for `num_steps` executed steps of a plan.
@@ -153,8 +166,8 @@ class Scheduler(ABC):
         if plan.decodes:
             finished = clock.pop_finished()
             for sequence in finished:
-                context = clock.leave(sequence)
-                self.kv_cache.free(sequence, pool.blocks_for(context), context)
+                num_blocks = pool.blocks_for(clock.leave(sequence))
+                self.kv_cache.free(sequence, num_blocks, sequence.num_tokens - 1)
                 del self.running[sequence]
         emitted = []
         for sequence, num_new_tokens in plan.prefills:
@@ -225,7 +238,8 @@ class Scheduler(ABC):
                 self.prefilling.remove(sequence)
                 computed, num_tokens = sequence.num_computed_tokens, sequence.num_tokens
             else:
-                computed = num_tokens = self.clock.leave(sequence)
+                num_tokens = self.clock.leave(sequence)
+                computed = sequence.num_tokens - 1
             self.kv_cache.preempt(sequence, self.pool.blocks_for(num_tokens), computed)
             if self.outgrown(sequence):
                 plan.dropped.append(sequence)
@@ -240,3 +254,11 @@ class Scheduler(ABC):
         if not clock.num_decodes:
             return limit
         return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_change()))
+
+
+def _clock(pool: BlockPool, speculation: Speculation | None) -> DecodeClock:
+    if speculation:
+        return SpeculativeClock(pool.block_size, speculation)
+    return (
+        WindowClock(pool.block_size, pool.groups) if pool.groups else DecodeClock(pool.block_size)
+    )

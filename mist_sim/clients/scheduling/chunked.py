@@ -11,7 +11,9 @@ from mist_sim.clients.sequence import Sequence
 @SCHEDULERS.register("chunked")
 @dataclass(kw_only=True)
 class ChunkedScheduler(Scheduler):
-    """Sarathi-Serve and vLLM v1: one token for every decode, the rest of the budget for prompts.
+    """Sarathi-Serve and vLLM v1: decodes first, the rest of the budget for prompts.
+
+    A decode takes one token of the budget, and one for each draft that it verifies.
 
     A prompt longer than what is left is cut; the next steps carry on with it before any other
     is admitted. No prompt is admitted in a step that preempted one (vLLM v1).
@@ -41,6 +43,16 @@ class ChunkedScheduler(Scheduler):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
 
+    def cannot_verify(self, num_drafts: int) -> str | None:
+        needed = self.max_num_seqs * (1 + num_drafts)
+        if self.max_num_batched_tokens >= needed:
+            return None
+        return (
+            f"max_num_batched_tokens must be >= max_num_seqs x (1 + num_speculative_tokens) = "
+            f"{needed}, got {self.max_num_batched_tokens}; every running request verifies its "
+            f"drafts in every step"
+        )
+
     def schedule(self, limit: int) -> StepPlan | None:
         if not self.running and not self.waiting:
             return None
@@ -48,7 +60,7 @@ class ChunkedScheduler(Scheduler):
         disturbed = self._make_room(plan)
         num_decodes = self.clock.num_decodes
         plan.decodes = num_decodes > 0
-        budget = self.max_num_batched_tokens - num_decodes
+        budget = self.max_num_batched_tokens - num_decodes * self.clock.num_queries_each
         for sequence in self.prefilling:
             budget -= self._add_chunk(plan, sequence, budget)
         if not disturbed:

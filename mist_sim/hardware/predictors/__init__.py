@@ -10,6 +10,7 @@ from mist_sim.hardware.predictors.program import ProgramPredictor
 from mist_sim.hardware.predictors.regression import RegressionPredictor
 from mist_sim.hardware.predictors.roofline import RooflinePredictor
 from mist_sim.hardware.predictors.silicon import SiliconPredictor
+from mist_sim.hardware.predictors.speculative import with_drafting
 from mist_sim.hardware.predictors.table import TablePredictor
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "SiliconPredictor",
     "TablePredictor",
     "pipeline_predictor",
+    "with_drafting",
 ]

@@ -7,6 +7,7 @@ operation, so that both give the same bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,18 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 
 Array = NDArray[np.float64]
+Keys = TypeVar("Keys", int, Array)
+
+
+def decode_pairs(batch: StepBatch, keys: Keys) -> Keys:
+    """Return the (query, key) pairs of a step's decodes, which read so many keys in all.
+
+    The keys of a sequence are read once for all its queries; a draft sees those before it.
+    """
+    num_drafts = batch.num_drafts
+    if not num_drafts:
+        return keys
+    return keys * (1 + num_drafts) - batch.num_decode_queries * num_drafts // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +124,5 @@ class WindowAttentionTime:
     def _seen_run(self, batch: StepBatch, growth: StepGrowth, ahead: Array) -> Array:
         if batch.window_sum is not None:
             return ahead * float(growth.window_sum) + batch.window_sum
-        contexts = ahead * float(growth.context_sum) + batch.context_sum
+        contexts = growth.contexts(ahead) + batch.context_sum
         return np.minimum(contexts, batch.num_decodes * (self.window - 1))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ class BestServePredictor:
     cluster: Cluster
     composition: Literal["running_clocks", "algorithm_1"] = "running_clocks"
 
+    times_drafts: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         model = self.model
         plain = model.quantization is None and model.kv_entry_bytes == 2
@@ -60,7 +62,7 @@ class BestServePredictor:
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of a step in seconds; cached by its arguments (§3.3.4)."""
-        key = (batch.chunks, batch.num_decodes, batch.context_sum)
+        key = (batch.chunks, batch.num_decodes, batch.context_sum, batch.num_drafts)
         seconds = self._times.get(key)
         if seconds is None:
             seconds = self._times[key] = self.run(batch, StepGrowth(), 1).item()
@@ -74,7 +76,7 @@ class BestServePredictor:
         """
         seconds = self._oracle(batch, growth, num_steps)
         if batch.chunks and batch.num_decodes:
-            decodes = StepBatch((), batch.num_decodes, batch.context_sum)
+            decodes = replace(batch, chunks=())
             seconds = np.maximum(seconds, self._oracle(decodes, growth, num_steps))
         return seconds
 
@@ -97,13 +99,14 @@ class BestServePredictor:
         """Return (module, compute, communication) of one layer in seconds, in order (table 3).
 
         A step with prompts uses the prefill tables and efficiencies for everything but the
-        attention of its decodes.
+        attention of its decodes. A decode with drafts is one decode for each token that it
+        verifies (the paper has none; vLLM v0 expanded batches so, `batch_expansion.py`).
         """
         model, t = self.model, self.cluster.tensor_parallel_size
         ahead = np.arange(float(num_steps))
         prefill = bool(batch.chunks)
         rates = self._prefill_rates if prefill else self._decode_rates
-        n = float(batch.num_prefill_tokens + batch.num_decodes)
+        n = float(batch.num_prefill_tokens + batch.num_decode_queries)
         norm = _total(operators.eager_norm(model, n), rates)
         attention = _total(operators.eager_projections(model, n, t, prefill), rates)
         for new, context in batch.chunks:
@@ -111,8 +114,10 @@ class BestServePredictor:
             chunk = operators.eager_prefill_attention(model, float(new), contexts, t)
             attention = attention + _total(chunk, self._prefill_rates)
         if batch.num_decodes:
-            lengths = batch.context_sum + batch.num_decodes + growth.context_sum * ahead
-            decode = operators.eager_decode_attention(model, batch.num_decodes, lengths, t)
+            drafts, queries = batch.num_drafts, batch.num_decode_queries
+            contexts = batch.context_sum + growth.contexts(ahead)
+            lengths = contexts * (1 + drafts) + queries * (1 + drafts / 2)
+            decode = operators.eager_decode_attention(model, queries, lengths, t)
             attention = attention + _total(decode, self._decode_rates)
         mlp = _total(operators.eager_mlp(model, n, t, prefill), rates)
         communication = self.cluster.all_reduce_time(n * model.hidden_size * model.dtype_bytes)

@@ -27,6 +27,11 @@ class PipelinePredictor:
         """Where the figures come from: what the first rank's predictor says."""
         return str(getattr(self.ranks[0], "estimate", "custom"))
 
+    @property
+    def needs_longest_context(self) -> bool:
+        """Whether any rank's predictor reads `StepBatch.longest_context`."""
+        return any(getattr(rank, "needs_longest_context", False) for rank in self.ranks)
+
 
 def pipeline_predictor(
     make: Callable[[ModelSpec], Predictor], model: ModelSpec, cluster: Cluster

@@ -95,7 +95,7 @@ class RegressionPredictor:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         n = batch.num_decodes
         ahead = np.arange(float(num_steps))
-        means = (batch.context_sum + growth.context_sum * ahead) / n if n else 0.0 * ahead
+        means = (batch.context_sum + growth.contexts(ahead)) / n if n else 0.0 * ahead
         if not batch.chunks:
             return self._decode.grid.along(n, means)
         tokens, pairs = _prompts(batch)
@@ -118,7 +118,7 @@ class RegressionPredictor:
         n, steps = batch.num_decodes, _ENDLESS
         if n:
             steps = _steps_within(
-                self._decode.top(n) * n - batch.context_sum, growth.context_sum, steps
+                self._decode.top(n) * n - batch.context_sum, float(growth.context_sum), steps
             )
         if batch.chunks:
             tokens, pairs = _prompts(batch)

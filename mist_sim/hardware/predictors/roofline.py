@@ -23,6 +23,7 @@ from mist_sim.hardware.predictors.attention_time import (
     AttentionTime,
     ExpandedAttentionTime,
     WindowAttentionTime,
+    decode_pairs,
 )
 from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
 from mist_sim.hardware.predictors.cuda_graphs import captured, launch_time
@@ -57,6 +58,7 @@ class RooflinePredictor:
     cudagraph_capture_sizes: Sequence[int] | None = None
 
     kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
+    times_drafts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_graphs()
@@ -96,8 +98,9 @@ class RooflinePredictor:
             pairs = new * (context + (new + 1) * 0.5)
             seconds = self._prefill_attention.add(seconds, new, context + new, pairs)
         if batch.num_decodes:
-            keys = batch.context_sum + batch.num_decodes
-            seconds = self._decode_attention.add(seconds, batch.num_decodes, keys, keys)
+            queries = batch.num_decode_queries
+            keys = batch.context_sum + queries
+            seconds = self._decode_attention.add(seconds, queries, keys, decode_pairs(batch, keys))
         if self._windows:
             seconds = self._windows.add(seconds, batch)
         return max(seconds, floor)
@@ -112,9 +115,12 @@ class RooflinePredictor:
             pairs = new * (contexts + (new + 1) * 0.5)
             seconds = self._prefill_attention.add_run(seconds, new, contexts + new, pairs)
         if batch.num_decodes:
-            keys = ahead * float(growth.context_sum)
-            keys += batch.context_sum + batch.num_decodes
-            seconds = self._decode_attention.add_run(seconds, batch.num_decodes, keys, keys)
+            queries = batch.num_decode_queries
+            keys = growth.contexts(ahead)
+            keys += batch.context_sum + queries
+            seconds = self._decode_attention.add_run(
+                seconds, queries, keys, decode_pairs(batch, keys)
+            )
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, ahead)
         if isinstance(seconds, float):  # an empty batch
@@ -127,7 +133,7 @@ class RooflinePredictor:
         They depend on token counts only. Prompts reach a higher MFU than decodes, but adding one
         never makes a step shorter.
         """
-        num_decodes = batch.num_decodes
+        num_decodes = batch.num_decode_queries  # of each decode, and of its drafts
         decodes_alone = self._decodes_alone(num_decodes) if num_decodes else 0.0
         if not batch.chunks:
             return decodes_alone, self._replayed(num_decodes)[1]

@@ -124,7 +124,7 @@ class SampledSteps:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         num_decodes = batch.num_decodes
         ahead = np.arange(float(num_steps))
-        each = (ahead * float(growth.context_sum) + batch.context_sum) / (num_decodes or 1)
+        each = (growth.contexts(ahead) + batch.context_sum) / (num_decodes or 1)
         if not batch.chunks:
             return self._decode.along(num_decodes, each)
         seconds: Array = np.full(num_steps, self._fixed(batch))

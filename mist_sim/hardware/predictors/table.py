@@ -88,7 +88,7 @@ class TablePredictor:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         tables, n = self._tables, batch.num_decodes
         ahead = np.arange(float(num_steps))
-        means = (batch.context_sum + growth.context_sum * ahead) / n if n else ahead
+        means = (batch.context_sum + growth.contexts(ahead)) / n if n else ahead
         if not batch.chunks:
             added = tables.decode.along(n, means)
             stretched = self._stretched_run(tables.uneven, batch, growth, means, added)

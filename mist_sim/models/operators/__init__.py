@@ -7,7 +7,7 @@ traffic counts. All figures are for one tensor-parallel rank and, unless said ot
 """
 
 from mist_sim.models.operators.attention import attention, expand_context
-from mist_sim.models.operators.base import Number, Operator
+from mist_sim.models.operators.base import Number, Operator, product
 from mist_sim.models.operators.eager import (
     eager_decode_attention,
     eager_mlp,
@@ -29,6 +29,7 @@ __all__ = [
     "eager_projections",
     "expand_context",
     "logits",
+    "product",
     "routed_experts",
     "token_operators",
 ]

@@ -1,0 +1,101 @@
+"""How many tokens each decode step of a request gives, drawn in advance.
+
+A step gives a token of its own and the draft tokens that were accepted before the first one that
+was not. Which are, is drawn from a stream that depends on the run's seed and the request alone,
+so neither the client that serves it nor the time changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.rng import Streams
+
+_SPARE = 8  # steps drawn beyond the expected ones, so that one draw is mostly enough
+
+
+class DraftPaths:
+    """Draws the paths of requests.
+
+    survival: the chance that the first 1, 2, ... draft tokens of a step are all accepted.
+
+    A counter-based generator is set to the request's counter instead of making one for each,
+    which would take longer than everything else that a request costs.
+    """
+
+    def __init__(self, streams: Streams, survival: Sequence[float]) -> None:
+        key = streams.generator("speculative decoding").integers(2**63, size=2, dtype=np.uint64)
+        self._philox = np.random.Philox(key=key)
+        self._draws = np.random.Generator(self._philox)
+        self._start: Any = self._philox.state
+        self._rising = np.sort(np.array(survival, dtype=float))
+        self._most = 1 + len(survival)
+        self._mean = 1.0 + float(self._rising.sum())
+
+    def draw(self, request_id: int, num_tokens: int) -> NDArray[np.int64]:
+        """Return the tokens that a request gets by 0, 1, 2, ... steps, `num_tokens` or more."""
+        self._start["state"]["counter"][1] = request_id
+        self._philox.state = self._start
+        steps = self._steps(num_tokens)
+        while steps.sum() < num_tokens:
+            steps = np.concatenate((steps, self._steps(num_tokens)))
+        path = np.zeros(len(steps) + 1, dtype=np.int64)
+        steps.cumsum(out=path[1:])
+        return path
+
+    def _steps(self, num_tokens: int) -> NDArray[np.int64]:
+        """Draw about so many steps as give `num_tokens`."""
+        chances = self._draws.random(int(num_tokens / self._mean) + _SPARE)
+        # position i is accepted, and all before it, if the chance is below survival[i]
+        return self._most - self._rising.searchsorted(chances, side="right")
+
+
+class DraftPath:
+    """The path of one request, and its present stay among the running decodes.
+
+    A preempted request goes on where it was: a step that was taken is not drawn again.
+
+    stay: tokens that it has got by 0, 1, 2, ... steps of the stay, the last cut at its target.
+    num_steps, num_accepted: steps of a stay that is over, and the drafts accepted in them; the
+    last step may have accepted more than the target had room for (vLLM counts so, too).
+    """
+
+    __slots__ = ("_step", "_tokens", "num_accepted", "num_steps", "stay")
+
+    def __init__(self, tokens: NDArray[np.int64]) -> None:
+        self._tokens = tokens
+        self._step = 0  # steps taken
+        self.stay = tokens[:1]
+        self.num_steps = 0
+        self.num_accepted = 0
+
+    def begin(self, num_tokens: int) -> NDArray[np.int64]:
+        """Begin a stay for so many tokens; return `stay`."""
+        tokens, step = self._tokens, self._step
+        target = tokens[step] + num_tokens
+        last = tokens.searchsorted(target)
+        self.stay = tokens[step : last + 1] - tokens[step]
+        self.stay[-1] = num_tokens
+        return self.stay
+
+    def end(self, num_steps: int) -> int:
+        """End a stay after so many steps; return the tokens that it gave."""
+        tokens, step = self._tokens, self._step
+        self._step = after = step + num_steps
+        self.num_steps = num_steps
+        self.num_accepted = int(tokens[after] - tokens[step]) - num_steps
+        return self.stay.item(num_steps)
+
+    def forget_stay(self) -> None:
+        """Forget a stay that is recorded."""
+        self.num_steps = self.num_accepted = 0
+
+    @property
+    def step_tokens(self) -> NDArray[np.int64]:
+        """Tokens that each step of the stay that is over gave; they add up to what was emitted."""
+        stay = self.stay[: self.num_steps + 1]
+        return stay[1:] - stay[:-1]

@@ -1,0 +1,97 @@
+"""Drafter: the model that drafts tokens for another one, on the same GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.models.loading import load_model
+from mist_sim.models.spec import ModelSpec
+from mist_sim.models.speculative import SpeculativeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """A model that drafts, and the ranks that compute it.
+
+    is_target_layer: it is one more layer of the target, with the target's embedding and output
+        head. A matrix of twice the hidden size first joins the target's last hidden state with
+        the token's embedding; every rank has it whole, in 16 bits (`eh_proj` in vLLM's
+        `deepseek_mtp.py`, `fc` in `llama_eagle.py`).
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    is_target_layer: bool = False
+
+    @property
+    def weight_bytes_per_rank(self) -> int:
+        """Bytes of its weights on a rank, beside the target's."""
+        model, weights = self.model, self._weight_bytes(self.model)
+        if not self.is_target_layer:
+            return weights
+        layer = self._weight_bytes(replace(model, num_layers=2)) - weights
+        return layer + 2 * model.hidden_size**2 * model.dtype_bytes
+
+    def _weight_bytes(self, model: ModelSpec) -> int:
+        cluster = self.cluster
+        return model.weight_bytes_per_rank(
+            cluster.tensor_parallel_size, cluster.expert_parallel_size
+        )
+
+    @property
+    def kv_bytes_per_token_per_rank(self) -> int:
+        """Bytes that its cache takes for a token; it shares the target's block table."""
+        return self.model.kv_bytes_per_token_per_rank(self.cluster.tensor_parallel_size)
+
+
+def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter | None:
+    """Return what drafts for a model on a cluster; None when no model does.
+
+    Raises ScenarioError for models that cannot go together.
+    """
+    if target.sliding_window:
+        raise ScenarioError(
+            f"speculative_config: not simulated with sliding windows, which {target.name} has"
+        )
+    if cluster.pipeline_parallel_size > 1:
+        raise ScenarioError(
+            "speculative_config: not simulated in a pipeline, "
+            f"got pipeline_parallel_size={cluster.pipeline_parallel_size}"
+        )
+    if config.method == "ngram":
+        return None
+    if config.method == "draft_model":
+        return _draft_model(config, target, cluster)
+    if config.method == "eagle" and target.moe:
+        raise ScenarioError(
+            f"speculative_config: eagle heads are simulated for dense models, and {target.name} "
+            "has experts; mtp is a layer with experts"
+        )
+    moe = replace(target.moe, dense_layers=frozenset()) if target.moe else None
+    layer = replace(target, name=f"{config.method} of {target.name}", num_layers=1, moe=moe)
+    return Drafter(layer, cluster, is_target_layer=True)
+
+
+def _draft_model(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter:
+    model = load_model(config.model or "")
+    if model.vocab_size != target.vocab_size:
+        raise ScenarioError(
+            f"speculative_config: the model {model.name} has {model.vocab_size:,} tokens and "
+            f"{target.name} {target.vocab_size:,}; they must have the same vocabulary"
+        )
+    if model.sliding_window:
+        raise ScenarioError(
+            f"speculative_config: not simulated with sliding windows, which {model.name} has"
+        )
+    num_ranks = cluster.tensor_parallel_size
+    ranks = config.draft_tensor_parallel_size or num_ranks
+    if ranks not in (1, num_ranks):
+        raise ScenarioError(
+            "speculative_config: draft_tensor_parallel_size must be 1 or tensor_parallel_size "
+            f"({num_ranks}), got {ranks}"
+        )
+    draft_cluster = Cluster(cluster.gpu, ranks)
+    draft_cluster.check_split(model)
+    return Drafter(model, draft_cluster)

@@ -1,0 +1,102 @@
+"""SpeculativeConfig: how an engine drafts tokens, and how many of them its model accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Literal, get_args
+
+from mist_sim.models.quantization import check_name
+from mist_sim.units import Seconds
+
+Method = Literal["draft_model", "ngram", "mtp", "eagle"]
+METHODS: tuple[str, ...] = get_args(Method)
+
+_MOST_DRAFTS = 1024  # tokens a step; far more than anybody drafts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """Speculative decoding; names as in vLLM's `speculative_config`.
+
+    method: who drafts. "draft_model": a smaller model, token by token. "mtp": one more layer of
+        the model's own kind, trained with it (DeepSeek-V3). "eagle": the same for a dense model.
+        "ngram": a search of the request's own tokens (prompt lookup).
+    num_speculative_tokens: draft tokens that a step verifies for each decode (>= 1).
+    acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
+        were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the
+        products of these (`synthetic_acceptance_rates`); otherwise it is a matter of the models.
+    model: the draft model's catalog name, Hugging Face id or path.
+    draft_tensor_parallel_size: ranks that compute the draft model, 1 or as many as the model's;
+        None: as many.
+    drafting_time: seconds a step that drafting takes beside kernels, such as the search of
+        n-grams on the host (no counterpart in vLLM).
+    Source: vLLM, `vllm/config/speculative.py`.
+    """
+
+    method: Method
+    num_speculative_tokens: int
+    acceptance_rate: float | Sequence[float]
+    model: str | None = None
+    draft_tensor_parallel_size: int | None = None
+    drafting_time: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        check_name("method", self.method, METHODS)
+        if not 1 <= self.num_speculative_tokens <= _MOST_DRAFTS:
+            raise ValueError(
+                f"num_speculative_tokens must be in [1, {_MOST_DRAFTS}], "
+                f"got {self.num_speculative_tokens}"
+            )
+        self._check_rates()
+        drafts = self.method == "draft_model"
+        if drafts != (self.model is not None):
+            raise ValueError(
+                f"model must be given with method draft_model and no other, got {self.model!r} "
+                f"with {self.method}"
+            )
+        if self.draft_tensor_parallel_size is not None and not drafts:
+            raise ValueError(
+                "draft_tensor_parallel_size must be given with method draft_model only, got "
+                f"{self.draft_tensor_parallel_size} with {self.method}"
+            )
+        if not 0 <= self.drafting_time < float("inf"):
+            raise ValueError(f"drafting_time must be finite and >= 0 s, got {self.drafting_time}")
+
+    def _check_rates(self) -> None:
+        rates = self.acceptance_rate
+        if isinstance(rates, Sequence) and len(rates) != self.num_speculative_tokens:
+            raise ValueError(
+                f"acceptance_rate must have one number for each of the "
+                f"{self.num_speculative_tokens} speculative tokens, got {list(rates)}"
+            )
+        if not all(0 <= rate <= 1 for rate in self.rates):
+            raise ValueError(f"acceptance_rate must be in [0, 1], got {rates}")
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The chance of each position, given that those before it were accepted."""
+        if isinstance(self.acceptance_rate, Sequence):
+            return tuple(self.acceptance_rate)
+        return (self.acceptance_rate,) * self.num_speculative_tokens
+
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """The chance that the first 1, 2, ... draft tokens are all accepted."""
+        return tuple(accumulate(self.rates, mul))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens that a step gives a decode: its own, and the accepted drafts."""
+        return 1 + sum(self.survival)
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Tokens behind those of a step that memory is kept for.
+
+        A drafting model writes its own entries for the next drafts within the step.
+        Source: vLLM v1, `num_lookahead_tokens` in `vllm/v1/core/sched/scheduler.py`.
+        """
+        return 0 if self.method == "ngram" else self.num_speculative_tokens
