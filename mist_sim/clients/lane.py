@@ -47,7 +47,9 @@ class Lane:
         self._records = records
         self._leave = leave
         self._run_limit = _FIRST_RUN
-        scheduler.start(kv_cache, speculation)
+        scheduler.start(kv_cache)
+        if speculation:
+            scheduler.speculate(speculation)
 
     @property
     def num_waiting(self) -> int:

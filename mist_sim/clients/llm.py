@@ -137,14 +137,13 @@ class LlmClient(Client):
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
         if self.kv_groups:
-            raise ScenarioError("speculative_config: not simulated with sliding windows")
+            raise ScenarioError("speculative_config must be null with sliding windows")
         if getattr(self.predictor, "needs_longest_context", False):
             raise ScenarioError(
-                "speculative_config: not simulated with a predictor that asks for the longest "
-                "context"
+                "speculative_config must be null with a predictor that asks for the longest context"
             )
         if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
-            raise ScenarioError(f"scheduler: {problem}")
+            raise ScenarioError(f"scheduler must {problem}")
 
     def _speculation(self) -> Speculation | None:
         config = self.speculative_config

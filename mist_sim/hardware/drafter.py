@@ -53,12 +53,13 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
     """
     if target.sliding_window:
         raise ScenarioError(
-            f"speculative_config: not simulated with sliding windows, which {target.name} has"
+            f"speculative_config must be null for {target.name}; drafts are not simulated with "
+            "sliding windows"
         )
     if cluster.pipeline_parallel_size > 1:
         raise ScenarioError(
-            "speculative_config: not simulated in a pipeline, "
-            f"got pipeline_parallel_size={cluster.pipeline_parallel_size}"
+            "speculative_config must be null with pipeline_parallel_size="
+            f"{cluster.pipeline_parallel_size}; drafts are not simulated in a pipeline"
         )
     if config.method == "ngram":
         return None
@@ -66,8 +67,8 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
         return _draft_model(config, target, cluster)
     if config.method == "eagle" and target.moe:
         raise ScenarioError(
-            f"speculative_config: eagle heads are simulated for dense models, and {target.name} "
-            "has experts; mtp is a layer with experts"
+            f"speculative_config must have another method than eagle for {target.name}, which has "
+            "experts; mtp is a layer with experts"
         )
     moe = replace(target.moe, dense_layers=frozenset()) if target.moe else None
     layer = replace(target, name=f"{config.method} of {target.name}", num_layers=1, moe=moe)
@@ -78,18 +79,18 @@ def _draft_model(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster)
     model = load_model(config.model or "")
     if model.vocab_size != target.vocab_size:
         raise ScenarioError(
-            f"speculative_config: the model {model.name} has {model.vocab_size:,} tokens and "
-            f"{target.name} {target.vocab_size:,}; they must have the same vocabulary"
+            f"speculative_config must name a model with the vocabulary of {target.name} "
+            f"({target.vocab_size:,} tokens), got {model.name} ({model.vocab_size:,})"
         )
     if model.sliding_window:
         raise ScenarioError(
-            f"speculative_config: not simulated with sliding windows, which {model.name} has"
+            f"speculative_config must name a model without sliding windows, got {model.name}"
         )
     num_ranks = cluster.tensor_parallel_size
     ranks = config.draft_tensor_parallel_size or num_ranks
     if ranks not in (1, num_ranks):
         raise ScenarioError(
-            "speculative_config: draft_tensor_parallel_size must be 1 or tensor_parallel_size "
+            "speculative_config must have draft_tensor_parallel_size 1 or tensor_parallel_size "
             f"({num_ranks}), got {ranks}"
         )
     draft_cluster = Cluster(cluster.gpu, ranks)

@@ -12,7 +12,8 @@ All times are seconds of simulated time as a streaming user sees them.
 
 A request's clock starts at its arrival, so time in queues counts in TTFT. Where decode is the
 last stage, TPOT is vLLM's (E2E - TTFT) / (output tokens - 1). A request with several turns adds
-the turns up: their decode times over their gaps; what lies between turns is no gap.
+the turns up: their decode times over their gaps; what lies between turns is no gap. Tokens that
+one step gave (speculative decoding) come together, with one gap of ITL before them.
 Source: vLLM `bench serve`; DESIGN §7.
 """
 

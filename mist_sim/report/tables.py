@@ -73,6 +73,10 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
     yield "input and output tokens", _number(summary["total_token_throughput"]), "/s"
     yield "output tokens, peak", _number(summary["max_output_tokens_per_s"]), "in one second"
     yield "requests in flight, peak", _count(summary["max_concurrent_requests"]), ""
+    if "spec_decode_acceptance_rate" in summary:
+        accepted = _number(summary["spec_decode_acceptance_length"])
+        share = _percent(summary["spec_decode_acceptance_rate"] / 100, digits=1)
+        yield "tokens a decode step", accepted, f"{share} of the draft tokens accepted"
     if summary["num_preemptions"]:
         yield "preemptions", _count(summary["num_preemptions"]), "computed again for lack of memory"
     if summary["prefix_cache_hit_rate"] > 0:

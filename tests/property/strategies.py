@@ -103,6 +103,7 @@ def cases(
     longest: int = 200,
     policy: str | None = None,
     ample: bool = False,
+    drafts: bool = True,
 ) -> Case:
     """One engine with jobs; unless `ample`, most pools hold few of them at once."""
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8, 16, 32]) | st.integers(1, 32))
@@ -116,7 +117,7 @@ def cases(
     for time in times:
         tokens = draw(prompt), draw(output)
         jobs.append(Job(time, *tokens, draw(priority), content(*tokens)))
-    drafting = draw(st.none() | st.none() | some_drafting())
+    drafting = draw(st.none() | st.none() | some_drafting()) if drafts else None
     windows = None if drafting else draw(st.none() | st.none() | some_windows(longest))
     num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
     num_spare = drafting.num_speculative_tokens + drafting.num_lookahead_tokens if drafting else 0
@@ -166,6 +167,8 @@ def cases(
 def alike(draw: st.DrawFn) -> Case:
     """Chunked prompts of one conversation, several in pieces at a time, in scarce memory."""
     case = draw(cases(max_jobs=8, longest=120, policy="chunked"))
+    drafting = case.options.drafting
+    num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
     options = replace(
         case.options,
         caching=True,
@@ -173,7 +176,7 @@ def alike(draw: st.DrawFn) -> Case:
         threshold=draw(st.integers(1, 12)),
         max_partial=4,
         max_num_seqs=16,
-        max_num_batched_tokens=draw(st.integers(16, 64)),
+        max_num_batched_tokens=16 * num_queries + draw(st.integers(0, 48)),
     )
     jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
     return Case(options, jobs)

@@ -20,7 +20,7 @@ from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor, TablePredictor
 from mist_sim.metrics import Result
-from mist_sim.models import load_model
+from mist_sim.models import SpeculativeConfig, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
@@ -68,6 +68,10 @@ def fate(outcome: Outcome) -> set[str]:
         found.add("preempted more than twice")
     if outcome.num_cached_tokens:
         found.add("cached at its first admission")
+    if outcome.num_accepted:
+        found.add("drafts accepted")
+        if outcome.preempted_at:
+            found.add("drafts accepted and preempted")
     if outcome.status == "rejected":
         found.add("rejected later" if outcome.token_times else "rejected at arrival")
     return found
@@ -133,7 +137,7 @@ def layer_table() -> TablePredictor:
 
 
 @settings(max_examples=60)
-@given(case=cases(max_jobs=8), data=st.data())
+@given(case=cases(max_jobs=8, drafts=False), data=st.data())
 def test_measured_tables(case, data):
     assert_exact(with_arrivals_on_boundaries(data, case, layer_table()), layer_table())
 
@@ -166,6 +170,8 @@ def test_the_random_cases_reach_what_is_hard():
         "lanes that are preempted",
         "a context beyond its window",
         "cached at its first admission",
+        "drafts accepted",
+        "drafts accepted and preempted",
     ):
         assert seen[feature] > number / 200, (feature, seen)
 
@@ -188,6 +194,31 @@ def test_outputs_of_thousands_of_tokens(policy, predictor):
     runs = case.simulate(predictor).steps["num_steps"]
     assert runs.max() > 500
     assert len(runs) < len(engine.steps) / 100
+
+
+DRAFTS = SpeculativeConfig(method="eagle", num_speculative_tokens=3, acceptance_rate=0.5)
+
+
+@pytest.mark.parametrize("predictor", [AWKWARD, roofline()], ids=["affine", "roofline"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_drafted_outputs_of_thousands_of_tokens(policy, predictor):
+    """Paths longer than what the clock first looks ahead."""
+    options = EngineOptions(policy, 4_000, 16, 8, 4_096, drafting=DRAFTS)
+    jobs = (Job(0.0, 100, 9_000), Job(0.0, 37, 6_001), Job(1e-3, 1_024, 4_096), Job(9.0, 5, 700))
+    engine = assert_exact(Case(options, jobs), predictor)
+    assert all(outcome.status == "finished" for outcome in engine.outcomes)
+    mean = 1 + sum(outcome.num_accepted for outcome in engine.outcomes) / sum(
+        outcome.num_decode_steps for outcome in engine.outcomes
+    )
+    assert mean == pytest.approx(DRAFTS.tokens_per_step, rel=0.03)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_drafts_under_memory_pressure(policy):
+    options = EngineOptions(policy, 30, 4, 8, 64, max_model_len=100, drafting=DRAFTS)
+    jobs = tuple(Job(0.001 * k, 8 + k, 50 + 3 * k) for k in range(12))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert sum(len(outcome.preempted_at) for outcome in engine.outcomes) > 5
 
 
 @pytest.mark.parametrize("predictor", [AWKWARD, roofline()], ids=["affine", "roofline"])

@@ -294,6 +294,57 @@ def test_every_option_of_experts_changes_a_result(options):
     assert changed["mean_e2el_ms"] != plain["mean_e2el_ms"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_speculative_tokens": 2, "acceptance_rate": 0.7},
+        {"acceptance_rate": 0.9},
+        {"acceptance_rate": [0.7, 0.7, 0.1]},
+        {"drafting_time": "1 ms"},
+        {"method": "mtp"},
+        {"method": "eagle"},
+        {"method": "draft_model", "model": "llama-3.2-1b"},
+        {"method": "draft_model", "model": "llama-3.2-1b", "draft_tensor_parallel_size": 1},
+    ],
+)
+def test_every_option_of_speculation_changes_a_result(options):
+    drafting = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
+    if "draft_tensor_parallel_size" in options:
+        drafting |= {"method": "draft_model", "model": "llama-3.2-1b"}
+    pressed = PRESSED | {
+        "clients__0__scheduler__max_num_seqs": 64,
+        "clients__0__tensor_parallel_size": 2,
+    }
+    results = [
+        simulate(scenario(**pressed, clients__0__speculative_config=given)).summary
+        for given in (None, drafting, drafting | options)
+    ]
+    assert len({summary["mean_e2el_ms"] for summary in results}) == 3
+
+
+def test_problems_of_speculation_are_located():
+    drafting = {"method": "draft_model", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
+    place = "clients.0.speculative_config"
+    with pytest.raises(ScenarioError, match=f"{place}.model: must be given with method"):
+        scenario(clients__0__speculative_config=drafting)
+    with pytest.raises(ScenarioError, match=f"{place}.acceptance_rate: must be in"):
+        scenario(clients__0__speculative_config=drafting | {"acceptance_rate": 2})
+    message = refusal(
+        clients__0__speculative_config=drafting | {"model": "qwen3-0.6b"},
+    )
+    assert f"{place}: must name a model with the vocabulary of llama-3.1-8b" in message
+    message = refusal(
+        clients__0__speculative_config=drafting | {"model": "llama-3.2-1b"},
+        clients__0__pipeline_parallel_size=2,
+    )
+    assert f"{place}: must be null with pipeline_parallel_size=2" in message
+    message = refusal(
+        clients__0__speculative_config=drafting | {"model": "llama-3.2-1b"},
+        clients__0__scheduler__max_num_batched_tokens=900,
+    )
+    assert "clients.0.scheduler: must have max_num_batched_tokens >= max_num_seqs" in message
+
+
 def test_partial_prefills_are_limited_beside_a_threshold():
     threshold = {"clients__0__scheduler__long_prefill_token_threshold": 64}
     limit = {"clients__0__scheduler__max_num_partial_prefills": 1}

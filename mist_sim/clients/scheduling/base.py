@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from mist_sim.clients.decode_clock import DecodeClock
-from mist_sim.clients.kv_cache import BlockPool, KvCacheManager
+from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling.order import ORDERS, Order, waiting_queue
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.speculative_clock import Speculation, SpeculativeClock
@@ -63,20 +63,25 @@ class Scheduler(ABC):
             hint = did_you_mean(self.order, ORDERS)
             raise ValueError(f"order has no {self.order!r}{hint} Known: {', '.join(ORDERS)}")
 
-    def start(self, kv_cache: KvCacheManager, speculation: Speculation | None = None) -> None:
-        """Begin with empty queues on KV memory.
-
-        speculation: how the engine drafts tokens; None: it does not.
-        """
+    def start(self, kv_cache: KvCacheManager) -> None:
+        """Begin with empty queues on KV memory."""
         self.kv_cache = kv_cache
-        self.pool = kv_cache.pool
-        self.speculation = speculation
-        self.clock = _clock(self.pool, speculation)
+        self.pool = pool = kv_cache.pool
+        groups = pool.groups
+        self.clock: DecodeClock = (
+            WindowClock(pool.block_size, groups) if groups else DecodeClock(pool.block_size)
+        )
+        self.speculation: Speculation | None = None
         self.waiting = waiting_queue(self.order)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefilling: list[Sequence] = []
         self.num_peak_blocks = 0  # held in the last step of the latest run
         self._num_arrived = 0
+
+    def speculate(self, speculation: Speculation) -> None:
+        """Let all decodes verify drafts; called right after `start`."""
+        self.speculation = speculation
+        self.clock = SpeculativeClock(self.pool.block_size, speculation)
 
     @abstractmethod
     def schedule(self, limit: int) -> StepPlan | None:
@@ -114,7 +119,10 @@ class Scheduler(ABC):
         )
 
     def cannot_verify(self, num_drafts: int) -> str | None:
-        """Return why no step could verify so many drafts of every sequence, or None."""
+        """Return what it must have so that a step can verify so many drafts of every sequence.
+
+        None: it has it.
+        """
         return None
 
     def add_request(self, sequence: Sequence) -> None:
@@ -254,11 +262,3 @@ class Scheduler(ABC):
         if not clock.num_decodes:
             return limit
         return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_change()))
-
-
-def _clock(pool: BlockPool, speculation: Speculation | None) -> DecodeClock:
-    if speculation:
-        return SpeculativeClock(pool.block_size, speculation)
-    return (
-        WindowClock(pool.block_size, pool.groups) if pool.groups else DecodeClock(pool.block_size)
-    )

@@ -48,7 +48,7 @@ class ChunkedScheduler(Scheduler):
         if self.max_num_batched_tokens >= needed:
             return None
         return (
-            f"max_num_batched_tokens must be >= max_num_seqs x (1 + num_speculative_tokens) = "
+            f"have max_num_batched_tokens >= max_num_seqs x (1 + num_speculative_tokens) = "
             f"{needed}, got {self.max_num_batched_tokens}; every running request verifies its "
             f"drafts in every step"
         )

@@ -35,8 +35,8 @@ def with_drafting(
     """
     if isinstance(predictor, PipelinePredictor) or not getattr(predictor, "times_drafts", False):
         raise ScenarioError(
-            f"predictor: {type(predictor).__name__} does not time steps that verify drafts; "
-            "choose roofline"
+            "predictor must be one that times drafts with speculative_config, such as roofline, "
+            f"got {type(predictor).__name__}"
         )
     passes = DraftPasses(drafter, config.num_speculative_tokens) if drafter else None
     return _WithDrafting(predictor, passes, config.drafting_time)
