@@ -29,7 +29,7 @@ class PipelinePredictor:
 
     @property
     def needs_longest_context(self) -> bool:
-        """Whether any rank's predictor reads `StepBatch.longest_context`."""
+        """Whether any rank's predictor reads it."""
         return any(getattr(rank, "needs_longest_context", False) for rank in self.ranks)
 
 
