@@ -19,7 +19,6 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Generator, Sequence
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ from mist_sim.clients.step_records import Run
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 
-_FIRST_PASSES = 64  # passes computed ahead; doubles while nothing cuts them
+_FIRST_PASSES = 32  # passes computed ahead; doubles while nothing cuts them
 _MOST_PASSES = 65536
 
 
@@ -80,28 +79,31 @@ class PipelineEngine:
                 self._plan()  # else requests that move at this time first enter the queues
 
     def _advance(self) -> None:
-        """Let passes enter until a lane has to plan, or enough are known."""
-        for _ in range(self._num_ahead):
-            if not self._order or self._order[0].has_entered:
-                return
-            self._enter(self._order[0])
-        self._num_ahead = min(2 * self._num_ahead, _MOST_PASSES)
+        """Let passes enter and go through the ranks until a lane has to plan, or enough are known.
 
-    def _enter(self, lane: _PipelineLane) -> None:
-        """Let the next pass of the lane that is first in order go through the ranks."""
-        before = self._rank_ends
-        entry = max(lane.ready, before[0])
-        self._entered.append(_Pass(lane, entry, lane.ready, before))
-        self._rank_ends = after = []
-        arrives, hand_over = entry, lane.hand_over
-        for free, seconds in zip(before, lane.times[len(lane.ends)].tolist(), strict=True):
-            end = (max(free, arrives)) + seconds
-            after.append(end)
-            arrives = end + hand_over
-        lane.entries.append(entry)
-        lane.ends.append(end)
-        lane.ready = end
-        self._order.append(self._order.pop(0))
+        This is all that is done for each pass, so it is one loop of plain arithmetic.
+        """
+        order, entered, rank_ends = self._order, self._entered, self._rank_ends
+        for _ in range(self._num_ahead):
+            if not order or order[0].has_entered:
+                break
+            lane = order.pop(0)
+            ready, hand_over, before = lane.ready, lane.hand_over, rank_ends
+            arrives = entry = max(ready, before[0])
+            rank_ends = []
+            for free, seconds in zip(before, lane.times[len(lane.ends)].tolist(), strict=True):
+                end = (max(free, arrives)) + seconds
+                rank_ends.append(end)
+                arrives = end + hand_over
+            entered.append((entry, ready, lane, before))
+            lane.entries.append(entry)
+            lane.ends.append(end)
+            lane.ready = end
+            lane.has_entered = len(lane.ends) == lane.num_steps
+            order.append(lane)
+        else:
+            self._num_ahead = min(2 * self._num_ahead, _MOST_PASSES)
+        self._rank_ends = rank_ends
 
     def _next_event(self) -> tuple[float, int]:
         """Return time and phase of what happens next: a run ends, a lane plans, more passes."""
@@ -115,12 +117,12 @@ class PipelineEngine:
             return (entry, PLAN) if entry < run_end else (run_end, STEP_END)
         if head.has_entered:
             return run_end, STEP_END
-        return min(run_end, max(self._entered[-1].entry, now)), STEP_END
+        return min(run_end, max(self._entered[-1][0], now)), STEP_END
 
     def _end_runs(self) -> bool:
         """Account for the runs that are over by now; return whether there were any."""
         now = self.env.now
-        while self._entered and self._entered[0].entry < now:
+        while self._entered and self._entered[0][0] < now:
             self._entered.popleft()
         over = [
             (lane, lane.run)
@@ -161,7 +163,7 @@ class PipelineEngine:
         if lane.idle:
             lane.idle = False
             lane.ready = now
-            while self._entered and self._entered[-1].goes_after(lane):
+            while self._entered and _goes_after(self._entered[-1], lane):
                 self._take_back()
             insort(self._order, lane, key=_key)
         elif lane.run is None:
@@ -171,20 +173,21 @@ class PipelineEngine:
             scheduler = lane.lane.scheduler
             if num_steps >= lane.run.num_steps or not scheduler.would_admit(sequence, num_steps):
                 return
-            lane.run.num_steps = num_steps
+            lane.run.num_steps = lane.num_steps = num_steps
             while len(lane.ends) > num_steps:
                 self._take_back()
+            lane.has_entered = True
         self._num_ahead = _FIRST_PASSES
         self._advance()
         self._wake = self.env.move(self._wake, *self._next_event())
 
     def _take_back(self) -> None:
         """Undo the latest pass."""
-        lane, _, ready, rank_ends = self._entered.pop()
+        _, ready, lane, self._rank_ends = self._entered.pop()
         lane.entries.pop()
         lane.ends.pop()
         lane.ready = ready
-        self._rank_ends = rank_ends
+        lane.has_entered = False
         self._order.insert(0, self._order.pop())
 
 
@@ -193,7 +196,8 @@ class _PipelineLane:
 
     ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
     idle: whether it has nothing to do.
-    run: the steps that it has planned; None between two runs.
+    run: the steps that it has planned, `num_steps` of them; None between two runs.
+    has_entered: whether all passes of the run have entered rank 0; true between two runs.
     times, hand_over: seconds of each step on each rank, and between two ranks.
     entries, ends: when the passes known so far entered rank 0 and returned.
     """
@@ -204,6 +208,8 @@ class _PipelineLane:
         self.ready = 0.0
         self.idle = True
         self.run: Run | None = None
+        self.num_steps = 0
+        self.has_entered = True
         self.times: NDArray[np.float64] = np.empty((0, 0))
         self.hand_over = 0.0
         self.entries: list[float] = []
@@ -214,14 +220,10 @@ class _PipelineLane:
         """What orders lanes at rank 0."""
         return self.ready, self.number
 
-    @property
-    def has_entered(self) -> bool:
-        """Whether all passes of its run have entered; true between two runs."""
-        return self.run is None or len(self.ends) == self.run.num_steps
-
     def start(self, plan: StepPlan, predictor: PipelinePredictor) -> None:
         """Begin the steps of a plan."""
-        num_steps = plan.num_steps
+        self.num_steps = num_steps = plan.num_steps
+        self.has_entered = False
         batch = self.lane.scheduler.batch(plan)
         self.run = Run(plan, batch, self.ready, inf, num_steps, inf)
         self.hand_over = predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
@@ -229,11 +231,12 @@ class _PipelineLane:
             self.times = np.array([[rank.step_time(batch) for rank in predictor.ranks]])
             return
         growth = self.lane.scheduler.growth(plan)
-        known = {}
-        for rank in predictor.ranks:
+        self.times = np.empty((num_steps, len(predictor.ranks)))
+        known: dict[int, NDArray[np.float64]] = {}
+        for column, rank in enumerate(predictor.ranks):
             if id(rank) not in known:
                 known[id(rank)] = rank.run(batch, growth, num_steps)
-        self.times = np.stack([known[id(rank)] for rank in predictor.ranks], axis=1)
+            self.times[:, column] = known[id(rank)]
 
     def end(self, run: Run) -> None:
         """Account for its run."""
@@ -246,17 +249,14 @@ class _PipelineLane:
         self.lane.end(run)
 
 
-class _Pass(NamedTuple):
-    """A pass that has entered, and the state before it."""
+_Pass = tuple[float, float, _PipelineLane, list[float]]
+"""When a pass entered rank 0, when its lane was ready, the lane, and the rank ends before it."""
 
-    lane: _PipelineLane
-    entry: float
-    ready: float
-    rank_ends: list[float]
 
-    def goes_after(self, lane: _PipelineLane) -> bool:
-        """Whether it may follow a lane that has become ready; the first of a run is under way."""
-        return (self.ready, self.lane.number) > lane.key and len(self.lane.ends) > 1
+def _goes_after(other: _Pass, lane: _PipelineLane) -> bool:
+    """Whether a pass may follow a lane that is ready now; the first of a run is under way."""
+    _, ready, of, _ = other
+    return (ready, of.number) > lane.key and len(of.ends) > 1
 
 
 def _key(lane: _PipelineLane) -> tuple[float, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives import all_gather, all_reduce, send
+from mist_sim.hardware.collectives import all_gather, all_reduce
 from mist_sim.hardware.specs import GpuSpec
 from mist_sim.models.spec import ModelSpec
 
@@ -80,12 +80,3 @@ class Cluster:
     def all_gather_time(self, num_bytes: float) -> float:
         """Seconds to gather a tensor of `num_bytes` from all replicas, or to scatter its sum."""
         return all_gather(self.gpu.interconnect, self.data_parallel_size)(num_bytes)
-
-    def hand_over_time(self, num_bytes: float) -> float:
-        """Seconds until all GPUs of the next pipeline rank have a tensor of `num_bytes`.
-
-        Each takes all of it in over its own link: from one GPU, or a slice from each GPU of the
-        rank before and the other slices from its neighbours (vLLM's `send_tensor_dict` with
-        `all_gather_group`).
-        """
-        return send(self.gpu.interconnect)(num_bytes)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.collectives import send
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.models.partition import rank_part
 from mist_sim.models.spec import ModelSpec
@@ -39,7 +40,9 @@ def pipeline_predictor(
     """Return a predictor whose ranks are made from their parts of the model.
 
     Between two ranks go hidden state and residual of every token (vLLM's `IntermediateTensors`
-    of its decoder models).
+    of its decoder models). Each GPU of the next rank takes all of them in over its own link: from
+    one GPU, or a slice from each GPU of the rank before and the others from its neighbours
+    (vLLM's `send_tensor_dict` with `all_gather_group`).
     """
     made: dict[ModelSpec, Predictor] = {}
     size = cluster.pipeline_parallel_size
@@ -47,9 +50,10 @@ def pipeline_predictor(
     for part in parts:
         if part not in made:
             made[part] = make(part)
+    seconds = send(cluster.gpu.interconnect)
     bytes_per_token = 2 * model.hidden_size * model.dtype_bytes
 
     def hand_over(num_tokens: int) -> float:
-        return cluster.hand_over_time(num_tokens * bytes_per_token)
+        return seconds(num_tokens * bytes_per_token)
 
     return PipelinePredictor(tuple(made[part] for part in parts), hand_over)
