@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         PREDICTORS,
         BestServePredictor,
         EngineOverhead,
+        PipelinePredictor,
         Predictor,
         RooflinePredictor,
         TablePredictor,
@@ -112,7 +113,8 @@ _HOMES = {
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
     "mist_sim.hardware.predictors": (
-        "PREDICTORS BestServePredictor EngineOverhead Predictor RooflinePredictor TablePredictor"
+        "PREDICTORS BestServePredictor EngineOverhead PipelinePredictor Predictor "
+        "RooflinePredictor TablePredictor"
     ),
     "mist_sim.metrics": "Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
@@ -171,6 +173,7 @@ __all__ = [
     "MooncakeReader",
     "NormalArrivals",
     "NormalLength",
+    "PipelinePredictor",
     "PoissonArrivals",
     "Postprocess",
     "Predictor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives import send
 from mist_sim.hardware.predictors.base import Predictor
@@ -30,8 +31,16 @@ class PipelinePredictor:
 
     @property
     def needs_longest_context(self) -> bool:
-        """Whether any rank's predictor reads it."""
+        """Whether a rank's predictor reads `StepBatch.longest_context`."""
         return any(getattr(rank, "needs_longest_context", False) for rank in self.ranks)
+
+    @property
+    def steps_inside(self) -> Callable[[StepBatch, StepGrowth], int] | None:
+        """What tells how many steps lie where all ranks have measurements."""
+        ranks = [inside for rank in self.ranks if (inside := getattr(rank, "steps_inside", None))]
+        if not ranks:
+            return None
+        return lambda batch, growth: min(inside(batch, growth) for inside in ranks)
 
 
 def pipeline_predictor(

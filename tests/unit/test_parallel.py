@@ -1,0 +1,268 @@
+"""Pipelines and replicas: how a model is split, what a pipeline yields, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from mist_sim import (
+    ChunkedScheduler,
+    EngineOverhead,
+    KvCacheConfig,
+    PipelinePredictor,
+    Scenario,
+    ScenarioError,
+    Simulation,
+    Workload,
+    llm_client,
+)
+from mist_sim.clients import LlmClient
+from mist_sim.clients.data_parallel import least_loaded
+from mist_sim.clients.kv_cache import num_gpu_blocks
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import RooflinePredictor, pipeline_predictor
+from mist_sim.models import load_model
+from mist_sim.models.partition import layers_per_rank, rank_part
+from mist_sim.scenario.build import build
+from tests.reference.predictors import ConstantPredictor
+
+MODEL = load_model("llama-3.1-8b")
+H100 = load_gpu("h100-sxm")
+PROMPT, DECODES = StepBatch(((2048, 0),)), StepBatch((), 16, 16 * 1024)
+
+
+# --- the parts of a model -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "size", "expected"),
+    [
+        (32, 1, [32]),
+        (32, 4, [8, 8, 8, 8]),
+        (22, 4, [5, 6, 6, 5]),
+        (5, 3, [2, 2, 1]),
+        (4, 3, [1, 2, 1]),
+        (3, 2, [2, 1]),
+    ],
+)
+def test_a_remainder_of_layers_goes_to_the_ranks_before_the_last(num_layers, size, expected):
+    """The cases of vLLM's tests/distributed/test_pipeline_partition.py, and even ones."""
+    assert layers_per_rank(num_layers, size) == expected
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b", "qwen3-4b"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_parts_make_the_whole(name, size):
+    model = load_model(name)
+    parts = [rank_part(model, rank, size) for rank in range(size)]
+    copied = model.vocab_size * model.hidden_size if model.tie_word_embeddings and size > 1 else 0
+    assert sum(part.num_parameters for part in parts) == model.num_parameters + copied
+    assert sum(part.kv_bytes_per_token for part in parts) == model.kv_bytes_per_token
+    assert sum(len(part.window_layers) for part in parts) == len(model.window_layers)
+    if size == 1:
+        assert parts == [model]
+
+
+def test_ranks_take_together_what_the_whole_takes():
+    one = RooflinePredictor(MODEL, Cluster(H100))
+    ranks = pipeline(4).ranks
+    for batch in (PROMPT, DECODES):
+        together = sum(rank.step_time(batch) for rank in ranks)
+        assert together == pytest.approx(one.step_time(batch))
+
+
+def pipeline(size, tensor=1, model=MODEL):
+    cluster = Cluster(H100, tensor, pipeline_parallel_size=size)
+    return pipeline_predictor(lambda part: RooflinePredictor(part, cluster), model, cluster)
+
+
+def test_equal_ranks_share_a_predictor():
+    ranks = pipeline(4).ranks
+    assert ranks[1] is ranks[2]
+    assert len({id(rank) for rank in ranks}) == 3
+    assert ranks[3].step_time(DECODES) > ranks[1].step_time(DECODES)  # the output head
+
+
+def test_the_hand_over_sends_hidden_state_and_residual():
+    sent = 2 * 2048 * MODEL.hidden_size * 2
+    bandwidth = H100.interconnect.bandwidth * H100.interconnect.efficiency
+    fixed = pipeline(2).hand_over(0)
+    assert 0 < fixed < 20e-6
+    assert pipeline(2).hand_over(2048) == pytest.approx(sent / bandwidth, rel=0.2)
+    assert pipeline(2).hand_over(2048) == pipeline(2, tensor=4).hand_over(2048)
+
+
+def test_the_overhead_of_a_pass_is_paid_on_the_first_rank():
+    plain, with_host = pipeline(4), EngineOverhead(step=3e-3).around(pipeline(4))
+    slower = [
+        after.step_time(DECODES) - before.step_time(DECODES)
+        for before, after in zip(plain.ranks, with_host.ranks, strict=True)
+    ]
+    assert slower == pytest.approx([3e-3, 0, 0, 0])
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+
+def blocks(size, model=MODEL, tensor=1):
+    return num_gpu_blocks(
+        KvCacheConfig(),
+        model,
+        Cluster(H100, tensor, pipeline_parallel_size=size),
+        max_num_batched_tokens=2048,
+        max_num_seqs=256,
+    )
+
+
+def test_more_ranks_hold_more_tokens_than_their_number():
+    """Seesaw, appendix A: b_max grows super-linearly with TP x PP, since weights are split too."""
+    assert blocks(4) > 4 * blocks(1)
+    assert blocks(4) == pytest.approx(blocks(1, tensor=4), rel=0.05)
+
+
+def test_the_fullest_rank_decides():
+    """70 layers on four ranks are 17, 18, 18, 17."""
+    size = 4
+    model = load_model("bloom-176b")
+    assert layers_per_rank(model.num_layers, size) == [17, 18, 18, 17]
+    fullest = rank_part(model, 0, size)
+    assert fullest.weight_bytes_per_rank(4) > rank_part(model, 1, size).weight_bytes_per_rank(4)
+    held = blocks(size, model, tensor=4) * 16 * fullest.kv_bytes_per_token_per_rank(4)
+    assert held + fullest.weight_bytes_per_rank(4) < 0.9 * H100.memory
+
+
+def test_a_model_that_does_not_fit_one_gpu_fits_four_ranks():
+    with pytest.raises(ScenarioError, match="pipeline_parallel_size"):
+        llm_client("one", model="llama-3.1-70b")
+    assert llm_client("four", model="llama-3.1-70b", pipeline_parallel_size=4).num_gpu_blocks
+
+
+# --- what a pipeline yields -----------------------------------------------------------------
+
+SECONDS = 0.25  # of a pass on a rank
+
+
+def constant_pipeline(num_ranks, num_requests, num_output_tokens):
+    client = LlmClient(
+        "pipeline",
+        scheduler=ChunkedScheduler(max_num_seqs=8, max_num_batched_tokens=8),
+        predictor=PipelinePredictor((ConstantPredictor(SECONDS),) * num_ranks, lambda _: 0.0),
+        num_gpu_blocks=8_000,
+    )
+    lengths = [1] * num_requests, [num_output_tokens] * num_requests
+    workload = Workload.from_lists(*lengths, [0.0] * num_requests)
+    return Simulation(clients=[client], workload=workload).run()
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_a_full_pipeline_ends_a_pass_for_every_rank_time(num_ranks):
+    """Seesaw, eq. 1: in steady state a micro-batch of b / PP is done every T_stage."""
+    result = constant_pipeline(num_ranks, num_ranks, 1_000)
+    tokens = num_ranks * 1_000
+    assert result.summary["duration"] == (tokens + num_ranks - 1) * SECONDS
+    assert set(result.steps["num_decodes"]) == {0, 1}
+    assert result.summary["median_itl_ms"] == 1e3 * num_ranks * SECONDS
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("num_busy", [1, 2, 3])
+def test_bubbles_are_the_ranks_without_a_micro_batch(num_ranks, num_busy):
+    """With q of p lanes busy, a share of (p - q) / p of the ranks' time is empty."""
+    num_busy = min(num_busy, num_ranks)
+    result = constant_pipeline(num_ranks, num_busy, 2_000)
+    share = result.clients["busy"].item() / (num_ranks * result.summary["duration"])
+    assert 1 - share == pytest.approx((num_ranks - num_busy) / num_ranks, abs=1e-3)
+
+
+def test_a_lone_request_is_no_faster_in_a_pipeline():
+    """Pipelines do not shorten a pass (Seesaw, appendix A.3)."""
+    workload = Workload.from_lists([500], [200], [0.0])
+    times = []
+    for size in (1, 4):
+        client = llm_client("a", gpu="h100-sxm", pipeline_parallel_size=size)
+        times.append(Simulation(clients=[client], workload=workload).run().summary["duration"])
+    assert times[0] < times[1] < 1.1 * times[0]
+
+
+# --- replicas -------------------------------------------------------------------------------
+
+
+@dataclass
+class Load:
+    num_waiting: int
+    num_running: int
+
+
+def test_a_waiting_request_weighs_four_running_ones():
+    loads = [Load(1, 0), Load(0, 4), Load(0, 3), Load(0, 3)]
+    assert least_loaded(loads) is loads[2]
+    assert least_loaded(loads[:2]) is loads[0]
+
+
+def test_replicas_share_nothing():
+    """Two engines with half of the requests each are two clients with half of the requests."""
+    workload = Workload.from_lists([300] * 8, [100] * 8, [0.0] * 8)
+    both = llm_client("both", data_parallel_size=2)
+    result = Simulation(clients=[both], workload=workload).run()
+    half = Workload.from_lists([300] * 4, [100] * 4, [0.0] * 4)
+    one = Simulation(clients=[llm_client("one")], workload=half).run()
+    assert result.summary["duration"] == one.summary["duration"]
+    assert both.num_gpu_blocks == 2 * llm_client("one").num_gpu_blocks
+    assert sorted(result.steps["track"].unique()) == [0, 1]
+    assert result.clients["num_steps"].item() == 2 * one.clients["num_steps"].item()
+
+
+def test_replicas_that_share_experts_step_together():
+    options = {"model": "qwen3-30b-a3b", "data_parallel_size": 2}
+    workload = Workload.from_lists([3000, 10], [200, 200], [0.0, 0.0])
+    together = llm_client("moe", enable_expert_parallel=True, **options)
+    result = Simulation(clients=[together], workload=workload).run()
+    first, second = (set(result.recorder.step_ends[track]) for track in (0, 1))
+    assert len(first & second) > 190
+    apart = Simulation(clients=[llm_client("moe", **options)], workload=workload).run()
+    assert not set(apart.recorder.step_ends[0]) & set(apart.recorder.step_ends[1])
+
+
+# --- scenario files -------------------------------------------------------------------------
+
+BASE = {
+    "model": "qwen3-30b-a3b",
+    "workload": {"lengths": {"type": "profile", "num_requests": 5}, "arrivals": "all_at_once"},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pipeline_parallel_size": 0}, "pipeline_parallel_size: must be >= 1, got 0"),
+        ({"data_parallel_size": 0}, "data_parallel_size: must be >= 1, got 0"),
+        ({"pipeline_parallel_size": 49}, "must be from 1 to the 48 layers, got 49"),
+        (
+            {"pipeline_parallel_size": 4, "scheduler": {"max_num_seqs": 3}},
+            "max_num_seqs must be >= pipeline_parallel_size (4), got 3",
+        ),
+        (
+            {"pipeline_parallel_size": 4, "kv_cache": {"num_gpu_blocks_override": 3}},
+            "num_gpu_blocks must be >= pipeline_parallel_size (4), got 3",
+        ),
+        (
+            {
+                "pipeline_parallel_size": 2,
+                "data_parallel_size": 2,
+                "enable_expert_parallel": True,
+            },
+            "pipeline_parallel_size: must be 1 where replicas share experts",
+        ),
+    ],
+)
+def test_what_cannot_be_split_is_refused(options, message):
+    with pytest.raises(ScenarioError) as caught:
+        build(Scenario.from_dict({**BASE, "clients": [{"name": "a", "gpu": "h200", **options}]}))
+    assert message in str(caught.value)
+
+
+def test_a_predictor_of_the_whole_model_cannot_time_a_pipeline():
+    with pytest.raises(ScenarioError, match="pipeline_parallel_size must be 1, the ranks that"):
+        llm_client("a", predictor=ConstantPredictor(1.0), pipeline_parallel_size=2)
