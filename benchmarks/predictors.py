@@ -17,7 +17,9 @@ from mist_sim import (
     load_model,
 )
 from mist_sim.core.batch import StepGrowth
+from mist_sim.hardware.predictors import RegressionPredictor
 from tests.reference.measured import write_layer_profile
+from tests.reference.regression_files import written
 
 _BATCHES = {
     "decodes": StepBatch((), 64, 64 * 1_000, None, 4_000),
@@ -31,9 +33,12 @@ def step_times() -> Iterator[tuple[str, str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = str(write_layer_profile(Path(folder), model.num_layers))
         table = TablePredictor(model, cluster, path, "layer_profile")
+        learned = written(Path(folder) / "regression.json", gpu=cluster.gpu.name)
+        regression = RegressionPredictor(model, cluster, learned)
     predictors: dict[str, Predictor] = {
         "roofline": RooflinePredictor(model, cluster),
         "layer table": table,
+        "regression": regression,
     }
     for name, predictor in predictors.items():
         for kind, batch in _BATCHES.items():

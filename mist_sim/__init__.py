@@ -40,8 +40,10 @@ if TYPE_CHECKING:
         PREDICTORS,
         BestServePredictor,
         EngineOverhead,
+        ExecutionPredictor,
         PipelinePredictor,
         Predictor,
+        RegressionPredictor,
         RooflinePredictor,
         TablePredictor,
     )
@@ -113,8 +115,8 @@ _HOMES = {
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
     "mist_sim.hardware.predictors": (
-        "PREDICTORS BestServePredictor EngineOverhead PipelinePredictor Predictor "
-        "RooflinePredictor TablePredictor"
+        "PREDICTORS BestServePredictor EngineOverhead ExecutionPredictor PipelinePredictor "
+        "Predictor RegressionPredictor RooflinePredictor TablePredictor"
     ),
     "mist_sim.metrics": "Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
@@ -156,6 +158,7 @@ __all__ = [
     "ContinuousScheduler",
     "Decode",
     "EngineOverhead",
+    "ExecutionPredictor",
     "FixedLength",
     "GammaArrivals",
     "GeometricLength",
@@ -184,6 +187,7 @@ __all__ = [
     "Rag",
     "RandomRouter",
     "Reasoning",
+    "RegressionPredictor",
     "Request",
     "Result",
     "RooflinePredictor",

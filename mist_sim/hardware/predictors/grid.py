@@ -22,7 +22,7 @@ class SecondsGrid:
     Raises ValueError for axes that do not increase, and seconds of another shape or sign.
     """
 
-    __slots__ = ("_per_x", "_per_y", "_rows", "_y", "x", "y")
+    __slots__ = ("_known", "_per_x", "_per_y", "_table", "_y", "x", "y")
 
     def __init__(
         self, x: Sequence[float], y: Sequence[float], seconds: Sequence[Sequence[float]] | Array
@@ -45,7 +45,8 @@ class SecondsGrid:
         self._y = np.asarray(self.y)
         self._per_x = [1.0 / (high - low) for low, high in pairwise(self.x)]
         self._per_y = [1.0 / (high - low) for low, high in pairwise(self.y)]
-        self._rows: list[list[float]] = table.tolist()
+        self._table = table
+        self._known: dict[float, tuple[list[float], Array]] = {}
 
     def covers(self, x: float, y: float) -> bool:
         """Tell whether a point lies within the nodes."""
@@ -53,25 +54,29 @@ class SecondsGrid:
 
     def at(self, x: float, y: float) -> float:
         """Return the seconds at a point."""
+        row = (self._known.get(x) or self._row(x))[0]
         nodes = self.y
-        i, share = self._between(x)
         y = max(y, nodes[0])
         j = bisect_right(nodes, y, 1, len(nodes) - 1) - 1
-        low, high = self._rows[i], self._rows[i + 1]
-        before = low[j] + share * (high[j] - low[j])
-        after = low[j + 1] + share * (high[j + 1] - low[j + 1])
-        return before + (y - nodes[j]) * self._per_y[j] * max(after - before, 0.0)
+        before = row[j]
+        return before + (y - nodes[j]) * self._per_y[j] * max(row[j + 1] - before, 0.0)
 
     def along(self, x: float, ys: Array) -> Array:
         """Return `at` of one x and many y, bit for bit, in an array of its own."""
-        i, share = self._between(x)
-        low, high = np.asarray(self._rows[i]), np.asarray(self._rows[i + 1])
-        row = low + share * (high - low)
+        row = (self._known.get(x) or self._row(x))[1]
         ys = np.maximum(ys, self._y[0])
         j = np.searchsorted(self._y[1:-1], ys, side="right")
         share_y = (ys - self._y[j]) * np.asarray(self._per_y)[j]
         found: Array = row[j] + share_y * np.maximum(np.diff(row), 0.0)[j]
         return found
+
+    def _row(self, x: float) -> tuple[list[float], Array]:
+        """Return the seconds at the nodes of y; they are kept, since steps repeat their x."""
+        i, share = self._between(x)
+        low, high = self._table[i], self._table[i + 1]
+        row = low + share * (high - low)
+        self._known[x] = row.tolist(), row
+        return self._known[x]
 
     def _between(self, x: float) -> tuple[int, float]:
         """Return the interval that holds x, and how far into it x lies."""

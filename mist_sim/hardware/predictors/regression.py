@@ -88,7 +88,9 @@ class RegressionPredictor:
         tokens, pairs = _prompts(batch)
         seconds = self._prefill.grid.at(tokens + n, pairs / tokens)
         if n:
-            seconds = max(seconds, self._decode.least(n)) + self._contexts(n, batch.context_sum / n)
+            least = self._decode.least(n)
+            added = self._decode.grid.at(n, batch.context_sum / n) - least
+            seconds = (max(least, seconds)) + added
         return seconds
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
@@ -105,10 +107,6 @@ class RegressionPredictor:
             added = self._decode.grid.along(n, means) - self._decode.least(n)
             seconds = np.maximum(seconds, self._decode.least(n)) + added
         return seconds
-
-    def _contexts(self, num_decodes: int, mean: float) -> float:
-        """Seconds that the contexts of decodes add to what their number takes."""
-        return self._decode.grid.at(num_decodes, mean) - self._decode.least(num_decodes)
 
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
         """Return how many steps, from this one on, lie inside the measured range.
