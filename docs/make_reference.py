@@ -15,6 +15,7 @@ from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import Slo
+from mist_sim.models import SpeculativeConfig
 from mist_sim.scenario.docstrings import documented_with_bases
 from mist_sim.scenario.families import FAMILIES
 from mist_sim.scenario.load import json_schema
@@ -29,6 +30,7 @@ MEANINGS = {
     "scheduler": "forms the batches of a step",
     "predictor": "times a step",
     "kv_cache": "memory for keys and values",
+    "speculative_config": "drafts tokens, and verifies several of a request in one step",
     "overhead": "what an engine spends beside the kernels",
 }
 
@@ -55,6 +57,7 @@ LINKS = {
     "slo": "[mapping](#slo)",
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
+    "speculative_config": "[mapping](#speculative_config) or null",
 }
 FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
 
@@ -191,6 +194,12 @@ def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any
     return found
 
 
+def speculation(client: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of `speculative_config`, which may also be null."""
+    found: dict[str, Any] = client["properties"]["speculative_config"]["anyOf"][0]
+    return found
+
+
 def lines() -> Iterator[str]:
     """Yield the whole page."""
     schema = json_schema()
@@ -216,6 +225,8 @@ def lines() -> Iterator[str]:
     yield from plugin(KvCacheConfig, parts["LlmClientSpec"]["properties"]["kv_cache"])
     yield "## overhead"
     yield from plugin(EngineOverhead, parts["LlmClientSpec"]["properties"]["overhead"])
+    yield "## speculative_config"
+    yield from plugin(SpeculativeConfig, speculation(parts["LlmClientSpec"]))
     yield "## slo"
     yield from plugin(Slo, schema["properties"]["slo"])
     for heading, family, place, properties in SECTIONS:

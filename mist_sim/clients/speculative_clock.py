@@ -116,7 +116,8 @@ class SpeculativeClock(DecodeClock):
         return StepGrowth(tokens[start : start + num_steps] - tokens[start])
 
     def blocks_needed_now(self) -> int:
-        return self.blocks_needed(1)
+        blocks, start = self._blocks_by, self.steps - self._first
+        return blocks.item(start + 1) - blocks.item(start)
 
     def blocks_needed(self, num_steps: int) -> int:
         blocks, start = self._blocks_by, self.steps - self._first

@@ -167,7 +167,7 @@ def clients_frame(
     for client_id, name in enumerate(client_names):
         tracks = [_track_totals(recorder, k) for k in recorder.tracks_of(client_id)]
         totals = {key: sum(track[key] for track in tracks) for key in _TOTALS}
-        decode_steps = totals.pop("decode_steps")
+        num_decodes, decode_steps = totals.pop("num_decodes"), totals.pop("decode_steps")
         mine = visits["client_id"] == client_id
         service = visits["finished_at"][mine] - visits["started_at"][mine]
         rows.append(
@@ -175,7 +175,7 @@ def clients_frame(
                 "client": name,
                 "num_visits": int(mine.sum()),
                 **totals,
-                "mean_decodes": totals["num_decode_tokens"] / decode_steps if decode_steps else 0.0,
+                "mean_decodes": num_decodes / decode_steps if decode_steps else 0.0,
                 "num_gpu_blocks": num_gpu_blocks[client_id],
                 "prefix_cache_hit_rate": stats.share(
                     visits["num_cached_tokens"][mine].sum(),
@@ -194,6 +194,7 @@ _TOTALS = (
     "num_prefill_tokens",
     "num_decode_tokens",
     "peak_used_blocks",
+    "num_decodes",
     "decode_steps",
 )
 
@@ -208,6 +209,7 @@ def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
         int(np.dot(steps["num_prefill_tokens"], num_steps)),
         int(recorder.decode_tokens(track).sum()),
         int(steps["num_used_blocks"].max(initial=0)),
+        int(np.dot(steps["num_decodes"], num_steps)),
         int(num_steps[steps["num_decodes"] > 0].sum()),
     )
     return dict(zip(_TOTALS, values, strict=True))

@@ -262,6 +262,7 @@ def test_every_token_has_a_time_and_those_of_a_step_have_the_same():
     assert summary["mean_itl_ms"] == pytest.approx(np.diff(steps).mean() * 1e3)
     assert summary["mean_tpot_ms"] == pytest.approx((times[-1] - times[0]) / 199 * 1e3)
     assert result.clients["num_decode_tokens"].item() == 199
+    assert result.clients["mean_decodes"].item() == 1
 
 
 def test_the_summary_says_what_came_of_drafts():
