@@ -63,6 +63,7 @@ def test_every_request_is_accounted_for_and_all_memory_comes_back(simulation):
 @given(simulation=simulations())
 def test_causes_come_before_effects(simulation):
     result = simulation.run()
+    drafts = any(client.speculative_config for client in simulation.clients)
     visits = result.recorder.visits.columns()
     requests = result.requests.set_index("request_id")
     for request_id, queued_at, started_at in zip(
@@ -76,7 +77,8 @@ def test_causes_come_before_effects(simulation):
             assert len(times) == row["num_output_tokens"]
             assert times[0] == row["first_token_at"]
             assert times[-1] == row["finished_at"]
-            assert (np.diff(times) > 0).all()
+            gaps = np.diff(times)
+            assert (gaps > 0).all() or (drafts and (gaps >= 0).all())
         else:
             assert row["rejection"]
     for ends in result.recorder.step_ends:
@@ -106,14 +108,18 @@ def test_memory_and_slots_are_never_exceeded(simulation):
 
 @given(simulation=simulations())
 def test_pooled_gaps_are_the_gaps_of_all_requests(simulation):
-    """Pooled ITL never passes over tokens; here it is held against a pass over tokens."""
+    """Pooled ITL never passes over tokens; here it is held against a pass over tokens.
+
+    Tokens that come together, which a step with drafts gave, have one gap before them.
+    """
     result = simulation.run()
     gaps, counts = (np.concatenate(c) for c in zip(*pooled_gaps(result.recorder), strict=True))
-    num_tokens = [len(result.token_times(k)) for k in result.requests["request_id"]]
-    assert counts.sum() == sum(number - 1 for number in num_tokens if number)
-    if (result.requests["status"] == "finished").all():
+    chunks = [np.unique(result.token_times(k)) for k in result.requests["request_id"]]
+    assert counts.sum() == sum(len(times) - 1 for times in chunks if len(times))
+    drafts = any(client.speculative_config for client in simulation.clients)
+    if (result.requests["status"] == "finished").all() and not drafts:
         assert counts.sum() == (result.requests["num_output_tokens"] - 1).sum()
-    expected = [np.diff(result.token_times(k)) for k in result.requests["request_id"]]
+    expected = [np.diff(times) for times in chunks]
     pooled = np.sort(np.repeat(gaps, counts))
     np.testing.assert_allclose(pooled, np.sort(np.concatenate(expected)), rtol=1e-9, atol=0)
 
