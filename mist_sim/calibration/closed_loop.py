@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.calibration.figures import Array, Calibration, Figure, Observations, calibrate
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.scenario import llm_client
@@ -43,6 +44,9 @@ def closed_loop_observations(path: Path, model: str) -> Observations:
     silicon_tpot_ms.
     """
     rows = read_columns(path, _COLUMNS).sort_values("tp_size", kind="stable")
+    wrong = (rows[list(_COLUMNS)] <= 0).any(axis=1)
+    if wrong.any():
+        raise ScenarioError(f"{path}: line {wrong.idxmax()}: lengths, users and times must be > 0")
     points = [tuple(map(int, point)) for point in rows[list(_COLUMNS[:4])].to_numpy()]
     number = len(points)
     held_out = rows.groupby("tp_size").cumcount().to_numpy() % 2 == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from mist_sim.calibration.fitting import Regression, Setting, fit_regression
@@ -39,7 +40,7 @@ def fit_file(
     else:
         _required({"subset": subset, "tensor_parallel_size": tensor_parallel_size})
         steps, remarks = read_splitwise(path, subset, tensor_parallel_size)
-    ranks = tensor_parallel_size or int(notes.get("tensor_parallel_size", "0"))
+    ranks = tensor_parallel_size or _ranks(path, notes)
     named = {"model": model or notes.get("model", ""), "gpu": gpu or notes.get("gpu", "")}
     _required({**named, "tensor_parallel_size": ranks})
     setting = Setting(
@@ -49,6 +50,14 @@ def fit_file(
         source=f"{path.name} {subset}".strip(),
     )
     return fit_regression(steps, setting, remarks)
+
+
+def _ranks(path: Path, notes: Mapping[str, str]) -> int:
+    """Return the ranks that a file says it was measured with; 0 where it does not."""
+    said = notes.get("tensor_parallel_size", "0")
+    if not said.isdecimal():
+        raise ScenarioError(f"{path}: tensor_parallel_size must be a number, got {said!r}")
+    return int(said)
 
 
 def _required(options: dict[str, object]) -> None:

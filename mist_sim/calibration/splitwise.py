@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mist_sim.calibration.figures import Array, Calibration, Figure, Observations, calibrate
 from mist_sim.calibration.measured_steps import MeasuredSteps, read_splitwise
 from mist_sim.core.batch import StepBatch
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
@@ -33,7 +34,12 @@ FIGURES = (
 
 
 def calibrate_splitwise(path: Path, gpu: GpuSpec) -> Calibration:
-    """Fit to every second row of all models and ranks that the file has for a GPU."""
+    """Fit to every second row of all models and ranks that the file has for a GPU.
+
+    Raises ScenarioError for a file that is not of the form or has nothing of the GPU.
+    """
+    if gpu.name not in HARDWARE:
+        raise ScenarioError(f"{path}: has no {gpu.name}. Known: {', '.join(HARDWARE)}")
     settings = []
     for theirs, ours, ranks in SETTINGS:
         for size in ranks:

@@ -143,3 +143,21 @@ def test_kinds_that_are_not_known():
     done = CliRunner().invoke(app, ["calibrate", "splitwse", "x.csv"])
     assert done.exit_code == 2
     assert "did you mean 'splitwise'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["splitwise", "x.csv", "--gpu", "a10"], "has no a10. Known: a100-80gb-sxm, h100-sxm"),
+        (["splitwise", "x.csv"], "x.csv: no such file"),
+        (["closed_loop", "points.csv"], "points.csv: line 2: lengths, users and times must be > 0"),
+        (["catalog", "none"], "No such file"),
+    ],
+)
+def test_measurements_that_cannot_be_fitted(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    names = "isl,osl,concurrency,tp_size,silicon_ttft_ms,silicon_tpot_ms"
+    (tmp_path / "points.csv").write_text(f"{names}\n512,8,0,1,100,10\n")
+    done = CliRunner().invoke(app, ["calibrate", *arguments])
+    assert done.exit_code == 2
+    assert message in done.output

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from typer.testing import CliRunner
 
-from mist_sim import testing
+from mist_sim import TablePredictor, testing
 from mist_sim.calibration import read_steps
 from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
@@ -104,6 +104,15 @@ def test_a_table_is_read_back(tmp_path, store):
     assert read.seconds.tolist() == [seconds for _, seconds in steps]
     with pytest.raises(ScenarioError, match="cannot be written"):
         write_table(tmp_path / "no" / "t.csv", steps, {})
+
+
+def test_a_table_is_read_by_the_table_predictor(tmp_path, store):
+    limits = ProfileRange(max_num_batched_tokens=256, max_num_seqs=16, max_context=1024)
+    steps = measure(FakeSource(), limits.batches, store)
+    write_table(tmp_path / "t.csv", steps, {"tensor_parallel_size": 1})
+    table = TablePredictor(TINY, Cluster(GPU), str(tmp_path / "t.csv"), "steps")
+    for batch, seconds in steps:
+        assert table.step_time(batch) == pytest.approx(seconds, rel=0.02)
 
 
 def test_the_predictor_interpolates_what_was_measured(monkeypatch, tmp_path):

@@ -213,3 +213,10 @@ def test_what_the_file_does_not_say_must_be_given(tmp_path):
     (tmp_path / "t.csv").write_text(",".join(STEP_COLUMNS) + "\n1,0,0,0,0.1\n")
     with pytest.raises(ScenarioError, match="does not say model, gpu, tensor_parallel_size: give"):
         fit_file(tmp_path / "t.csv")
+
+
+def test_ranks_that_are_no_number(tmp_path):
+    text = "# tensor_parallel_size: two\n" + ",".join(STEP_COLUMNS) + "\n1,0,0,0,0.1\n"
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(ScenarioError, match="tensor_parallel_size must be a number, got 'two'"):
+        fit_file(tmp_path / "t.csv", model="llama-3.1-8b", gpu="h100")
