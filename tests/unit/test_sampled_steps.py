@@ -113,3 +113,20 @@ def test_times_that_are_none_are_refused():
 
     with pytest.raises(ValueError, match="seconds must be finite and > 0"):
         sampled(Wrong())
+
+
+@pytest.mark.parametrize(
+    ("batch", "num_steps"),
+    [
+        (StepBatch((), 256, 256 * 16384), 1),
+        (StepBatch((), 2, 2 * 16380), 5),
+        (StepBatch((), 1, 16385), 0),
+        (StepBatch((), 257, 257), 0),
+        (StepBatch(((4096, 0),)), 5),
+        (StepBatch(((4096, 16384),)), 1),
+        (StepBatch(((4096, 0),), 1, 1), 0),
+        (StepBatch(((64, 16385),)), 0),
+    ],
+)
+def test_steps_outside_of_what_was_asked_are_counted(batch, num_steps):
+    assert sampled().steps_inside(batch, StepGrowth(batch.num_decodes)) == num_steps

@@ -29,6 +29,8 @@ from mist_sim.hardware.predictors.timing_store import TimingStore
 
 Array = NDArray[np.float64]
 
+_ENDLESS = 2**62
+
 
 @dataclass(frozen=True, slots=True)
 class SamplePoints:
@@ -142,6 +144,24 @@ class SampledSteps:
         slowest: Array = np.maximum(seconds, longest)
         return slowest
 
+    def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
+        """Return how many steps, from this one on, the source was asked around."""
+        steps, num_decodes = _ENDLESS, batch.num_decodes
+        if num_decodes:
+            room = self._decode.y[-1] * num_decodes - batch.context_sum
+            if num_decodes > self._decode.x[-1] or room < 0:
+                return 0
+            if growth.context_sum:
+                steps = int(room // growth.context_sum) + 1
+        if batch.chunks and batch.num_prefill_tokens + num_decodes > self._prompt.x[-1]:
+            return 0
+        for new, context in batch.chunks:
+            room = self._prompt.y[-1] - context
+            if room < 0:
+                return 0
+            steps = min(steps, int(room // new) + 1)
+        return steps
+
     def _fixed(self, batch: StepBatch) -> float:
         """Seconds of one prompt with all tokens of the step."""
         num_tokens = batch.num_prefill_tokens + batch.num_decodes
@@ -169,3 +189,7 @@ class SampledPredictor:
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         return self._steps.run(batch, growth, num_steps)
+
+    def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
+        """Return how many steps, from this one on, the source was asked around."""
+        return self._steps.steps_inside(batch, growth)
