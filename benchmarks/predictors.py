@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from mist_sim import (
@@ -18,6 +21,8 @@ from mist_sim import (
 )
 from mist_sim.core.batch import StepGrowth
 from mist_sim.hardware.predictors import RegressionPredictor
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import GenzPredictor, ProgramPredictor, SiliconPredictor
 from tests.reference.measured import write_layer_profile
 from tests.reference.regression_files import written
 
@@ -40,6 +45,13 @@ def step_times() -> Iterator[tuple[str, str, str]]:
         "layer table": table,
         "regression": regression,
     }
+    program = shlex.join(
+        [sys.executable, str(Path(__file__).parents[1] / "examples/step_times.py")]
+    )
+    predictors["program"] = ProgramPredictor(model, cluster, program)
+    for name, outside in (("silicon", SiliconPredictor), ("genz", GenzPredictor)):
+        with suppress(ScenarioError):  # its package is not installed
+            predictors[name] = outside(model, cluster)
     for name, predictor in predictors.items():
         for kind, batch in _BATCHES.items():
             growth = StepGrowth(batch.num_decodes, longest_context=1)

@@ -126,8 +126,16 @@ class Simulation:
         """Let `concurrency` users send the requests, each the next one after its last."""
         first = list(islice(requests, loop.concurrency))
         self._num_users = len(first)
-        for request in first:
-            self._env.process(self._user(request, requests, loop.think_time))
+        for number, request in enumerate(first):
+            user = self._user(request, requests, loop.think_time)
+            self._env.process(self._start_user(user, loop.start(number)))
+
+    def _start_user(
+        self, user: Generator[Event, object, None], start: float
+    ) -> Generator[Event, object, None]:
+        if start:
+            yield self._env.at(start)
+        yield from user
 
     def _user(
         self, first: Request, others: Iterator[Request], think_time: float

@@ -60,16 +60,25 @@ class TraceArrivals:
 class ClosedLoop:
     """A fixed number of users; each sends its next request after its last one has finished.
 
-    concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0).
+    concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0); load
+        generators take some milliseconds, and a request that comes after a step has begun waits
+        for the next one. ramp_up: seconds over which the users send their first request, evenly
+        (>= 0).
     """
 
     concurrency: int
     think_time: Seconds = 0.0
+    ramp_up: Seconds = 0.0
 
     def __post_init__(self) -> None:
         require_count("concurrency", self.concurrency)
-        if not 0 <= self.think_time < math.inf:
-            raise ValueError(f"think_time must be finite and >= 0 s, got {self.think_time}")
+        for name in ("think_time", "ramp_up"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0 s, got {getattr(self, name)}")
+
+    def start(self, user: int) -> float:
+        """Return when a user, counted from 0, sends its first request, in seconds."""
+        return self.ramp_up * user / self.concurrency
 
 
 @ARRIVALS.register("all_at_once")

@@ -435,15 +435,16 @@ def test_a_simulation_can_run_again(router, fleet):
     fleet=fleets(),
     concurrency=st.integers(1, 20),
     think_time=st.sampled_from([0.0, 2.0**-8, 0.01]),
+    ramp_up=st.sampled_from([0.0, 0.25, 1.7]),
     predictor=st.sampled_from([AWKWARD, DYADIC]),
 )
-def test_closed_loops_are_exact(fleet, concurrency, think_time, predictor):
+def test_closed_loops_are_exact(fleet, concurrency, think_time, ramp_up, predictor):
     """Without think time every arrival but the first ones comes at the end of a step."""
     engines, jobs = fleet
     loop = Workload.from_lists(
         [job.num_prompt_tokens for job in jobs],
         [job.num_output_tokens for job in jobs],
-        arrivals=ClosedLoop(concurrency=concurrency, think_time=think_time),
+        arrivals=ClosedLoop(concurrency=concurrency, think_time=think_time, ramp_up=ramp_up),
     )
     result = simulation(engines, loop, "least_outstanding", predictor).run()
     # A rejection on the way frees its user after the plan of that time: no reference has that.

@@ -145,6 +145,15 @@ def test_closed_loop_keeps_the_concurrency_and_thinks_between_requests():
     assert not result.summary["unstable"]
 
 
+def test_users_of_a_closed_loop_start_one_after_another():
+    workload = Workload.from_lists(
+        [10] * 4, [2] * 4, arrivals=ClosedLoop(concurrency=2, think_time=3.0, ramp_up=8.0)
+    )
+    result = Simulation(clients=[engine()], workload=workload).run()
+    # the second user's answer waits a step for the prefill of the first one's next prompt
+    assert list(result.requests.arrival_time) == [0.0, 4.0, 5.0, 10.0]
+
+
 def test_round_robin_takes_turns_and_least_outstanding_looks_at_load():
     pair = [engine("a"), engine("b")]
     turns = run([10] * 4, [100, 1, 1, 1], [0.0, 2.0, 4.0, 6.0], pair, RoundRobinRouter())

@@ -168,3 +168,5 @@ def test_impossible_closed_loops_are_refused():
     for bad in (-1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="think_time must be finite and >= 0 s, got"):
             ClosedLoop(concurrency=1, think_time=bad)
+        with pytest.raises(ValueError, match="ramp_up must be finite and >= 0 s, got"):
+            ClosedLoop(concurrency=1, ramp_up=bad)

@@ -13,7 +13,6 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS
 from mist_sim.hardware.predictors.extras import installed_version
 from mist_sim.hardware.predictors.sampled import (
-    SampledPredictor,
     SampledSteps,
     SamplePoints,
     check_whole_model,
@@ -30,7 +29,7 @@ _LINK_LATENCY = 1.0  # microseconds; what GenZ takes for its own systems
 
 @PREDICTORS.register("genz")
 @dataclass
-class GenzPredictor(SampledPredictor):
+class GenzPredictor(SampledSteps):
     """GenZ's times for the model's operators on a system with the GPU's figures.
 
     Prompts run at the efficiencies of the GPU's prefill, decodes at those of its decode. Needs
@@ -53,7 +52,7 @@ class GenzPredictor(SampledPredictor):
             decodes=powers(1, 1024),
             decode_contexts=[0, *powers(1024, longest, 8)],
         )
-        self._steps = SampledSteps(_Genz(self.model, self.cluster), points, TimingStore.default())
+        super().__init__(_Genz(self.model, self.cluster), points, TimingStore.default())
 
 
 class _Genz:

@@ -20,7 +20,6 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS
 from mist_sim.hardware.predictors.sampled import (
-    SampledPredictor,
     SampledSteps,
     SamplePoints,
     check_whole_model,
@@ -39,7 +38,7 @@ _PATIENCE = 1.0  # seconds for a program to end by itself
 
 @PREDICTORS.register("program")
 @dataclass
-class ProgramPredictor(SampledPredictor):
+class ProgramPredictor(SampledSteps):
     """A program of your own that times steps; it reads and writes lines of JSON.
 
     It is started when the predictor is made, asked for some 250 steps that were not asked
@@ -73,7 +72,7 @@ class ProgramPredictor(SampledPredictor):
             decode_contexts=[0, *powers(512, longest, 4)],
         )
         with _Program(self.command, self.timeout, _setting(self.model, self.cluster)) as program:
-            self._steps = SampledSteps(program, points, TimingStore.default())
+            super().__init__(program, points, TimingStore.default())
 
 
 def _setting(model: ModelSpec, cluster: Cluster) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class StepSource(Protocol):
 
 
 class SampledSteps:
-    """A predictor made of what a source said on a grid.
+    """A predictor made of what a source said on a grid; predictors with a source extend it.
 
     store: asked before the source is.
     Raises whatever the source raises, and ValueError for times that are no durations.
@@ -175,21 +175,3 @@ class SampledSteps:
         if seconds is None:
             seconds = self._no_context[num_decodes] = self._decode.at(num_decodes, 0)
         return seconds
-
-
-class SampledPredictor:
-    """What predictors share that sample a source as soon as they are made."""
-
-    _steps: SampledSteps
-
-    def step_time(self, batch: StepBatch) -> float:
-        """Return the duration of one step in seconds."""
-        return self._steps.step_time(batch)
-
-    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
-        """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
-        return self._steps.run(batch, growth, num_steps)
-
-    def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
-        """Return how many steps, from this one on, the source was asked around."""
-        return self._steps.steps_inside(batch, growth)

@@ -16,7 +16,6 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS
 from mist_sim.hardware.predictors.extras import installed_version
 from mist_sim.hardware.predictors.sampled import (
-    SampledPredictor,
     SampledSteps,
     SamplePoints,
     check_whole_model,
@@ -37,7 +36,7 @@ _ALIGNED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, *range(
 
 @PREDICTORS.register("silicon")
 @dataclass
-class SiliconPredictor(SampledPredictor):
+class SiliconPredictor(SampledSteps):
     """Sums of kernels that were measured on the GPU at the sizes of the model.
 
     Products, attention, experts and collectives were timed one by one on real systems; sizes
@@ -63,7 +62,7 @@ class SiliconPredictor(SampledPredictor):
             decode_contexts=[0, *powers(128, longest)],
         )
         source = _Silicon(self.model, self.cluster, self.engine)
-        self._steps = SampledSteps(source, points, TimingStore.default())
+        super().__init__(source, points, TimingStore.default())
 
 
 class _Silicon:

@@ -1,0 +1,17 @@
+"""The tables of docs/background/external_sources.md hold what the simulation gives now."""
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.mark.slow
+def test_closed_loops_on_h100s(shared):
+    shared("measurements/vllm-0.12-h100-qwen3-32b-closed-loop.csv")
+    pytest.importorskip("aiconfigurator_core")
+    from benchmarks import closed_loop
+
+    found = closed_loop.simulated(closed_loop.load(), closed_loop.predictors())
+    page = (ROOT / "docs/background/external_sources.md").read_text("utf-8")
+    assert closed_loop.table(found) in page
+    assert closed_loop.score_table(found) in page
