@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mist_sim import llm_client
+from mist_sim import Cluster, RooflinePredictor, llm_client, load_model
 from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
@@ -17,6 +17,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.simulation import Simulation
+from mist_sim.testing import check_predictor
 from mist_sim.traces import Workload
 
 
@@ -235,6 +236,15 @@ def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
     assert every.step_time(StepBatch((), 4, 40)) == pytest.approx(0.14 + kernels)
     constant = ConstantPredictor()
     assert llm_client("llm", gpu=gpu, predictor=constant).predictor is constant
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_overheads_keep_the_bits_of_runs(overlapped):
+    overhead = EngineOverhead(
+        step=1.3e-3, sequence=7.7e-5, prefill_step=3.1e-4, overlapped=overlapped
+    )
+    roofline = RooflinePredictor(load_model("llama-3.1-8b"), Cluster(load_gpu("h100-sxm")))
+    check_predictor(lambda: overhead.around(roofline))
 
 
 def test_overhead_is_added_where_kernels_alone_are_timed():

@@ -8,14 +8,14 @@ from typing import ClassVar
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS
 from mist_sim.hardware.predictors.extras import installed_version
-from mist_sim.hardware.predictors.sampled import SampledPredictor, SampledSteps, StepSource
+from mist_sim.hardware.predictors.sampled import SampledSteps, StepSource
 from mist_sim.hardware.predictors.timing_store import TimingStore
 from mist_sim.models.spec import ModelSpec
 
 
 @PREDICTORS.register("execution")
 @dataclass
-class ExecutionPredictor(SampledPredictor):
+class ExecutionPredictor(SampledSteps):
     """Step times measured on this machine, with PyTorch; what was measured is kept.
 
     model, cluster: what is timed: one rank of the group, on the device there is, whatever GPU
@@ -48,7 +48,7 @@ class ExecutionPredictor(SampledPredictor):
             max_num_seqs=self.max_num_seqs,
             max_context=self.max_context,
         )
-        self._steps = SampledSteps(self._source(), limits.points, TimingStore.default())
+        super().__init__(self._source(), limits.points, TimingStore.default())
 
     def _source(self) -> StepSource:
         installed_version("torch", extra="torch")

@@ -108,8 +108,7 @@ class SampledSteps:
         each = batch.context_sum / (num_decodes or 1)
         if not batch.chunks:
             return self._decode.at(num_decodes, each)
-        seconds = self._fixed(batch)
-        longest = 0.0
+        seconds = longest = 0.0
         before = num_decodes
         for new, context in batch.chunks:
             alone = self._prompt.at(new, context)
@@ -120,7 +119,7 @@ class SampledSteps:
             alone = self._decode.at(num_decodes, each)
             seconds += alone - self._without_context(num_decodes)
             longest = max(longest, alone)
-        return max(seconds, longest)
+        return max(seconds + self._one_prompt(before), longest)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
@@ -129,7 +128,7 @@ class SampledSteps:
         each = (growth.contexts(ahead) + batch.context_sum) / (num_decodes or 1)
         if not batch.chunks:
             return self._decode.along(num_decodes, each)
-        seconds: Array = np.full(num_steps, self._fixed(batch))
+        seconds: Array = np.zeros(num_steps)
         longest: Array = np.zeros(num_steps)
         before = num_decodes
         for new, context in batch.chunks:
@@ -141,7 +140,7 @@ class SampledSteps:
             alone = self._decode.along(num_decodes, each)
             seconds += alone - self._without_context(num_decodes)
             longest = np.maximum(longest, alone)
-        slowest: Array = np.maximum(seconds, longest)
+        slowest: Array = np.maximum(seconds + self._one_prompt(before), longest)
         return slowest
 
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
@@ -162,9 +161,8 @@ class SampledSteps:
             steps = min(steps, int(room // new) + 1)
         return steps
 
-    def _fixed(self, batch: StepBatch) -> float:
-        """Seconds of one prompt with all tokens of the step."""
-        num_tokens = batch.num_prefill_tokens + batch.num_decodes
+    def _one_prompt(self, num_tokens: int) -> float:
+        """Seconds of a step of one new prompt."""
         seconds = self._whole_prompt.get(num_tokens)
         if seconds is None:
             seconds = self._whole_prompt[num_tokens] = self._prompt.at(num_tokens, 0)
