@@ -15,7 +15,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import extras
 from mist_sim.hardware.predictors.genz import GenzPredictor
 from mist_sim.hardware.predictors.program import ProgramPredictor
-from mist_sim.hardware.predictors.silicon import SiliconPredictor
+from mist_sim.hardware.predictors.silicon import Silicon, SiliconPredictor
 from mist_sim.models import model_names
 from tests.conftest import ROOT
 
@@ -122,6 +122,16 @@ def test_models_of_the_catalog_have_times(name):
         return
     decode = SiliconPredictor(**parts(name, "h200", ranks=8)).step_time(DECODES)
     assert 1e-4 < decode < 0.5
+
+
+@SILICON
+@pytest.mark.parametrize("gpu", ["a100-80gb-sxm", "b200", "gb200", "l40s", "rtx-pro-6000"])
+def test_gpus_that_were_measured_have_times(gpu):
+    source = Silicon(**parts(gpu=gpu, ranks=2), engine="vllm")
+    asked = [StepBatch(((1024, 0),)), DECODES]
+    roofline = mist.RooflinePredictor(**parts(gpu=gpu, ranks=2))
+    for batch, seconds in zip(asked, source.seconds(asked), strict=True):
+        assert 0.5 < seconds / roofline.step_time(batch) < 2
 
 
 @SILICON

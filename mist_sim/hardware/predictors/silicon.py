@@ -61,11 +61,11 @@ class SiliconPredictor(SampledSteps):
             decodes=[*(tokens for tokens in _ALIGNED if tokens <= 1024), 2048],
             decode_contexts=[0, *powers(128, longest)],
         )
-        source = _Silicon(self.model, self.cluster, self.engine)
+        source = Silicon(self.model, self.cluster, self.engine)
         super().__init__(source, points, TimingStore.default())
 
 
-class _Silicon:
+class Silicon:
     """The package's estimate of one step, as a source."""
 
     def __init__(self, model: ModelSpec, cluster: Cluster, engine: str) -> None:
