@@ -20,9 +20,13 @@ from mist_sim import (
     load_model,
 )
 from mist_sim.core.batch import StepGrowth
-from mist_sim.hardware.predictors import RegressionPredictor
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.predictors import GenzPredictor, ProgramPredictor, SiliconPredictor
+from mist_sim.hardware.predictors import (
+    GenzPredictor,
+    ProgramPredictor,
+    RegressionPredictor,
+    SiliconPredictor,
+)
 from tests.reference.measured import write_layer_profile
 from tests.reference.regression_files import written
 
