@@ -10,7 +10,8 @@ then clients plan. Within a phase, the event scheduled first goes first.
 
 from __future__ import annotations
 
-from heapq import heappush
+from heapq import heappop, heappush
+from typing import Any
 
 import simpy
 from simpy.events import Event
@@ -50,6 +51,26 @@ class Environment(simpy.Environment):
         earlier = self.at(time, phase)
         earlier.callbacks, event.callbacks = event.callbacks, []
         return earlier
+
+    def run(self, until: float | Event | None = None) -> Any:
+        """Run until an event has happened, as SimPy does, in a loop without a call an event.
+
+        Raises RuntimeError when nothing is left to happen before that.
+        """
+        if not isinstance(until, Event):
+            return super().run(until)
+        queue = self._queue
+        awaited: Any = until  # SimPy's types do not say that callbacks become None
+        while awaited.callbacks is not None:
+            if not queue:
+                raise RuntimeError("nothing is left to happen, but the awaited event has not")
+            self._now, _, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
+            if not event._ok and not hasattr(event, "_defused"):
+                raise event._value
+        return until.value
 
     @property
     def phase_is_last(self) -> bool:

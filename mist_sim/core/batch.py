@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
@@ -60,11 +58,17 @@ class StepGrowth:
     window_sum: int = 0
     longest_context: int = 0
 
-    def contexts(self, ahead: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what `context_sum` has gained by the steps `ahead` = 0, 1, ...: a new array."""
-        if isinstance(self.context_sum, int):
-            return ahead * float(self.context_sum)
-        return self.context_sum[: len(ahead)].astype(float)
+    def contexts(self, ahead: NDArray[np.float64], first: int = 0) -> NDArray[np.float64]:
+        """Return `first` and what `context_sum` gains by the steps `ahead` = 0, 1, ...
+
+        A new array; exact, since token counts are far below 2^53.
+        """
+        added, num_steps = self.context_sum, len(ahead)
+        if not isinstance(added, int):
+            return first + added[:num_steps].astype(float)
+        if not added:
+            return np.full(num_steps, float(first))
+        return np.arange(first, first + num_steps * added, added, dtype=float)
 
 
 def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:

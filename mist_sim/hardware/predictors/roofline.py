@@ -116,8 +116,7 @@ class RooflinePredictor:
             seconds = self._prefill_attention.add_run(seconds, new, contexts + new, pairs)
         if batch.num_decodes:
             queries = batch.num_decode_queries
-            keys = growth.contexts(ahead)
-            keys += batch.context_sum + queries
+            keys = growth.contexts(ahead, batch.context_sum + queries)
             seconds = self._decode_attention.add_run(
                 seconds, queries, keys, decode_pairs(batch, keys)
             )
