@@ -14,6 +14,7 @@ from mist_sim.cli.listing import list_
 from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
 from mist_sim.cli.schema import schema
+from mist_sim.cli.validate import validate
 from mist_sim.errors import InvariantError, MistError
 
 BAD_INPUT = 2
@@ -74,6 +75,7 @@ app.command()(schema)
 app.command()(fit)
 app.command()(calibrate)
 app.command()(profile)
+app.command()(validate)
 
 
 def _print_version(wanted: bool) -> None:

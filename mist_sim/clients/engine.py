@@ -46,7 +46,7 @@ class Engine:
     def _serve(self) -> Generator[Event, object, None]:
         env, lane = self.env, self.lane
         while True:
-            plan = lane.plan()
+            plan = self._plan()
             if plan is None:
                 self._idle = True
                 self._wake = env.event()
@@ -59,6 +59,10 @@ class Engine:
             lane.end(run)
             if not env.phase_is_last:  # let requests that move at this time enter the queues
                 yield env.at(env.now, PLAN)
+
+    def _plan(self) -> StepPlan | None:
+        """Return the next steps, which start now; None when there is nothing to do."""
+        return self.lane.plan()
 
     def _start(self, plan: StepPlan) -> Run:
         """Return the steps of a plan that start now."""
@@ -90,6 +94,10 @@ class Engine:
             return  # a single step is never preempted
         num_steps = int(run.ends.searchsorted(self.env.now)) + 1
         if num_steps < run.num_steps and self.lane.scheduler.would_admit(sequence, num_steps):
-            run.num_steps = num_steps
-            run.end = run.ends.item(num_steps - 1)
-            self._wake = self.env.move(self._wake, run.end, STEP_END)
+            self._end_after(run, num_steps, run.ends.item(num_steps - 1))
+
+    def _end_after(self, run: Run, num_steps: int, end: float) -> None:
+        """Let a run end sooner, after so many steps."""
+        run.num_steps = num_steps
+        run.end = end
+        self._wake = self.env.move(self._wake, run.end, STEP_END)

@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Protocol
 
 from mist_sim.clients import sequence as sequences
+from mist_sim.clients.async_engine import AsyncEngine
 from mist_sim.clients.data_parallel import LockstepEngine, least_loaded
 from mist_sim.clients.engine import Engine
 from mist_sim.clients.lane import Lane
@@ -32,7 +33,7 @@ class Engines:
     """All engines of a client; a request goes to the least loaded one and stays there.
 
     schedulers: one a lane, engine by engine. make_lane: gives a lane its memory.
-    lockstep: whether all lanes step together.
+    lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Engines:
         make_lane: Callable[[Scheduler], Lane],
         *,
         lockstep: bool,
+        async_scheduling: bool,
     ) -> None:
         lanes = [make_lane(scheduler) for scheduler in schedulers]
         self._engines: list[AnyEngine]
@@ -53,7 +55,8 @@ class Engines:
         elif lockstep:
             self._engines = [LockstepEngine(env, lanes, predictor)]
         else:
-            self._engines = [Engine(env, lane, predictor) for lane in lanes]
+            kind = AsyncEngine if async_scheduling else Engine
+            self._engines = [kind(env, lane, predictor) for lane in lanes]
 
     def add_request(self, sequence: sequences.Sequence) -> None:
         """Queue a sequence at an engine."""

@@ -61,11 +61,17 @@ class Lane:
         """Sequences that hold memory."""
         return len(self.scheduler.running)
 
-    def plan(self) -> StepPlan | None:
-        """Return the next steps, which start now; None when there is nothing to do."""
+    def plan(self, limit: int | None = None) -> StepPlan | None:
+        """Return the next steps, which start now; None when there is nothing to do.
+
+        limit: the most steps; None: as many as runs have by now.
+        """
         while True:
-            plan = self.scheduler.schedule(self._run_limit)
+            plan = self.scheduler.schedule(limit or self._run_limit)
             if plan is None:
+                if self.scheduler.holds_back:  # nothing runs, so no plan was made ahead
+                    self.scheduler.release()
+                    continue
                 self._check_empty()
                 return None
             if plan.admitted:

@@ -52,6 +52,7 @@ class LlmClient(Client):
     request_overhead: seconds from arrival until a request can be scheduled.
     speculative_config: how the engine drafts tokens; None: it does not. The predictor's step
         times include the drafting.
+    async_scheduling: whether a step is planned while the step before it runs (vLLM's name).
     Raises ScenarioError when drafts cannot be verified that way.
     """
 
@@ -71,6 +72,7 @@ class LlmClient(Client):
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
         speculative_config: SpeculativeConfig | None = None,
+        async_scheduling: bool = False,
     ) -> None:
         super().__init__(name, frozenset({Prefill.kind, Decode.kind}))
         self.scheduler = scheduler
@@ -88,6 +90,12 @@ class LlmClient(Client):
                 "pipeline_parallel_size must be 1 where replicas share experts, "
                 f"got {num_lanes}; that combination is not simulated"
             )
+        if async_scheduling and (num_lanes > 1 or lockstep):
+            raise ScenarioError(
+                "async_scheduling must be false in a pipeline and where replicas share experts; "
+                "that combination is not simulated"
+            )
+        self.async_scheduling = async_scheduling
         self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
         self.block_size = block_size
         self.lockstep = lockstep
@@ -113,7 +121,12 @@ class LlmClient(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
         self._engines = Engines(
-            env, self.schedulers, self.predictor, self._lane, lockstep=self.lockstep
+            env,
+            self.schedulers,
+            self.predictor,
+            self._lane,
+            lockstep=self.lockstep,
+            async_scheduling=self.async_scheduling,
         )
 
     def _lane(self, scheduler: Scheduler) -> Lane:
@@ -136,6 +149,11 @@ class LlmClient(Client):
         return PrefixCachingManager(pool) if self.enable_prefix_caching else KvCacheManager(pool)
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
+        if self.async_scheduling:
+            raise ScenarioError(
+                "async_scheduling must be false with speculative_config, where nobody knows a "
+                "step ahead who finishes; that combination is not simulated"
+            )
         if self.kv_groups:
             raise ScenarioError("speculative_config must be null with sliding windows")
         if getattr(self.predictor, "needs_longest_context", False):

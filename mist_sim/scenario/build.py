@@ -88,6 +88,7 @@ def llm_client(
     kv_cache: KvCacheConfig | None = None,
     predictor: Predictor | PipelinePredictor | None = None,
     overhead: EngineOverhead | None = None,
+    async_scheduling: bool = False,
     max_model_len: int | None = None,
     quantization: str | None = None,
     enable_expert_parallel: bool = False,
@@ -103,6 +104,7 @@ def llm_client(
     predictor: a roofline of model and GPUs without it, in a pipeline one for each rank (see
         `pipeline_predictor`); clients may share one.
     overhead: the engine's own time, by default a measured one (see `EngineOverhead`).
+    async_scheduling: whether a step is planned while the step before it runs.
     max_model_len: most tokens of a prompt and its answer, by default the model's own.
     quantization: "fp8", "int8" or "int4" weights instead of those of the checkpoint.
     enable_expert_parallel, expert_load_imbalance: see `Cluster`.
@@ -144,7 +146,7 @@ def llm_client(
     return LlmClient(
         name,
         scheduler=scheduler,
-        predictor=overhead.around(predictor),
+        predictor=overhead.around(predictor, overlapped=async_scheduling),
         data_parallel_size=data_parallel_size,
         lockstep=cluster.num_sharing_replicas > 1,
         num_gpu_blocks=num_gpu_blocks(
@@ -162,6 +164,7 @@ def llm_client(
         max_model_len=max_model_len,
         request_overhead=overhead.request or 0.0,
         speculative_config=speculative_config,
+        async_scheduling=async_scheduling,
     )
 
 
@@ -255,6 +258,7 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
             kv_cache=spec.kv_cache.make(),
             predictor=predictor,
             overhead=spec.overhead.make(),
+            async_scheduling=spec.async_scheduling,
             max_model_len=spec.max_model_len,
             speculative_config=speculation,
         )

@@ -100,6 +100,11 @@ class LlmClientSpec(ClientSpec):
     speculative_config: Annotated[Part, Settings(SPECULATION)] | None = Field(
         None, description="drafts tokens, and verifies several of a request in one step"
     )
+    async_scheduling: bool = Field(
+        False,
+        description="a step is planned while the step before it runs: host time hides behind the "
+        "GPU's, requests join and seats change hands one step later",
+    )
     max_model_len: Count | None = Field(
         None, description="most tokens of a prompt and its answer; without it, the model's own"
     )

@@ -65,10 +65,10 @@ VLLM_NAMES: Mapping[str, str] = {
     ),
     "speculative_config.acceptance_rate": NO_COUNTERPART,
     "speculative_config.drafting_time": NO_COUNTERPART,
+    "async_scheduling": "--async-scheduling",
     # overhead
     "overhead.step": NO_COUNTERPART,
     "overhead.prefill_step": NO_COUNTERPART,
     "overhead.sequence": NO_COUNTERPART,
-    "overhead.overlapped": "--async-scheduling",
     "overhead.request": NO_COUNTERPART,
 }

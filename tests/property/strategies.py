@@ -45,8 +45,8 @@ def some_windows(longest: int) -> st.SearchStrategy[Windows]:
     return st.builds(Windows, sizes, st.integers(0, 2), st.integers(1, 3))
 
 
-def parallelism(max_num_seqs: int) -> st.SearchStrategy[dict[str, Any]]:
-    """One engine, pipelines, replicas, pipelines that are replicas, and replicas in lockstep."""
+def parallelism(max_num_seqs: int, drafts: bool) -> st.SearchStrategy[dict[str, Any]]:
+    """One engine, one that plans ahead, pipelines, replicas, both, and replicas in lockstep."""
     ranks, replicas = st.integers(1, min(4, max_num_seqs)), st.integers(1, 3)
     alone = st.just({})
     pipelines = st.fixed_dictionaries({"pipeline_parallel_size": ranks})
@@ -54,7 +54,8 @@ def parallelism(max_num_seqs: int) -> st.SearchStrategy[dict[str, Any]]:
         {"pipeline_parallel_size": ranks, "data_parallel_size": replicas}
     )
     together = st.fixed_dictionaries({"data_parallel_size": replicas, "lockstep": st.just(True)})
-    return st.one_of(alone, pipelines, either, together)
+    ahead = st.just({"async_scheduling": True})
+    return st.one_of(alone, alone if drafts else ahead, pipelines, either, together)
 
 
 @st.composite
@@ -142,7 +143,7 @@ def cases(
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )
-    parallel = draw(parallelism(max_num_seqs))
+    parallel = draw(parallelism(max_num_seqs, bool(drafting)))
     lanes = parallel.get("pipeline_parallel_size", 1)
     options = EngineOptions(
         policy,

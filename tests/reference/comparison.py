@@ -71,6 +71,7 @@ class EngineOptions:
     lockstep: bool = False
     caching: bool = False
     drafting: SpeculativeConfig | None = None
+    async_scheduling: bool = False
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -110,6 +111,7 @@ class EngineOptions:
             enable_prefix_caching=self.caching,
             max_model_len=self.max_model_len,
             speculative_config=self.drafting,
+            async_scheduling=self.async_scheduling,
         )
 
     def stepwise(
@@ -179,6 +181,7 @@ class EngineOptions:
             max_model_len=self.max_model_len,
             windows=self.windows,
             caching=self.caching,
+            plans_ahead=self.async_scheduling,
             **more,
         )
 

@@ -167,6 +167,7 @@ class StepwiseEngine(ABC):
     windows: Windows | None = None
     num_drafts: int = 0
     num_lookahead: int = 0
+    plans_ahead: bool = False
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
     finished: list[int] = field(default_factory=list, init=False)
@@ -176,15 +177,24 @@ class StepwiseEngine(ABC):
         self.reset()
         arriving = deque(Live(job, Outcome()) for job in jobs)
         self.outcomes = [live.outcome for live in arriving]
+        known_until = inf  # a step planned ahead knows only who arrived before the last one began
         while arriving or self.queue or self.running:
             if not self.queue and not self.running:
                 self.now = max(self.now, arriving[0].job.arrival_time)
-            while arriving and arriving[0].job.arrival_time <= self.now:
+                if arriving[0].job.arrival_time > known_until:  # nothing was planned ahead
+                    known_until = inf
+                    self.num_left = self.num_left_blocks = 0
+            while arriving and arriving[0].job.arrival_time <= min(self.now, known_until):
                 self.arrive(arriving.popleft())
             num_inside = len(self.queue) + len(self.running)
             chunks, decodes = self.plan()
             if chunks or decodes:
+                known_until = self.now if self.plans_ahead else inf
                 self.execute(chunks, decodes)
+            elif self.num_left:  # nothing runs, so nothing is ahead
+                self.num_left = self.num_left_blocks = 0
+            elif arriving and known_until < arriving[0].job.arrival_time <= self.now:
+                known_until = inf
             else:
                 num_left = len(self.queue) + len(self.running)
                 assert num_left < num_inside or not num_inside, "the engine is stuck"
@@ -205,6 +215,7 @@ class StepwiseEngine(ABC):
         self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
+        self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -286,10 +297,10 @@ class StepwiseEngine(ABC):
         return self.outcomes.index(live.outcome)
 
     def head_fits(self) -> bool:
-        if not self.queue or len(self.running) >= self.max_num_seqs:
+        if not self.queue or len(self.running) + self.num_left >= self.max_num_seqs:
             return False
         reserve = self.num_reserved if self.running else 0
-        room = self.num_free - self.decode_need() - reserve
+        room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
         num_held = sum(1 for block in self.memory.found(self.head()) if block.holders)
         return self.blocks_for(self.head().num_known) - num_held <= room
 
@@ -380,11 +391,14 @@ class StepwiseEngine(ABC):
                 else:
                     live.decoding = True
                     self.decodes.append(live)
+        num_free = self.num_free
         for live in complete:
             self.leave(live)
             live.outcome.status = "finished"
             live.outcome.finished_at = self.now
             self.finished.append(self.outcomes.index(live.outcome))
+        if self.plans_ahead:
+            self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
 
 
 @dataclass(kw_only=True)

@@ -254,7 +254,7 @@ PRESSED = {
         ("overhead__sequence", "1 ms"),
         ("overhead__prefill_step", "5 ms"),
         ("overhead__sequence", "40 us"),
-        ("overhead__overlapped", True),
+        ("async_scheduling", True),
         ("overhead__request", "20 ms"),
         ("predictor__enforce_eager", True),
         ("predictor__max_cudagraph_capture_size", 16),

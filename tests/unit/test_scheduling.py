@@ -207,11 +207,11 @@ def test_nonsense_is_refused(scheduler, options, message):
 
 def test_step_overhead_adds_up_or_hides_behind_the_kernels():
     added = EngineOverhead(step=0.25).around(ConstantPredictor())
-    hidden = EngineOverhead(step=0.25, overlapped=True).around(ConstantPredictor())
-    longer = EngineOverhead(step=1.5, overlapped=True).around(ConstantPredictor())
+    hidden = EngineOverhead(step=0.25).around(ConstantPredictor(), overlapped=True)
+    longer = EngineOverhead(step=1.5).around(ConstantPredictor(), overlapped=True)
     assert [p.step_time(StepBatch()) for p in (added, hidden, longer)] == [1.25, 1.0, 1.5]
-    prompts = EngineOverhead(step=0.25, prefill_step=0.5, overlapped=True).around(
-        ConstantPredictor()
+    prompts = EngineOverhead(step=0.25, prefill_step=0.5).around(
+        ConstantPredictor(), overlapped=True
     )
     assert prompts.step_time(StepBatch(((7, 0),))) == 1.5
     assert prompts.run(StepBatch(((7, 0),)), StepGrowth(), 2).tolist() == [1.5, 1.5]

@@ -76,6 +76,8 @@ class Scheduler(ABC):
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefilling: list[Sequence] = []
         self.num_peak_blocks = 0  # held in the last step of the latest run
+        self.plans_ahead = False  # whether the next step is planned before this one ends
+        self._num_left = self._num_left_blocks = 0  # what the last step freed, if so
         self._num_arrived = 0
 
     def speculate(self, speculation: Speculation) -> None:
@@ -171,6 +173,7 @@ class Scheduler(ABC):
         if plan.decodes:
             self.kv_cache.grow(clock.advance(num_steps))
         self.num_peak_blocks = pool.num_used
+        num_free = pool.num_free
         if plan.decodes:
             finished = clock.pop_finished()
             for sequence in finished:
@@ -185,7 +188,18 @@ class Scheduler(ABC):
                 emitted.append(sequence)
                 if self._emit(sequence):
                     finished.append(sequence)
+        if self.plans_ahead:
+            self._num_left, self._num_left_blocks = len(finished), pool.num_free - num_free
         return emitted, finished
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether admissions cannot take yet what the last step freed."""
+        return self._num_left > 0
+
+    def release(self) -> None:
+        """Let admissions take what the last step freed."""
+        self._num_left = self._num_left_blocks = 0
 
     def _emit(self, sequence: Sequence) -> bool:
         """Count the token that a prefill emitted; return whether it was the last."""
@@ -204,7 +218,7 @@ class Scheduler(ABC):
         The reserve is for running sequences; without any, it would only keep requests out.
         """
         num_reserved = self.pool.num_reserved if self.running else 0
-        return self.pool.num_free - num_needed - num_reserved
+        return self.pool.num_free - self._num_left_blocks - num_needed - num_reserved
 
     def _admit_head(self, plan: StepPlan, max_new_tokens: int) -> int:
         """Admit the head of the queue with at most `max_new_tokens` of its prompt.
@@ -212,7 +226,7 @@ class Scheduler(ABC):
         Returns the tokens it got, 0 when memory or `max_num_seqs` keep it waiting.
         """
         sequence = self.waiting.head()
-        if len(self.running) >= self.max_num_seqs:
+        if len(self.running) + self._num_left >= self.max_num_seqs:
             return 0
         num_blocks = self.kv_cache.blocks_to_admit(sequence)
         if num_blocks > self._num_admissible(self.clock.blocks_needed_now()):

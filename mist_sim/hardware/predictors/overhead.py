@@ -32,11 +32,9 @@ class EngineOverhead:
         kernels on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md); nothing
         around others.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
-        launches kernels that no CUDA graph replays. Never overlapped.
+        launches kernels that no CUDA graph replays. Never hidden by async scheduling.
     sequence: seconds of host time more for every sequence of a step: its place in the schedule,
         its token sampled, turned to text and sent.
-    overlapped: whether the host prepares the next step while the GPU computes, so that only the
-        longer of the two counts (vLLM's async scheduling).
     request: seconds from a request's arrival until the engine can schedule it (HTTP,
         tokenising).
     """
@@ -44,7 +42,6 @@ class EngineOverhead:
     step: Seconds | None = None
     prefill_step: Seconds | None = None
     sequence: Seconds | None = None
-    overlapped: bool = False
     request: Seconds | None = None
 
     def __post_init__(self) -> None:
@@ -60,21 +57,27 @@ class EngineOverhead:
         }
         return replace(self, **unsaid)
 
-    def around(self, predictor: Predictor | PipelinePredictor) -> Predictor | PipelinePredictor:
-        """Return a predictor that adds the overhead of a step to another's step times."""
+    def around(
+        self, predictor: Predictor | PipelinePredictor, *, overlapped: bool = False
+    ) -> Predictor | PipelinePredictor:
+        """Return a predictor that adds the overhead of a step to another's step times.
+
+        overlapped: whether the host prepares the next step while the GPU computes, so that only
+            the longer of the two counts.
+        """
         if isinstance(predictor, PipelinePredictor):
             first, *others = predictor.ranks
-            return replace(predictor, ranks=(self._around_steps(first), *others))
-        return self._around_steps(predictor)
+            return replace(predictor, ranks=(self._around_steps(first, overlapped), *others))
+        return self._around_steps(predictor, overlapped)
 
-    def _around_steps(self, predictor: Predictor) -> Predictor:
+    def _around_steps(self, predictor: Predictor, overlapped: bool) -> Predictor:
         step = self.step
         if step is None:
             step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0
         prefill_step, sequence = self.prefill_step or 0.0, self.sequence or 0.0
         if not (step or prefill_step or sequence):
             return predictor
-        return _WithOverhead(predictor, step, prefill_step, sequence, self.overlapped)
+        return _WithOverhead(predictor, step, prefill_step, sequence, overlapped)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,59 @@
+"""`mist validate`: measured runs of real engines beside simulated ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from mist_sim.validation import MeasuredRun
+
+_MEASUREMENTS = Path("../shared/measurements")
+
+
+def validate(
+    folders: list[Path] = typer.Argument(
+        None, metavar="RUN_FOLDER...", help="Folders with a run.yaml; else the published runs."
+    ),
+    measurements: Path = typer.Option(
+        _MEASUREMENTS, metavar="DIR", help="Where the published measurements lie."
+    ),
+) -> None:
+    """Simulate measured runs and print what was measured, what was simulated, and the error."""
+    from mist_sim.validation import known_runs, read_run
+
+    runs = [read_run(folder) for folder in folders or ()] or known_runs(measurements)
+    for run in runs:
+        _show(run)
+
+
+def _show(run: MeasuredRun) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("")
+    for title in ("measured", "simulated", "error", "mean |error|"):
+        table.add_column(title, justify="right")
+    for row in run.rows():
+        table.add_row(
+            f"{row.metric}, {row.unit}" if row.unit else row.metric,
+            _number(row.measured),
+            _number(row.simulated),
+            f"{100 * row.error:+.1f} %",
+            "" if row.spread is None else f"{100 * row.spread:.1f} %",
+        )
+    out = Console()
+    out.print(run.name, style="bold", highlight=False, markup=False)
+    fitted = f"; fitted: {run.fitted}" if run.fitted else ""
+    out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim", highlight=False, markup=False)
+    out.print(Padding(table, (0, 0, 1, 2), expand=False))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "median"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,0 +1,96 @@
+"""Measured runs in folders of one's own: compared, and refused with a message."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import mist_sim as mist
+from mist_sim.cli.app import app
+from mist_sim.errors import ScenarioError
+from mist_sim.validation import read_run
+
+SCENARIO = """
+model: llama-3.1-8b
+workload:
+  lengths:
+    type: synthetic
+    num_requests: 40
+    prompt: {type: uniform, low: 100, high: 900}
+    output: {type: uniform, low: 2, high: 90}
+  arrivals: {type: poisson, rate: 4 /s}
+clients: [{name: llm, gpu: h100-sxm}]
+"""
+RUN = "name: ours\nengine: mist-sim\nprovenance: this test\nscenario: scenario.yaml\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a run that 'measured' 10 % longer latencies than the simulation has."""
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    result = mist.simulate(mist.Scenario.load(tmp_path / "scenario.yaml"))
+    requests = result.requests[["request_id", "ttft", "tpot", "e2el"]].copy()
+    requests[["ttft", "tpot", "e2el"]] *= 1.1
+    requests.to_csv(tmp_path / "requests.csv", index=False)
+    (tmp_path / "result.json").write_text(
+        json.dumps({"mean_ttft_ms": 2 * result.summary["mean_ttft_ms"], "date": "today"})
+    )
+    (tmp_path / "run.yaml").write_text(RUN + "requests: requests.csv\n")
+    return tmp_path
+
+
+def test_requests_are_compared_one_by_one(folder):
+    rows = {row.metric: row for row in read_run(folder).rows()}
+    assert len(rows) == 10
+    for metric in ("TTFT, mean", "TPOT, p99", "E2E, p50"):
+        assert rows[metric].error == pytest.approx(1 / 1.1 - 1)
+    assert rows["TTFT, mean"].spread == pytest.approx(1 - 1 / 1.1)
+    assert 0 < rows["throughput"].error < 0.01
+
+
+def test_times_of_an_engine_core_begin_between_two_steps(folder):
+    mean = {}
+    for start in ("arrival", "intake"):
+        (folder / "run.yaml").write_text(f"{RUN}requests: requests.csv\nstarts_at: {start}\n")
+        mean[start] = next(iter(read_run(folder).rows())).simulated
+    assert 0 < mean["arrival"] - mean["intake"] < 30  # ms: part of a step
+
+
+def test_a_summary_is_compared_key_by_key(folder):
+    (folder / "run.yaml").write_text(RUN + "summary: result.json\n")
+    (row,) = read_run(folder).rows()
+    assert row.metric == "mean_ttft_ms"
+    assert row.error == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (RUN, "must have either requests or summary"),
+        (RUN + "requests: r.csv\nsumary: x\n", "unknown key 'sumary'; did you mean 'summary'"),
+        ("name: x\nrequests: y\n", "missing engine, provenance, scenario"),
+        (RUN + "requests: none.csv\n", "none.csv: cannot be read"),
+        (RUN + "requests: bad.csv\n", "no column 'ttft'; did you mean 'ttfts'"),
+        (RUN + "requests: many.csv\n", "request_id 99 was measured and is not in the workload"),
+        (RUN + "summary: result.json\nstarts_at: intake\n", "intake needs requests"),
+        (RUN + "requests: requests.csv\nstarts_at: end\n", "starts_at must be arrival or intake"),
+        (RUN.replace("scenario.yaml", "[1]") + "requests: requests.csv\n", "must be a file or a"),
+    ],
+)
+def test_what_is_no_run_is_refused(folder, text, message):
+    (folder / "run.yaml").write_text(text)
+    (folder / "bad.csv").write_text("request_id,ttfts,tpot,e2el\n0,1,1,1\n")
+    (folder / "many.csv").write_text("request_id,ttft,tpot,e2el\n99,1,1,1\n")
+    with pytest.raises(ScenarioError, match=message):
+        list(read_run(folder).rows())
+
+
+def test_the_command_prints_a_table_or_says_what_is_missing(folder, tmp_path_factory):
+    shown = CliRunner().invoke(app, ["validate", str(folder)])
+    assert shown.exit_code == 0
+    assert "TTFT, mean, ms" in shown.output
+    empty = tmp_path_factory.mktemp("empty")
+    for arguments in (["validate", str(empty)], ["validate", "--measurements", str(empty)]):
+        failed = CliRunner().invoke(app, arguments)
+        assert failed.exit_code == 2
+        assert str(empty) in failed.output.replace("\n", "")
