@@ -240,11 +240,9 @@ def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
 
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_overheads_keep_the_bits_of_runs(overlapped):
-    overhead = EngineOverhead(
-        step=1.3e-3, sequence=7.7e-5, prefill_step=3.1e-4, overlapped=overlapped
-    )
+    overhead = EngineOverhead(step=1.3e-3, sequence=7.7e-5, prefill_step=3.1e-4)
     roofline = RooflinePredictor(load_model("llama-3.1-8b"), Cluster(load_gpu("h100-sxm")))
-    check_predictor(lambda: overhead.around(roofline))
+    check_predictor(lambda: overhead.around(roofline, overlapped=overlapped))
 
 
 def test_overhead_is_added_where_kernels_alone_are_timed():
