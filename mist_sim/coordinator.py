@@ -12,58 +12,44 @@ from collections.abc import Generator, Sequence
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
-from mist_sim.core.events import Recorder, Visit
+from mist_sim.core.events import Failure, Visit
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.environment import Environment
-from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.errors import ScenarioError
 from mist_sim.routers import Router
 
 
 class Coordinator:
-    """Moves requests from stage to stage and counts them.
+    """Moves requests from stage to stage."""
 
-    num_accepted, num_finished, num_rejected: requests so far; those accepted and neither
-    finished nor rejected are on their way.
-    """
-
-    def __init__(
-        self, env: Environment, clients: Sequence[Client], router: Router, recorder: Recorder
-    ) -> None:
+    def __init__(self, env: Environment, clients: Sequence[Client], router: Router) -> None:
         self.env = env
         self.clients = clients
         self.router = router
-        self.recorder = recorder
-        self.num_accepted = 0
-        self.num_finished = 0
-        self.num_rejected = 0
         self._candidates: dict[str, list[ClientView]] = {}
         self._client_ids: dict[str, frozenset[int]] = {}
 
-    @property
-    def num_in_flight(self) -> int:
-        """Requests accepted and not yet finished or rejected."""
-        return self.num_accepted - self.num_finished - self.num_rejected
+    def walk(
+        self, request: Request, visits: list[Visit]
+    ) -> Generator[Event, Visit, Failure | None]:
+        """Take a request that is sent now through all its stages (STAGE-PUSH).
 
-    def walk(self, request: Request) -> Generator[Event, Visit, None]:
-        """Take a request that arrives now through all its stages (STAGE-PUSH)."""
-        self.num_accepted += 1
-        visits: list[Visit] = []
+        Its visits are added to `visits` as they end. Returns how it failed, None when it did not.
+        """
+        request.send(self.env.now)
         to_serve = request.stages
         while to_serve:
             client = self._route(request, to_serve[0])
             num_stages = client.takes(to_serve) if client else 0
             if client is None or not num_stages:
-                self._reject(request, visits, _nobody_serves(to_serve[0], client))
-                return
+                return Failure("rejected", self.env.now, _nobody_serves(to_serve[0], client))
             visit = yield client.serve(request, to_serve[:num_stages])
             visits.append(visit)
-            if visit.rejection is not None:
-                self._reject(request, visits, visit.rejection)
-                return
+            if visit.failure is not None:
+                return visit.failure
             to_serve = to_serve[num_stages:]
-        self.num_finished += 1
-        self.recorder.record_finish(request, visits, self.env.now)
+        return None
 
     def _route(self, request: Request, stage: Stage) -> Client | None:
         """Return the client that the router chooses for a stage; None when none serves it."""
@@ -81,18 +67,6 @@ class Coordinator:
                 f"client_id of a candidate for {stage.kind}: {[v.client_id for v in candidates]}"
             )
         return self.clients[client_id]
-
-    def _reject(self, request: Request, visits: list[Visit], reason: str) -> None:
-        self.num_rejected += 1
-        self.recorder.record_rejection(request, visits, self.env.now, reason)
-
-    def check_conservation(self, num_injected: int) -> None:
-        """Raise InvariantError unless every injected request finished or was rejected."""
-        if num_injected != self.num_finished + self.num_rejected:
-            raise InvariantError(
-                f"requests were lost: {num_injected} injected, {self.num_finished} finished, "
-                f"{self.num_rejected} rejected, {self.num_in_flight} in flight at {self.env.now} s"
-            )
 
 
 def _nobody_serves(stage: Stage, client: Client | None) -> str:

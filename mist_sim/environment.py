@@ -4,8 +4,9 @@ A relative delay rounds: `now + (end - now)` need not be `end`. Steps of an engi
 that were computed as a vector, and an arrival on such a time must meet it to the bit, so events
 here are scheduled at absolute times.
 
-Ties in time are settled by phase: steps end, then requests move (arrive, re-enter queues),
-then clients plan. Within a phase, the event scheduled first goes first.
+Ties in time are settled by phase: steps end, then requests move (arrive, re-enter queues), then
+users whose time is up give up, then clients plan. So who is served at the very end of a time-out
+is served. Within a phase, the event scheduled first goes first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from simpy.events import Event
 
 STEP_END = 0
 MOVE = 1
-PLAN = 2
+GIVE_UP = 2
+PLAN = 3
 
 
 class Environment(simpy.Environment):

@@ -13,16 +13,18 @@ from simpy.events import Event
 
 from mist_sim.clients import Client, LlmClient
 from mist_sim.coordinator import Coordinator
+from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.metrics import ColumnRecorder, Result, Slo
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded
+from mist_sim.sender import Sender
 from mist_sim.traces import ClosedLoop, Workload
 
 Progress = Callable[[int, float], None]
-"""Called with (requests finished or rejected, simulated seconds), now and then."""
+"""Called with (requests finished or failed, simulated seconds), now and then."""
 
 _PROGRESS_EVERY = 500
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -68,7 +70,7 @@ class Simulation:
         self.warmup = warmup
 
     def run(self, progress: Progress | None = None) -> Result:
-        """Simulate until every request has finished or was rejected.
+        """Simulate until every request has finished or failed.
 
         Raises ScenarioError for input that shows itself bad during the run (a trace row), and
         InvariantError when the simulation breaks a law of its own.
@@ -80,7 +82,13 @@ class Simulation:
             client.start(env, client_id, recorder)
         if isinstance(self.router, Seeded):
             self.router.seed(self.streams.generator("router"))
-        self._coordinator = Coordinator(env, self.clients, self.router, recorder)
+        self._sender = Sender(
+            env,
+            Coordinator(env, self.clients, self.router),
+            recorder,
+            self.workload.retries,
+            self.streams.generator("retries"),
+        )
         self._progress = progress
         self._num_injected = 0
         self._all_sent = False
@@ -98,9 +106,9 @@ class Simulation:
                 raise
             raise InvariantError(
                 f"nothing left to happen at {env.now} s with "
-                f"{self._coordinator.num_in_flight} requests in flight"
+                f"{self._num_injected - self._sender.num_ended} requests in flight"
             ) from error
-        self._coordinator.check_conservation(self._num_injected)
+        self._sender.check_conservation(self._num_injected)
         return Result(
             recorder=recorder,
             client_names=[client.name for client in self.clients],
@@ -131,36 +139,37 @@ class Simulation:
             self._env.process(self._start_user(user, loop.start(number)))
 
     def _start_user(
-        self, user: Generator[Event, object, None], start: float
-    ) -> Generator[Event, object, None]:
+        self, user: Generator[Event, float, None], start: float
+    ) -> Generator[Event, float, None]:
         if start:
             yield self._env.at(start)
         yield from user
 
     def _user(
         self, first: Request, others: Iterator[Request], think_time: float
-    ) -> Generator[Event, object, None]:
+    ) -> Generator[Event, float, None]:
         for request in chain((first,), others):
             request.arrival_time = self._env.now
             self._num_injected += 1
-            yield self._env.process(self._follow(request))
-            if think_time:
-                yield self._env.timeout(think_time)
+            ended_at = yield self._env.process(self._follow(request))
+            next_at = ended_at + think_time
+            if next_at > self._env.now:
+                yield self._env.at(next_at)
         self._num_users -= 1
         self._all_sent = self._num_users == 0
         self._stop_when_done()
 
-    def _follow(self, request: Request) -> Generator[Event, object, None]:
-        """Walk a request through the system and notice when it was the last."""
-        yield from self._coordinator.walk(request)
-        num_done = self._coordinator.num_finished + self._coordinator.num_rejected
+    def _follow(self, request: Request) -> Generator[Event, Visit, float]:
+        """Send a request, notice when it was the last, and return when it ended (seconds)."""
+        ended_at = yield from self._sender.send(request)
+        num_done = self._sender.num_ended
         if self._progress is not None and num_done % _PROGRESS_EVERY == 0:
             self._progress(num_done, self._env.now)
         self._stop_when_done()
+        return ended_at
 
     def _stop_when_done(self) -> None:
-        coordinator = self._coordinator
-        done = coordinator.num_finished + coordinator.num_rejected == self._num_injected
+        done = self._sender.num_ended == self._num_injected
         if self._all_sent and done and not self._all_done.triggered:
             self._all_done.succeed()
 

@@ -65,13 +65,13 @@ class AsyncEngine(Engine):
         self._latest = super()._start(plan)
         return self._latest
 
-    def add_request(self, sequence: Sequence) -> None:
+    def add_request(self, sequence: Sequence) -> Lane:
         if self._idle:
-            super().add_request(sequence)
-            return
+            return super().add_request(sequence)
         self._held.append((self.env.now, sequence))
         if self._run is not None:
             self._cut_ahead(self._run)
+        return self.lane
 
     def _cut_ahead(self, run: Run) -> None:
         """End a run one step after the step in flight, unless there is no seat then either."""

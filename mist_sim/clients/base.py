@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from simpy.events import Event
 
-from mist_sim.core.events import Recorder, Visit
+from mist_sim.clients.deadlines import Deadlines
+from mist_sim.core.events import Failure, Recorder, Visit
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientState
 from mist_sim.environment import MOVE, Environment
@@ -17,8 +18,9 @@ from mist_sim.rng import Streams
 class Client(ABC):
     """A serving unit: a scheduler on a cluster of hardware (MIST §III-D).
 
-    Subclasses say which stages they serve and fill `_accept`; this class keeps the counts that
-    routers see and hands finished visits back. A client belongs to one simulation.
+    Subclasses say which stages they serve and fill `_accept` and `_abort`; this class keeps the
+    counts that routers see, watches the time limits, and hands visits back when they are over. A
+    client belongs to one simulation.
 
     name: unique in the simulation. serves: the stage kinds it can serve.
     streams: where it draws random numbers from; those of the run when it starts.
@@ -41,16 +43,19 @@ class Client(ABC):
         self.recorder = recorder
         self.view = ClientState(client_id, self.name)
         self._ends: dict[Visit, Event] = {}
+        self._deadlines = Deadlines(env, self._limit_reached)
 
     def serve(self, request: Request, stages: tuple[Stage, ...]) -> Event:
-        """Queue a request for consecutive stages; the event's value is the finished `Visit`.
+        """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.
 
-        A visit that can never be served ends at once, with its `rejection` set.
+        A visit that is not served has its `failure` set.
         """
         visit = Visit(request, stages, self.env.now)
         end = self._ends[visit] = self.env.event()
         self.view.num_outstanding += 1
         self._accept(visit)
+        if request.limits is not None and not visit.is_over:
+            self._watch(visit)
         return end
 
     def takes(self, stages: Sequence[Stage]) -> int:
@@ -66,14 +71,47 @@ class Client(ABC):
     def _accept(self, visit: Visit) -> None:
         """Take a visit in; call `_finish` or `_reject` when it ends."""
 
+    @abstractmethod
+    def _abort(self, visit: Visit) -> None:
+        """Let go of a visit whose `failure` was set; call `_finish` when nothing works on it."""
+
+    def _watch(self, visit: Visit) -> None:
+        """Note when the sender of a visit's request gives up."""
+        request = visit.request
+        limits = request.limits
+        if limits is None or request.arrival_time is None:
+            return
+        self._deadlines.add(request.sent_at + limits.timeout, visit, "timeout")
+        self._deadlines.add(request.arrival_time + limits.patience, visit, "patience")
+        if not request.has_token:
+            self._deadlines.add(request.sent_at + limits.ttft_timeout, visit, "ttft_timeout")
+
+    def _limit_reached(self, visit: Visit, limit: str) -> None:
+        """A time has come: the sender gives up, unless it has its first token or gave up before."""
+        if visit.failure is not None or (limit == "ttft_timeout" and visit.has_token):
+            return
+        visit.failure = _given_up(visit.request, limit, self.env.now)
+        self._abort(visit)
+
     def _finish(self, visit: Visit) -> None:
-        """Hand a served visit back; its request moves on at the present time."""
+        """Hand a visit back; its request moves on at the present time."""
         visit.finished_at = self.env.now
+        if visit.has_token:
+            visit.request.has_token = True
         self.view.num_outstanding -= 1
         self.recorder.record_visit(self.client_id, visit)
         self.env.trigger(self._ends.pop(visit), self.env.now, MOVE, visit)
 
-    def _reject(self, visit: Visit, reason: str) -> None:
-        """Hand back a visit that cannot be served."""
-        visit.rejection = f"{self.name}: {reason}"
+    def _reject(self, visit: Visit, reason: str, *, is_busy: bool = False) -> None:
+        """Hand back a visit that is not served; when the client `is_busy`, it might be later."""
+        visit.failure = Failure("rejected", self.env.now, f"{self.name}: {reason}", is_busy)
         self._finish(visit)
+
+
+def _given_up(request: Request, limit: str, now: float) -> Failure:
+    """Return how a request ends that is given up at one of its limits."""
+    if limit == "patience":
+        return Failure("cancelled", now, "the user went away")
+    what = "answer" if limit == "timeout" else "first token"
+    seconds = getattr(request.limits, limit)
+    return Failure("timed_out", now, f"no {what} within the {limit} of {seconds:g} s")

@@ -120,19 +120,37 @@ class LockstepEngine:
             run.end = self._ends.item(self._num_steps - 1)
             lane.end(run)
 
-    # --- arrivals -------------------------------------------------------------------------
+    # --- arrivals and aborts --------------------------------------------------------------
 
-    def add_request(self, sequence: sequences.Sequence) -> None:
+    def add_request(self, sequence: sequences.Sequence) -> Lane:
         """Queue a sequence at the least loaded replica; cut the steps that it could join."""
         lane = least_loaded(self.lanes)
         lane.scheduler.add_request(sequence)
         if self._idle:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, PLAN)
+        elif self._runs:
+            num_steps = self._steps_in_flight()
+            if lane not in self._runs or lane.would_admit(sequence, num_steps):
+                self._cut(num_steps)
+        return lane
+
+    def abort(self, sequence: sequences.Sequence, lane: Lane) -> None:
+        """Let a sequence go: at once while it waits, else at the end of the step in flight."""
+        if self._runs and lane.is_running(sequence):
+            lane.abort_after_run(sequence)
+            self._cut(self._steps_in_flight())
             return
-        num_steps = int(self._ends.searchsorted(self.env.now)) + 1
-        if num_steps >= self._num_steps or not self._runs:
-            return
-        if lane not in self._runs or lane.scheduler.would_admit(sequence, num_steps):
+        lane.abort(sequence)
+        if self._runs and lane.would_admit(None, self._steps_in_flight()):
+            self._cut(self._steps_in_flight())
+
+    def _steps_in_flight(self) -> int:
+        """Return how many steps have begun."""
+        return int(self._ends.searchsorted(self.env.now)) + 1
+
+    def _cut(self, num_steps: int) -> None:
+        """End all runs after so many steps, if they have more."""
+        if num_steps < self._num_steps:
             self._num_steps = num_steps
             self._wake = self.env.move(self._wake, self._ends.item(num_steps - 1), STEP_END)

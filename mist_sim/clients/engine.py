@@ -77,23 +77,36 @@ class Engine:
         ends = np.add.accumulate(times, out=times)
         return Run(plan, batch, now, ends, num_steps, ends.item(-1))
 
-    # --- arrivals -------------------------------------------------------------------------
+    # --- arrivals and aborts --------------------------------------------------------------
 
-    def add_request(self, sequence: Sequence) -> None:
-        """Queue a sequence; wake the engine, or cut the run that it could join."""
+    def add_request(self, sequence: Sequence) -> Lane:
+        """Queue a sequence at the lane; wake the engine, or cut the run that it could join."""
         self.lane.scheduler.add_request(sequence)
         if self._idle:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, PLAN)
         elif self._run is not None:
             self._cut(self._run, sequence)
+        return self.lane
 
-    def _cut(self, run: Run, sequence: Sequence) -> None:
-        """End a run with the step in flight if the new sequence could be admitted then."""
+    def abort(self, sequence: Sequence, lane: Lane) -> None:
+        """Let a sequence go: at once while it waits, else at the end of the step in flight."""
+        run = self._run
+        if run is None:
+            lane.abort(sequence)
+        elif lane.is_running(sequence):
+            lane.abort_after_run(sequence)
+            self._cut(run, always=True)
+        else:
+            lane.abort(sequence)
+            self._cut(run)  # another may be at the head of the queue now, and fit
+
+    def _cut(self, run: Run, sequence: Sequence | None = None, *, always: bool = False) -> None:
+        """End a run with the step in flight if a sequence, or the head, could be admitted then."""
         if isinstance(run.ends, float):
             return  # a single step is never preempted
         num_steps = int(run.ends.searchsorted(self.env.now)) + 1
-        if num_steps < run.num_steps and self.lane.scheduler.would_admit(sequence, num_steps):
+        if num_steps < run.num_steps and (always or self.lane.would_admit(sequence, num_steps)):
             self._end_after(run, num_steps, run.ends.item(num_steps - 1))
 
     def _end_after(self, run: Run, num_steps: int, end: float) -> None:

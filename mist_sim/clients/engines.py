@@ -20,13 +20,14 @@ from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 
 
 class AnyEngine(Protocol):
-    """What a client needs of an engine: to hand it requests, and to see how busy it is."""
+    """What a client needs of an engine: requests in and out, and to see how busy it is."""
 
     @property
     def num_waiting(self) -> int: ...
     @property
     def num_running(self) -> int: ...
-    def add_request(self, sequence: sequences.Sequence) -> None: ...
+    def add_request(self, sequence: sequences.Sequence) -> Lane: ...
+    def abort(self, sequence: sequences.Sequence, lane: Lane) -> None: ...
 
 
 class Engines:
@@ -57,10 +58,18 @@ class Engines:
         else:
             kind = AsyncEngine if async_scheduling else Engine
             self._engines = [kind(env, lane, predictor) for lane in lanes]
+        lanes_each = len(lanes) // len(self._engines)
+        self._engine_of = {
+            lane: self._engines[number // lanes_each] for number, lane in enumerate(lanes)
+        }
 
-    def add_request(self, sequence: sequences.Sequence) -> None:
-        """Queue a sequence at an engine."""
-        least_loaded(self._engines).add_request(sequence)
+    def add_request(self, sequence: sequences.Sequence) -> Lane:
+        """Queue a sequence at an engine; return the lane in which it stays."""
+        return least_loaded(self._engines).add_request(sequence)
+
+    def abort(self, sequence: sequences.Sequence, lane: Lane) -> None:
+        """Let a sequence of a lane go, as soon as no step computes it."""
+        self._engine_of[lane].abort(sequence, lane)
 
 
 def lane_schedulers(scheduler: Scheduler, num_engines: int, num_lanes: int) -> list[Scheduler]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mist_sim.clients.admission import Gate
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling import Scheduler, StepPlan
 from mist_sim.clients.sequence import Sequence
@@ -28,6 +29,7 @@ class Lane:
 
     kv_cache: lends its KV blocks. load: the counts that routers see; lanes of a client share it.
     speculation: how it drafts tokens; None: it does not.
+    gate: turns requests away when the lane is too busy; None: never.
     """
 
     def __init__(
@@ -40,13 +42,16 @@ class Lane:
         load: ClientState,
         leave: Leave,
         speculation: Speculation | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
         self.load = load
+        self.gate = gate
         self._records = records
         self._leave = leave
         self._run_limit = _FIRST_RUN
+        self._given_up: list[Sequence] = []  # to be let go at the end of the run in flight
         scheduler.start(kv_cache)
         if speculation:
             scheduler.speculate(speculation)
@@ -60,6 +65,14 @@ class Lane:
     def num_running(self) -> int:
         """Sequences that hold memory."""
         return len(self.scheduler.running)
+
+    def would_admit(self, sequence: Sequence | None, num_steps: int) -> bool:
+        """Could a sequence, or the one at the head of the queue, join after so many steps?"""
+        if sequence is None:
+            return self.num_waiting > 0 and self.would_admit(
+                self.scheduler.waiting.head(), num_steps
+            )
+        return self.scheduler.would_admit(sequence, num_steps)
 
     def plan(self, limit: int | None = None) -> StepPlan | None:
         """Return the next steps, which start now; None when there is nothing to do.
@@ -117,13 +130,49 @@ class Lane:
         self._records.run(run, self.load.num_waiting, self.scheduler.num_peak_blocks, tokens)
         for sequence in emitted:
             self._records.emit(sequence, run.end)
+            if self.gate is not None:
+                self.gate.prompt_is_done(sequence)
         for sequence in finished:
             self._records.finish(sequence)
             sequence.visit.num_output_tokens = sequence.num_output_tokens
             self._leave(sequence.visit, None)
         self.load.num_running -= len(finished)
+        if self._given_up:
+            self._let_go(finished)
         unchanged = not emitted and not finished and run.num_steps == self._run_limit
         self._run_limit = min(2 * self._run_limit, _LONGEST_RUN) if unchanged else _FIRST_RUN
+
+    # --- sequences that are given up ------------------------------------------------------
+
+    def is_running(self, sequence: Sequence) -> bool:
+        """Tell whether a sequence holds memory, so that a step in flight may compute it."""
+        return sequence in self.scheduler.running
+
+    def abort_after_run(self, sequence: Sequence) -> None:
+        """Let a running sequence go at the end of the run in flight, which should be cut."""
+        self._given_up.append(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Let a sequence go, and free its memory; no step in flight computes it."""
+        if self.is_running(sequence):
+            self.load.num_running -= 1
+        else:
+            self.load.num_waiting -= 1
+        visit = sequence.visit
+        self.scheduler.abort(sequence)
+        self._records.evict(sequence)
+        if self.gate is not None:
+            self.gate.prompt_is_done(sequence)
+        visit.num_output_tokens = sequence.num_output_tokens
+        visit.num_computed_tokens = sequence.num_computed_tokens
+        self._leave(visit, None)
+
+    def _let_go(self, finished: list[Sequence]) -> None:
+        """Abort the sequences that were given up during a run and did not finish with it."""
+        for sequence in self._given_up:
+            if sequence not in finished:
+                self.abort(sequence)
+        self._given_up.clear()
 
     def _check_empty(self) -> None:
         if self.scheduler.waiting:

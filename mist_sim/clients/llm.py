@@ -7,6 +7,7 @@ from collections.abc import Sequence as Stages
 
 from simpy.events import Event
 
+from mist_sim.clients.admission import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.base import Client
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engines import Engines, lane_schedulers
@@ -21,7 +22,7 @@ from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.speculative_clock import Speculation
 from mist_sim.clients.step_records import StepRecords
-from mist_sim.core.events import Recorder, Visit
+from mist_sim.core.events import Failure, Recorder, Visit
 from mist_sim.core.request import Stage
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
@@ -53,6 +54,7 @@ class LlmClient(Client):
     speculative_config: how the engine drafts tokens; None: it does not. The predictor's step
         times include the drafting.
     async_scheduling: whether a step is planned while the step before it runs (vLLM's name).
+    admission: which requests are turned away when the engine is too busy.
     Raises ScenarioError when drafts cannot be verified that way.
     """
 
@@ -73,6 +75,7 @@ class LlmClient(Client):
         request_overhead: float = 0.0,
         speculative_config: SpeculativeConfig | None = None,
         async_scheduling: bool = False,
+        admission: AdmissionControl | None = None,
     ) -> None:
         super().__init__(name, frozenset({Prefill.kind, Decode.kind}))
         self.scheduler = scheduler
@@ -96,6 +99,18 @@ class LlmClient(Client):
                 "that combination is not simulated"
             )
         self.async_scheduling = async_scheduling
+        self.admission = admission or AdmissionControl()
+        alone = data_parallel_size == 1 and not isinstance(predictor, PipelinePredictor)
+        if self.admission.early_rejection and not alone:
+            raise ScenarioError(
+                "admission.early_rejection must be false where pipeline_parallel_size or "
+                "data_parallel_size is above 1; first tokens are estimated for one engine alone"
+            )
+        if self.admission != AdmissionControl() and async_scheduling:
+            raise ScenarioError(
+                "admission must have its defaults with async_scheduling; "
+                "that combination is not simulated"
+            )
         self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
         self.block_size = block_size
         self.lockstep = lockstep
@@ -120,6 +135,9 @@ class LlmClient(Client):
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
+        self._gate = self._make_gate()
+        self._sequences: dict[Visit, Sequence] = {}  # of visits that may be given up
+        self._lanes: dict[Sequence, Lane] = {}  # of those that have entered an engine
         self._engines = Engines(
             env,
             self.schedulers,
@@ -138,6 +156,7 @@ class LlmClient(Client):
             load=self.view,
             leave=self._leave,
             speculation=self._speculation(),
+            gate=self._gate,
         )
         if getattr(self.predictor, "needs_longest_context", False):
             scheduler.clock.watch_longest()
@@ -174,6 +193,15 @@ class LlmClient(Client):
             DraftPaths(self.streams, config.survival).draw,
         )
 
+    def _make_gate(self) -> Gate | None:
+        """Return what turns requests away, None where nothing does."""
+        if self.admission == AdmissionControl():
+            return None
+        backlog = None
+        if self.admission.early_rejection and not isinstance(self.predictor, PipelinePredictor):
+            backlog = PromptBacklog(self.predictor)
+        return Gate(self.admission.max_num_waiting, backlog, self.request_overhead)
+
     def takes(self, stages: Stages[Stage]) -> int:
         """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""
         if stages[0].kind != Prefill.kind:
@@ -190,11 +218,28 @@ class LlmClient(Client):
         if reason is not None:
             self._reject(visit, reason)
             return
+        busy = self._gate and self._gate.refusal(sequence, self.view.num_waiting, self.env.now)
+        if busy:
+            self._reject(visit, busy, is_busy=True)
+            return
+        if visit.request.limits is not None:
+            self._sequences[visit] = sequence
         self.view.num_waiting += 1
         if self.request_overhead:
-            self.env.process(self._add_later(sequence))
+            self.env.process(self._enter_later(sequence))
         else:
-            self._engines.add_request(sequence)
+            self._enter(sequence)
+
+    def _enter_later(self, sequence: Sequence) -> Generator[Event, object, None]:
+        yield self.env.timeout(self.request_overhead)
+        if not sequence.visit.is_over:
+            self._enter(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        """Hand a sequence to an engine."""
+        lane = self._engines.add_request(sequence)
+        if sequence.visit in self._sequences:
+            self._lanes[sequence] = lane
 
     def _limit_length(self, sequence: Sequence) -> str | None:
         """Cut an answer at the longest context; return why a prompt is too long, or None."""
@@ -209,12 +254,45 @@ class LlmClient(Client):
             f"max_model_len={self.max_model_len}"
         )
 
-    def _add_later(self, sequence: Sequence) -> Generator[Event, object, None]:
-        yield self.env.timeout(self.request_overhead)
-        self._engines.add_request(sequence)
+    def _watch(self, visit: Visit) -> None:
+        if self.async_scheduling:
+            raise ScenarioError(
+                f"{self.name}: async_scheduling must be false where requests have time limits; "
+                "that combination is not simulated"
+            )
+        super()._watch(visit)
+        request = visit.request
+        if self.admission.drop_expired and not request.has_token:
+            self._deadlines.add(request.deadline, visit, "ttft_deadline")
+
+    def _limit_reached(self, visit: Visit, limit: str) -> None:
+        if limit != "ttft_deadline":
+            super()._limit_reached(visit, limit)
+        elif visit.failure is None and not visit.has_token and self._is_waiting(visit):
+            reason = f"{self.name}: busy, its first token was due while it waited (drop_expired)"
+            visit.failure = Failure("rejected", self.env.now, reason, is_busy=True)
+            self._abort(visit)
+
+    def _is_waiting(self, visit: Visit) -> bool:
+        sequence = self._sequences[visit]
+        lane = self._lanes.get(sequence)
+        return lane is None or not lane.is_running(sequence)
+
+    def _abort(self, visit: Visit) -> None:
+        sequence = self._sequences[visit]
+        lane = self._lanes.get(sequence)
+        if lane is not None:
+            self._engines.abort(sequence, lane)
+            return
+        self.view.num_waiting -= 1  # it is on its way to an engine
+        if self._gate is not None:
+            self._gate.prompt_is_done(sequence)
+        self._leave(visit, None)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""
+        if visit.request.limits is not None:
+            self._lanes.pop(self._sequences.pop(visit), None)
         if rejection is None:
             self._finish(visit)
         else:

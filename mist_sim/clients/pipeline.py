@@ -150,33 +150,63 @@ class PipelineEngine:
             lane.idle = True
             self._order.pop(0)
 
-    # --- arrivals -------------------------------------------------------------------------
+    # --- arrivals and aborts --------------------------------------------------------------
 
-    def add_request(self, sequence: sequences.Sequence) -> None:
+    def add_request(self, sequence: sequences.Sequence) -> Lane:
         """Queue a sequence at the lane with the fewest unfinished ones, the first of equals.
 
         It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
         """
         lane = min(self.lanes, key=_num_unfinished)
         lane.lane.scheduler.add_request(sequence)
-        now = self.env.now
         if lane.idle:
             lane.idle = False
-            lane.ready = now
+            lane.ready = self.env.now
             while self._entered and _goes_after(self._entered[-1], lane):
                 self._take_back()
             insort(self._order, lane, key=_key)
-        elif lane.run is None:
-            return  # it plans as soon as rank 0 is free
-        else:
-            num_steps = max(1, bisect_left(lane.entries, now))
-            scheduler = lane.lane.scheduler
-            if num_steps >= lane.run.num_steps or not scheduler.would_admit(sequence, num_steps):
-                return
-            lane.run.num_steps = lane.num_steps = num_steps
+            self._look_again()
+        elif lane.run is not None:  # else it plans as soon as rank 0 is free
+            self._cut(lane, lane.run, sequence)
+        return lane.lane
+
+    def abort(self, sequence: sequences.Sequence, lane: Lane) -> None:
+        """Let a sequence go: at once while it waits, else when the pass in flight has returned."""
+        its_lane = next(each for each in self.lanes if each.lane is lane)
+        run = its_lane.run
+        if run is not None and lane.is_running(sequence):
+            lane.abort_after_run(sequence)
+            self._cut(its_lane, run, always=True)
+            return
+        lane.abort(sequence)
+        if run is not None:
+            self._cut(its_lane, run)  # another may be at the head of the queue now, and fit
+        elif not _num_unfinished(its_lane):
+            its_lane.idle = True
+            self._order.remove(its_lane)
+            self._look_again()
+
+    def _cut(
+        self,
+        lane: _PipelineLane,
+        run: Run,
+        sequence: sequences.Sequence | None = None,
+        *,
+        always: bool = False,
+    ) -> None:
+        """Take back the passes to come if a sequence, or the head, could be admitted before."""
+        num_steps = max(1, bisect_left(lane.entries, self.env.now))
+        if num_steps >= run.num_steps:
+            return
+        if always or lane.lane.would_admit(sequence, num_steps):
+            run.num_steps = lane.num_steps = num_steps
             while len(lane.ends) > num_steps:
                 self._take_back()
             lane.has_entered = True
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Compute passes anew, and wake at what happens next."""
         self._num_ahead = _FIRST_PASSES
         self._advance()
         self._wake = self.env.move(self._wake, *self._next_event())

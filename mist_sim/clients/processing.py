@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterable
 
 import simpy
-from simpy.events import Event
+from simpy.events import Event, Process
 
 from mist_sim.clients.base import Client
 from mist_sim.core.events import Recorder, Visit
@@ -20,6 +20,7 @@ class SequentialClient(Client):
 
     serves: the stage kinds. num_workers: visits served at once (CPU cores, tool slots; >= 1).
     service_time: seconds that a stage takes on one worker (finite, >= 0), from its parameters.
+    A visit that is given up leaves at once; its worker takes the next one.
     Raises ValueError for num_workers below 1. Source: MIST §III-E, scheduler "Sequential".
     """
 
@@ -40,12 +41,30 @@ class SequentialClient(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
         self._workers = simpy.Resource(env, self.num_workers)
+        self._services: dict[Visit, Process] = {}  # of visits that may be given up
 
     def _accept(self, visit: Visit) -> None:
         self.view.num_waiting += 1
-        self.env.process(self._work(visit))
+        service = self.env.process(self._work(visit))
+        if visit.request.limits is not None:
+            self._services[visit] = service
+
+    def _abort(self, visit: Visit) -> None:
+        """A visit that is given up leaves the queue, or its worker, at once."""
+        self._services[visit].interrupt()
 
     def _work(self, visit: Visit) -> Generator[Event, object, None]:
+        try:
+            yield from self._serve(visit)
+        except simpy.Interrupt:
+            if visit.started_at == visit.started_at:
+                self.view.num_running -= 1
+            else:
+                self.view.num_waiting -= 1
+        self._services.pop(visit, None)
+        self._finish(visit)
+
+    def _serve(self, visit: Visit) -> Generator[Event, object, None]:
         with self._workers.request() as turn:
             yield turn
             visit.started_at = self.env.now
@@ -60,4 +79,3 @@ class SequentialClient(Client):
                     )
                 yield self.env.timeout(seconds)
             self.view.num_running -= 1
-        self._finish(visit)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request, Stage
@@ -12,6 +13,26 @@ from mist_sim.core.request import Request, Stage
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+FailureStatus = Literal["rejected", "timed_out", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt to serve a request ended without success.
+
+    status: `rejected` by the service, `timed_out` at a limit of the sender's, or `cancelled`
+        because the user went away.
+    time: when the sender gave up or was told, seconds. Work on it ends then or a step later.
+    reason: why, for people.
+    is_busy: the service was too busy, so that another attempt may succeed (HTTP 503, not 400).
+    """
+
+    status: FailureStatus
+    time: float
+    reason: str
+    is_busy: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +46,8 @@ class Visit:
     num_preemptions: how often the client took the memory away and computed again.
     num_queried_tokens: prompt tokens that were looked up in a prefix cache.
     num_cached_tokens: those of them that were found at the first admission.
-    rejection: why the client cannot serve it; None when it was served.
+    num_computed_tokens: prompt tokens computed, for a visit that ended without its first token.
+    failure: how it ended without success; None while it is on its way and when it was served.
     """
 
     request: Request
@@ -38,7 +60,18 @@ class Visit:
     num_preemptions: int = 0
     num_queried_tokens: int = 0
     num_cached_tokens: int = 0
-    rejection: str | None = None
+    num_computed_tokens: int = 0
+    failure: Failure | None = None
+
+    @property
+    def has_token(self) -> bool:
+        """True when the visit has emitted a token."""
+        return self.first_token_at == self.first_token_at
+
+    @property
+    def is_over(self) -> bool:
+        """True when the client has let the request go."""
+        return self.finished_at == self.finished_at
 
 
 class Recorder(Protocol):
@@ -52,15 +85,22 @@ class Recorder(Protocol):
         """
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
-        """A request left a client, served or rejected."""
+        """A request left a client, served or not."""
 
-    def record_finish(self, request: Request, visits: list[Visit], time: float) -> None:
-        """A request walked its whole pipeline."""
-
-    def record_rejection(
-        self, request: Request, visits: list[Visit], time: float, reason: str
+    def record_end(
+        self,
+        request: Request,
+        visits: list[Visit],
+        time: float,
+        failure: Failure | None = None,
+        num_attempts: int = 1,
+        in_vain: Sequence[Visit] = (),
     ) -> None:
-        """A request left the system unserved."""
+        """A request left the system.
+
+        visits: those of its last attempt. failure: how that one failed; None: it walked its
+        whole pipeline. in_vain: visits of earlier attempts, and of the last if it failed.
+        """
 
     def record_steps(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, nan
 from typing import ClassVar
 
 Content = tuple[tuple[int, int], ...]
@@ -25,6 +26,23 @@ class Stage:
     kind: ClassVar[str] = "stage"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a request may take, in seconds; infinite: as long as it does.
+
+    timeout, ttft_timeout: the sender gives up an attempt without the whole answer, without its
+    first token, so long after sending it.
+    patience: the user goes away, so long after the first sending.
+    ttft_deadline: when the first token should be there, counted from each sending; nobody gives
+    up at this time, but an engine may know it.
+    """
+
+    timeout: float = inf
+    ttft_timeout: float = inf
+    patience: float = inf
+    ttft_deadline: float = inf
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One user input that walks its stages in order.
@@ -39,6 +57,9 @@ class Request:
     priority: smaller is more urgent (vLLM's meaning), for schedulers that look at it.
     content: what the tokens of its prompts are from the first one on, and behind a prompt those
         of the answer, for prefix caches. Tokens that no span covers are like no others.
+    limits: how long it may take; None: for ever.
+    sent_at: when it was sent, seconds; with retries, the latest time.
+    has_token: whether a visit that is over emitted a token since then.
     """
 
     request_id: int
@@ -49,3 +70,16 @@ class Request:
     session_id: int | None = None
     priority: int = 0
     content: Content = ()
+    limits: Limits | None = None
+    sent_at: float = nan
+    has_token: bool = False
+
+    def send(self, now: float) -> None:
+        """Begin an attempt to have it served."""
+        self.sent_at = now
+        self.has_token = False
+
+    @property
+    def deadline(self) -> float:
+        """When the first token should be there, seconds; infinite where nothing says so."""
+        return inf if self.limits is None else self.sent_at + self.limits.ttft_deadline

@@ -9,7 +9,7 @@ import numpy as np
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.columns import Table
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.recorder import ColumnRecorder, step_table
+from mist_sim.metrics.recorder import STATUSES, ColumnRecorder, step_table
 from mist_sim.metrics.summary import run_periods
 
 if TYPE_CHECKING:
@@ -21,13 +21,14 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
     import pandas as pd
 
     c: dict[str, Any] = recorder.requests.columns()
-    reasons = np.array([r or "" for r in recorder.rejections.values], dtype=object)
+    reasons = np.array([r or "" for r in recorder.reasons.values], dtype=object)
     frame = pd.DataFrame(
         {
             "request_id": c["request_id"],
             "session_id": pd.array(c["session_id"], dtype="Int64"),
-            "status": np.where(c["rejection"] == 0, "finished", "rejected"),
+            "status": np.array(STATUSES, dtype=object)[c["status"]],
             "arrival_time": c["arrival_time"],
+            "sent_at": c["sent_at"],
             "first_token_at": c["first_token_at"],
             "finished_at": c["finished_at"],
             "queued": c["queued"],
@@ -39,7 +40,10 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
             "num_cached_tokens": c["num_cached_tokens"],
             "num_preemptions": c["num_preemptions"],
             "truncated": c["truncated"],
-            "rejection": reasons[c["rejection"]],
+            "num_attempts": c["num_attempts"],
+            "wasted_input_tokens": c["wasted_input_tokens"],
+            "wasted_output_tokens": c["wasted_output_tokens"],
+            "reason": reasons[c["reason"]],
         }
     )
     frame.loc[frame["session_id"] < 0, "session_id"] = pd.NA
@@ -125,6 +129,7 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
 
     Tokens of one step, which verified drafts, come at the same time. Between the steps that a
     request shared in decode there may be prefill steps that gave it nothing; these are left out.
+    Of a request that was sent several times these are the tokens of its last attempt.
     """
     tokens: dict[str, Any] = recorder.tokens.columns()
     rows = np.flatnonzero(tokens["request_id"] == request_id)
@@ -138,7 +143,13 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
         if (place := int(tokens["first_count"][row])) >= 0:
             counts = recorder.token_counts[place : place + len(decode_ends)]
         times += [ends[:1], np.repeat(decode_ends, counts)]
-    return np.concatenate(times) if times else np.empty(0)
+    if not times:
+        return np.empty(0)
+    requests: dict[str, Any] = recorder.requests.columns()
+    sent_at = requests["sent_at"][requests["request_id"] == request_id]
+    found: Array = np.concatenate(times)
+    last_attempt: Array = found[found > sent_at]
+    return last_attempt
 
 
 def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.events import Visit
+from mist_sim.core.events import Failure, Visit
 from mist_sim.core.request import Request
 from mist_sim.metrics.columns import Categories, Table
+from mist_sim.stages import Prefill
+
+STATUSES = ("finished", "rejected", "timed_out", "cancelled")
+"""How a request may end; position is the code in the table of requests."""
 
 
 class ColumnRecorder:
@@ -31,6 +36,7 @@ class ColumnRecorder:
             request_id="i8",
             session_id="i8",
             arrival_time="f8",
+            sent_at="f8",
             first_token_at="f8",
             finished_at="f8",
             queued="f8",
@@ -42,7 +48,11 @@ class ColumnRecorder:
             num_queried_tokens="i8",
             num_cached_tokens="i8",
             truncated="?",
-            rejection="i4",
+            num_attempts="i4",
+            wasted_input_tokens="i8",
+            wasted_output_tokens="i8",
+            status="i1",
+            reason="i4",
         )
         self.visits = Table(
             request_id="i8",
@@ -66,8 +76,8 @@ class ColumnRecorder:
         self.token_counts: array[int] = array("H")
         self.step_tokens: list[array[int]] = []
         self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
-        self.rejections = Categories()
-        self.rejections.code(None)  # code 0: served
+        self.reasons = Categories()
+        self.reasons.code(None)  # code 0: finished
         self.pipelines = Categories()
 
     def add_track(self, client_id: int) -> int:
@@ -93,20 +103,18 @@ class ColumnRecorder:
                 visit.finished_at,
                 visit.num_queried_tokens,
                 visit.num_cached_tokens,
-                visit.rejection is None,
+                visit.failure is None,
             )
         )
 
-    def record_finish(self, request: Request, visits: list[Visit], time: float) -> None:
-        self._record_request(request, visits, time, None)
-
-    def record_rejection(
-        self, request: Request, visits: list[Visit], time: float, reason: str
-    ) -> None:
-        self._record_request(request, visits, time, reason)
-
-    def _record_request(
-        self, request: Request, visits: list[Visit], time: float, rejection: str | None
+    def record_end(
+        self,
+        request: Request,
+        visits: list[Visit],
+        time: float,
+        failure: Failure | None = None,
+        num_attempts: int = 1,
+        in_vain: Sequence[Visit] = (),
     ) -> None:
         first_token_at = nan
         queued = 0.0
@@ -128,6 +136,7 @@ class ColumnRecorder:
                 request.request_id,
                 -1 if request.session_id is None else request.session_id,
                 request.arrival_time,
+                request.sent_at if visits else time,
                 first_token_at,
                 time,
                 queued,
@@ -138,8 +147,12 @@ class ColumnRecorder:
                 num_preemptions,
                 num_queried,
                 num_cached,
-                rejection is None and num_output_tokens < request.num_output_tokens,
-                self.rejections.code(rejection),
+                failure is None and num_output_tokens < request.num_output_tokens,
+                num_attempts,
+                sum([_num_input_tokens(visit) for visit in in_vain]) if in_vain else 0,
+                sum([visit.num_output_tokens for visit in in_vain]) if in_vain else 0,
+                0 if failure is None else STATUSES.index(failure.status),
+                0 if failure is None else self.reasons.code(failure.reason),
             )
         )
 
@@ -209,6 +222,15 @@ class ColumnRecorder:
         if self.step_tokens[track]:
             tokens[tokens > 0] = self.step_tokens[track]
         return tokens
+
+
+def _num_input_tokens(visit: Visit) -> int:
+    """Return how many prompt tokens were computed for a visit."""
+    num_tokens = visit.num_computed_tokens
+    if visit.has_token:
+        prompts = [stage for stage in visit.stages if isinstance(stage, Prefill)]
+        num_tokens = sum(stage.num_prompt_tokens for stage in prompts)
+    return max(0, num_tokens - visit.num_cached_tokens)
 
 
 def step_table() -> Table:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.recorder import ColumnRecorder
+from mist_sim.metrics.recorder import STATUSES, ColumnRecorder
 
 if TYPE_CHECKING:
     from mist_sim.metrics.result import Result
@@ -31,7 +31,7 @@ def summarise(result: Result) -> dict[str, Any]:
     recorder, warmup = result.recorder, result.warmup
     c: dict[str, Any] = recorder.requests.columns()
     counted = c["arrival_time"] >= warmup
-    done = counted & (c["rejection"] == 0)
+    done = counted & (c["status"] == 0)
     arrival, finished = c["arrival_time"][done], c["finished_at"][done]
     ttft = latency.ttft(arrival, c["first_token_at"][done])
     tpot = latency.tpot(c["decode_time"][done], c["num_gaps"][done])
@@ -53,6 +53,7 @@ def summarise(result: Result) -> dict[str, Any]:
         "max_concurrent_requests": stats.max_inside(
             c["arrival_time"][counted], c["finished_at"][counted]
         ),
+        **_failures(c, counted),
         "num_truncated": int(c["truncated"][counted].sum()),
         "num_preemptions": int(c["num_preemptions"][counted].sum()),
         "prefix_cache_hit_rate": stats.share(
@@ -110,6 +111,18 @@ def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
         "spec_decode_accepted_tokens": accepted,
         "spec_decode_acceptance_rate": 100 * accepted / draft_tokens,
         "spec_decode_acceptance_length": 1 + accepted / num_drafts,
+    }
+
+
+def _failures(c: dict[str, Any], counted: NDArray[np.bool_]) -> dict[str, int]:
+    """Return how many requests failed in which way, and what the attempts in vain have cost."""
+    by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
+    failures = {f"num_{name}": by_status[code] for code, name in enumerate(STATUSES) if code}
+    return {
+        **failures,
+        "num_retries": int((c["num_attempts"][counted] - 1).sum()),
+        "wasted_input_tokens": int(c["wasted_input_tokens"][counted].sum()),
+        "wasted_output_tokens": int(c["wasted_output_tokens"][counted].sum()),
     }
 
 

@@ -60,11 +60,23 @@ def _pairs(rows: Iterable[tuple[str, str, str]]) -> Table:
 def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     loop = "open loop" if result.open_loop else "closed loop"
     yield "requests finished", _count(summary["completed"]), loop
-    yield "requests rejected", _count(summary["failed"]), ""
+    yield from _failures(summary)
     yield "input tokens", _count(summary["total_input_tokens"]), ""
     yield "output tokens", _count(summary["total_output_tokens"]), ""
     warmup = f"without {result.warmup:g} s of warm-up" if result.warmup else ""
     yield "simulated time", _number(summary["duration"]), f"s {warmup}".strip()
+
+
+def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "requests rejected", _count(summary["num_rejected"]), ""
+    if summary["num_timed_out"]:
+        yield "requests timed out", _count(summary["num_timed_out"]), ""
+    if summary["num_cancelled"]:
+        yield "requests cancelled", _count(summary["num_cancelled"]), "by users who went away"
+    if summary["num_retries"]:
+        yield "sent again", _count(summary["num_retries"]), "times"
+    if wasted := summary["wasted_input_tokens"] + summary["wasted_output_tokens"]:
+        yield "tokens computed in vain", _count(wasted), "input and output"
 
 
 def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -152,8 +164,8 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
             f"{summary['num_truncated']:,} answers were cut at max_model_len; a model with a "
             "longer context would generate more."
         )
-    for count, reason in _rejections(result):
-        yield f"Rejected {count:,} request{'s, such as' if count > 1 else ':'} {reason}"
+    for count, reason in _reasons(result):
+        yield f"Failed: {count:,} request{'s, such as' if count > 1 else ':'} {reason}"
     if "spec-only" in summary["estimates"].values():
         yield (
             "Step times marked spec-only come from data sheets and typical efficiencies; "
@@ -161,9 +173,9 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _rejections(result: Result) -> list[tuple[int, str]]:
+def _reasons(result: Result) -> list[tuple[int, str]]:
     """Return (count, an example) of reasons that differ in numbers or clients only."""
-    reasons = result.requests["rejection"]
+    reasons = result.requests["reason"]
     found = sorted((_kind(reason), reason) for reason in reasons[reasons != ""])
     groups = []
     for _, members in groupby(found, key=lambda item: item[0]):

@@ -14,12 +14,19 @@ from mist_sim.traces.arrivals import (
 )
 from mist_sim.traces.base import (
     ARRIVALS,
+    DURATIONS,
     LENGTHS,
     SAMPLERS,
     TRACE_READERS,
     RowSampler,
     TraceReader,
     TraceRow,
+)
+from mist_sim.traces.durations import (
+    DurationDistribution,
+    ExponentialDuration,
+    LogNormalDuration,
+    UniformDuration,
 )
 from mist_sim.traces.lengths import (
     FixedLength,
@@ -31,12 +38,15 @@ from mist_sim.traces.lengths import (
 )
 from mist_sim.traces.pipelines import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReader
+from mist_sim.traces.retries import Retries
 from mist_sim.traces.sharegpt import ShareGptReader
 from mist_sim.traces.synthetic import PrefixRepetition, Profile, Synthetic
+from mist_sim.traces.time_limits import TimeLimits
 from mist_sim.traces.workload import Rows, Workload
 
 __all__ = [
     "ARRIVALS",
+    "DURATIONS",
     "LENGTHS",
     "SAMPLERS",
     "TRACE_READERS",
@@ -46,11 +56,14 @@ __all__ = [
     "BurstyArrivals",
     "ClosedLoop",
     "ConstantArrivals",
+    "DurationDistribution",
+    "ExponentialDuration",
     "FixedLength",
     "GammaArrivals",
     "GeometricLength",
     "LengthDistribution",
     "LengthsCsvReader",
+    "LogNormalDuration",
     "LogNormalLength",
     "MooncakeReader",
     "NormalArrivals",
@@ -59,14 +72,17 @@ __all__ = [
     "PoissonArrivals",
     "PrefixRepetition",
     "Profile",
+    "Retries",
     "RowSampler",
     "Rows",
     "ShareGptReader",
     "Synthetic",
+    "TimeLimits",
     "TraceArrivals",
     "TraceReader",
     "TraceRow",
     "UniformArrivals",
+    "UniformDuration",
     "UniformLength",
     "Workload",
     "completion_pipeline",

@@ -26,6 +26,9 @@ ARRIVALS = Registry("arrivals")
 LENGTHS = Registry("lengths")
 """Distributions of a number of tokens (see `LengthDistribution`)."""
 
+DURATIONS = Registry("durations")
+"""Distributions of a time in seconds (see `DurationDistribution`)."""
+
 
 class TraceRow(NamedTuple):
     """One request of a workload, before it gets a pipeline and an arrival process.

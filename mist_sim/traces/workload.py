@@ -29,6 +29,8 @@ from mist_sim.traces.pipelines import (
     completion_pipeline,
     token_totals,
 )
+from mist_sim.traces.retries import Retries
+from mist_sim.traces.time_limits import TimeLimits
 
 _BLOCK = 4096  # priorities drawn at a time
 
@@ -68,13 +70,16 @@ class Workload:
     source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
     times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share
     of the requests that get each priority, drawn at random (smaller is more urgent); without
-    it all have 0.
+    it all have 0. time_limits: how long those who send them wait; without it, for ever.
+    retries: which requests are sent again after a failure; without it, none.
     """
 
     source: Source
     arrivals: Arrivals
     pipeline: PipelineTemplate = completion_pipeline
     priorities: Mapping[int, float] | None = None
+    time_limits: TimeLimits | None = None
+    retries: Retries | None = None
 
     def __post_init__(self) -> None:
         for priority, share in (self.priorities or {}).items():
@@ -139,12 +144,18 @@ class Workload:
         return count
 
     def requests(self, streams: Streams) -> Iterator[Request]:
-        """Yield the requests in order of arrival, made one at a time; ids count from 0.
+        """Return the requests in order of arrival, made one at a time; ids count from 0.
 
         Lengths are drawn from the stream "lengths", times from "arrivals". In a closed loop
         `arrival_time` is None. Raises ScenarioError for a source without times that needs
         them, times that go backwards and stages that make no pipeline; TraceError as readers do.
         """
+        requests = self._requests(streams)
+        if self.time_limits is None:
+            return requests
+        return self.time_limits.applied(requests, streams.generator("patience"))
+
+    def _requests(self, streams: Streams) -> Iterator[Request]:
         plain = self.pipeline is completion_pipeline
         checked: set[tuple[str, ...]] | None = None
         if not plain and not isinstance(self.pipeline, StageTemplate):

@@ -58,6 +58,18 @@ def parallelism(max_num_seqs: int, drafts: bool) -> st.SearchStrategy[dict[str, 
     return st.one_of(alone, alone if drafts else ahead, pipelines, either, together)
 
 
+def few_steps() -> st.SearchStrategy[float]:
+    """Seconds of some steps of either predictor of the tests."""
+    return st.floats(4e-4, 8e-3) | st.integers(8, 64).map(lambda tick: tick / 2048)
+
+
+def time_limits() -> st.SearchStrategy[dict[str, float]]:
+    """The limits of a job: none, or some of the length of a few steps or of whole answers."""
+    seconds = few_steps() | st.floats(1e-3, 0.5) | st.integers(1, 128).map(lambda tick: tick / 256)
+    names = ("timeout", "ttft_timeout", "ttft_deadline")
+    return st.just({}) | st.dictionaries(st.sampled_from(names), seconds, max_size=3)
+
+
 @st.composite
 def contents(draw: st.DrawFn, block_size: int) -> Callable[[int, int], Content]:
     """Return what draws the content of a job of so many prompt and output tokens.
@@ -114,10 +126,11 @@ def cases(
     times = draw(arrival_times(num_jobs))
     priority = st.integers(0, 2)
     content = draw(contents(block_size))
+    limits = draw(st.sampled_from([st.just({}), st.just({}), st.just({}), time_limits()]))
     jobs = []
     for time in times:
         tokens = draw(prompt), draw(output)
-        jobs.append(Job(time, *tokens, draw(priority), content(*tokens)))
+        jobs.append(Job(time, *tokens, draw(priority), content(*tokens), **draw(limits)))
     drafting = draw(st.none() | st.none() | some_drafting()) if drafts else None
     windows = None if drafting else draw(st.none() | st.none() | some_windows(longest))
     num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
@@ -160,8 +173,20 @@ def cases(
         **parallel,
         caching=windows is None and draw(st.sampled_from([True, True, False])),
         drafting=drafting,
+        max_num_waiting=draw(st.sampled_from([*[None] * 6, 1, 3])),
+        drop_expired=draw(st.booleans()),
+        early_rejection=not parallel and draw(st.booleans()),
     )
-    return Case(options, tuple(jobs))
+    case = Case(options, tuple(jobs))
+    return without_limits(case) if options.async_scheduling else case
+
+
+def without_limits(case: Case) -> Case:
+    """Return a case in which nobody gives up and nobody is turned away."""
+    never = {"timeout": inf, "ttft_timeout": inf, "ttft_deadline": inf}
+    jobs = tuple(replace(job, **never) for job in case.jobs)
+    open_to_all = {"max_num_waiting": None, "drop_expired": False, "early_rejection": False}
+    return Case(replace(case.options, **open_to_all), jobs)
 
 
 @st.composite
@@ -181,6 +206,26 @@ def alike(draw: st.DrawFn) -> Case:
     )
     jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
     return Case(options, jobs)
+
+
+@st.composite
+def overloads(draw: st.DrawFn) -> Case:
+    """Jobs that come at once, or nearly so, and time limits of a few steps for all of them."""
+    case = draw(cases())
+    names = draw(st.sampled_from([["ttft_deadline"], ["timeout"], ["timeout", "ttft_timeout"]]))
+    jobs = [
+        replace(
+            job,
+            arrival_time=draw(st.just(0.0) | st.floats(0.0, 0.01)),
+            **{name: draw(few_steps()) for name in names},
+        )
+        for job in case.jobs
+    ]
+    jobs.sort(key=lambda job: job.arrival_time)
+    options = replace(case.options, async_scheduling=False)
+    if options.pipeline_parallel_size == options.data_parallel_size == 1 and not options.lockstep:
+        options = replace(options, early_rejection=draw(st.booleans()))
+    return Case(options, tuple(jobs))
 
 
 def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Predictor) -> Case:
@@ -208,3 +253,31 @@ def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Pred
             like = data.draw(st.sampled_from(case.jobs), label="content")
             case = case.with_job(Job(time, *tokens, content=like.content))
     return case
+
+
+def with_time_outs_on_boundaries(data: st.DataObject, case: Case, predictor: Predictor) -> Case:
+    """Let jobs give up at the end of a step, or the next float before or behind it.
+
+    Only those that arrive at time 0 are sure to meet it to the bit: for others the sum of arrival
+    and time-out rounds.
+    """
+    case = replace(case, options=replace(case.options, async_scheduling=False))
+    jobs = list(case.jobs)
+    jobs[0] = replace(jobs[0], arrival_time=0.0)
+    for _ in range(data.draw(st.integers(1, 4), label="number of time-outs")):
+        ends = [step.end for step in replace(case, jobs=tuple(jobs)).stepwise(predictor).steps]
+        early = [
+            position for position, job in enumerate(jobs) if job.arrival_time < max(ends, default=0)
+        ]
+        if not early:
+            break
+        position = data.draw(st.just(0) | st.sampled_from(early), label="who")
+        job = jobs[position]
+        end = data.draw(st.sampled_from([t for t in ends if t > job.arrival_time]), label="end")
+        shift = data.draw(st.sampled_from([-inf, 0.0, 0.0, inf]), label="shift")
+        time = (nextafter(end, shift) if shift else end) - job.arrival_time
+        name = data.draw(
+            st.sampled_from(["timeout", "ttft_timeout", "ttft_deadline"]), label="limit"
+        )
+        jobs[position] = replace(job, **{name: time})
+    return replace(case, jobs=tuple(jobs))

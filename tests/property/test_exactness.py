@@ -29,7 +29,9 @@ from tests.property.strategies import (
     arrival_times,
     cases,
     lengths,
+    overloads,
     with_arrivals_on_boundaries,
+    with_time_outs_on_boundaries,
 )
 from tests.reference.comparison import (
     POLICIES,
@@ -72,8 +74,8 @@ def fate(outcome: Outcome) -> set[str]:
         found.add("drafts accepted")
         if outcome.preempted_at:
             found.add("drafts accepted and preempted")
-    if outcome.status == "rejected":
-        found.add("rejected later" if outcome.token_times else "rejected at arrival")
+    if outcome.status != "finished":
+        found.add(how_failed(outcome))
     return found
 
 
@@ -102,6 +104,16 @@ def step_features(engine: Reference) -> set[str]:
     return found
 
 
+def how_failed(outcome: Outcome) -> str:
+    if outcome.status == "rejected":
+        return "rejected later" if outcome.token_times else "rejected without a token"
+    if outcome.left_at > outcome.finished_at:
+        return "given up in a step"
+    if isnan(outcome.started_at):
+        return "given up before its turn"
+    return "given up between steps, or preempted"
+
+
 # --- random cases -----------------------------------------------------------------------------
 
 
@@ -120,6 +132,18 @@ def test_arrivals_on_the_end_of_a_step(case, predictor, data):
 @given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike(case, predictor):
     assert_exact(case, predictor)
+
+
+@given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_time_outs_at_the_end_of_a_step(case, predictor, data):
+    assert_exact(with_time_outs_on_boundaries(data, case, predictor), predictor)
+
+
+@settings(max_examples=200)
+@given(case=overloads(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_overloads(case, predictor):
+    for feature in features(assert_exact(case, predictor)):
+        event(feature)
 
 
 @given(case=cases(max_jobs=8), data=st.data())
@@ -159,10 +183,12 @@ def test_the_random_cases_reach_what_is_hard():
         seen.update(features(case.stepwise(DYADIC)))
 
     look()
-    assert seen["preempted"] > number / 5, seen
+    assert seen["preempted"] > number / 6, seen
     for feature in (
         "preempted more than twice",
-        "rejected at arrival",
+        "rejected without a token",
+        "given up in a step",
+        "given up before its turn",
         "several prompts in a step",
         "a prompt in chunks",
         "prompts beside decodes",
@@ -291,7 +317,7 @@ def test_a_request_rejected_on_the_way_counts_the_tokens_it_got():
 
 
 def test_a_request_rejected_on_the_way_is_told_that_memory_is_short():
-    reasons = REJECTED_ON_THE_WAY.simulate(AWKWARD).requests["rejection"]
+    reasons = REJECTED_ON_THE_WAY.simulate(AWKWARD).requests["reason"]
     assert "KV cache" in reasons[0]
     assert "max_num_batched_tokens" in reasons[1]
 
@@ -349,9 +375,14 @@ class SpyRouter:
 
 
 def is_inside(outcome: Outcome, now: float) -> bool:
-    """Tell whether a job is still there for an arrival; a plan drops its jobs after the arrival."""
-    dropped = outcome.status == "rejected" and not isnan(outcome.started_at)
-    return outcome.finished_at > now or (dropped and outcome.finished_at == now)
+    """Tell whether a job is still there for an arrival.
+
+    Steps end before an arrival; who gives up between them, or is dropped by a plan, does so
+    after it.
+    """
+    given_up = outcome.status != "finished" and outcome.left_at == outcome.finished_at
+    at_arrival = isnan(outcome.started_at) and outcome.status == "rejected"
+    return outcome.left_at > now or (given_up and not at_arrival and outcome.left_at == now)
 
 
 @given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())

@@ -80,7 +80,7 @@ def test_causes_come_before_effects(simulation):
             gaps = np.diff(times)
             assert (gaps > 0).all() or (drafts and (gaps >= 0).all())
         else:
-            assert row["rejection"]
+            assert row["reason"]
     for ends in result.recorder.step_ends:
         assert (np.diff(ends) > 0).all()
     for _, runs in result.steps.groupby("track"):

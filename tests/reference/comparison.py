@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
 import numpy as np
 
 from mist_sim.clients import LlmClient
+from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
@@ -18,7 +19,7 @@ from mist_sim.clients.scheduling import (
     MixedScheduler,
     StaticScheduler,
 )
-from mist_sim.core.request import Request
+from mist_sim.core.request import Limits, Request
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
@@ -72,6 +73,9 @@ class EngineOptions:
     caching: bool = False
     drafting: SpeculativeConfig | None = None
     async_scheduling: bool = False
+    max_num_waiting: int | None = None
+    drop_expired: bool = False
+    early_rejection: bool = False
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -112,6 +116,11 @@ class EngineOptions:
             max_model_len=self.max_model_len,
             speculative_config=self.drafting,
             async_scheduling=self.async_scheduling,
+            admission=AdmissionControl(
+                max_num_waiting=self.max_num_waiting,
+                drop_expired=self.drop_expired,
+                early_rejection=self.early_rejection,
+            ),
         )
 
     def stepwise(
@@ -134,7 +143,7 @@ class EngineOptions:
         reference: Reference
         if self.lockstep:
             lanes = [self._lane(predictor, 0) for _ in range(replicas)]
-            reference = StepwiseFleet([StepwiseLockstep(lanes, predictor)])
+            reference = StepwiseFleet([StepwiseLockstep(lanes, predictor)], self.max_num_waiting)
         elif size * replicas > 1:
             times = pipeline_of(predictor, size)
             reference = StepwiseFleet(
@@ -145,7 +154,8 @@ class EngineOptions:
                         times.hand_over,
                     )
                     for _ in range(replicas)
-                ]
+                ],
+                self.max_num_waiting,
             )
         else:
             reference = self._lane(predictor, 0)
@@ -182,6 +192,9 @@ class EngineOptions:
             windows=self.windows,
             caching=self.caching,
             plans_ahead=self.async_scheduling,
+            max_num_waiting=inf if self.max_num_waiting is None else self.max_num_waiting,
+            drop_expired=self.drop_expired,
+            early_rejection=self.early_rejection,
             **more,
         )
 
@@ -241,12 +254,12 @@ def workload(jobs: Sequence[Job]) -> Workload:
         [job.num_output_tokens for job in jobs],
         [job.arrival_time for job in jobs],
     )
-    return Prioritised(plain.source, plain.arrivals, jobs=tuple(jobs))
+    return OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
 
 
 @dataclass(frozen=True, slots=True)
-class Prioritised(Workload):
-    """A workload whose requests have the priorities and contents of given jobs."""
+class OfJobs(Workload):
+    """A workload whose requests have the priorities, contents and limits of given jobs."""
 
     jobs: tuple[Job, ...] = ()
 
@@ -254,7 +267,16 @@ class Prioritised(Workload):
         for request, job in zip(Workload.requests(self, streams), self.jobs, strict=True):
             request.priority = job.priority
             request.content = job.content
+            request.limits = limits(job)
             yield request
+
+
+def limits(job: Job) -> Limits | None:
+    """Return a job's limits; None when it has none."""
+    found = Limits(
+        timeout=job.timeout, ttft_timeout=job.ttft_timeout, ttft_deadline=job.ttft_deadline
+    )
+    return None if found == Limits() else found
 
 
 def assert_exact(case: Case, predictor: Predictor) -> Reference:

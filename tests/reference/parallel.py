@@ -49,6 +49,10 @@ class StepwiseGroup(ABC):
     def arrive(self, live: Live, now: float) -> None: ...
 
     @abstractmethod
+    def is_computing(self, lane: StepwiseEngine) -> bool:
+        """Tell whether a step of a lane is under way."""
+
+    @abstractmethod
     def next_time(self) -> float:
         """Return when a step ends or a lane can plan, whichever comes first."""
 
@@ -104,7 +108,11 @@ class StepwisePipeline(StepwiseGroup):
         lane = self.lanes[number]
         if not lane.queue and not lane.running:
             self.ready[number] = now
-        lane.queue.append(live)
+        lane.enter(live)
+
+    def is_computing(self, lane: StepwiseEngine) -> bool:
+        number = next(number for number, each in enumerate(self.lanes) if each is lane)
+        return self.returns[number] < inf
 
     def wanting(self) -> list[tuple[float, int]]:
         """Return (ready since, number) of the lanes that would plan, the next one first."""
@@ -167,9 +175,12 @@ class StepwiseLockstep(StepwiseGroup):
         return scores.index(min(scores))
 
     def arrive(self, live: Live, now: float) -> None:
-        self.lanes[self.choose()].queue.append(live)
+        self.lanes[self.choose()].enter(live)
         if self.end == inf:
             self.wants = now
+
+    def is_computing(self, lane: StepwiseEngine) -> bool:
+        return self.end < inf
 
     def next_time(self) -> float:
         return min(self.end, self.wants)
@@ -199,8 +210,9 @@ class StepwiseLockstep(StepwiseGroup):
 class StepwiseFleet:
     """Engines side by side; has the records of all, as a `StepwiseEngine` has its own."""
 
-    def __init__(self, groups: list[StepwiseGroup]) -> None:
+    def __init__(self, groups: list[StepwiseGroup], max_num_waiting: int | None) -> None:
         self.groups = groups
+        self.max_num_waiting = inf if max_num_waiting is None else max_num_waiting
         self.outcomes: list[Outcome] = []
 
     @property
@@ -218,6 +230,7 @@ class StepwiseFleet:
             lane.outcomes = self.outcomes
         while True:
             times = [group.next_time() for group in self.groups]
+            times += [live.limits[0][0] for _, _, live in self.inside() if live.limits]
             if arriving:
                 times.append(arriving[0].job.arrival_time)
             now = min(times)
@@ -227,12 +240,26 @@ class StepwiseFleet:
                 group.end_steps(now)
             while arriving and arriving[0].job.arrival_time <= now:
                 self.arrive(arriving.popleft(), now)
+            for group, lane, live in self.inside():
+                while live.limits and live.limits[0][0] <= now:
+                    lane.limit_reached(live, now, in_step=group.is_computing(lane))
             for group in self.groups:
                 group.plan(now)
 
+    def inside(self) -> list[tuple[StepwiseGroup, StepwiseEngine, Live]]:
+        """Return all jobs in the fleet in order of arrival, with where they are."""
+        found = [
+            (group, lane, live)
+            for group in self.groups
+            for lane in group.lanes
+            for live in lane.queue + lane.running
+        ]
+        return sorted(found, key=lambda place: place[1].arrival(place[2]))
+
     def arrive(self, live: Live, now: float) -> None:
         any_lane = self.tracks[0]
-        if any_lane.can_never_start(live) or live.job.num_prompt_tokens >= any_lane.longest:
+        num_waiting = sum(group.num_waiting for group in self.groups)
+        if any_lane.is_hopeless(live) or num_waiting >= self.max_num_waiting:
             any_lane.reject(live, now)
             return
         scores = [4 * group.num_waiting + group.num_running for group in self.groups]

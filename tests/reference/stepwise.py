@@ -4,7 +4,9 @@ It is what the decode clock of `mist_sim.clients` is held against (DESIGN §5): 
 form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 
 - At equal times steps end, then requests move (who finished leaves, who arrives is queued), then
-  the engine plans. A step in flight is never preempted; it ends at start + step time.
+  those whose time is up give up, then the engine plans. Who gives up leaves at once while it waits,
+  and at the end of the step in flight while it runs.
+- A step in flight is never preempted; it ends at start + step time.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
   one token at its end. A decode step gives every running decode one token.
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
@@ -42,6 +44,7 @@ class Job:
 
     content: what its first tokens are, as spans of (id, number of tokens).
     path: tokens that each of its decode steps would give, in an engine with drafts.
+    timeout, ttft_timeout, ttft_deadline: seconds after its arrival, without end by default.
     """
 
     arrival_time: float
@@ -50,19 +53,25 @@ class Job:
     priority: int = 0
     content: tuple[tuple[int, int], ...] = ()
     path: tuple[int, ...] = ()
+    timeout: float = inf
+    ttft_timeout: float = inf
+    ttft_deadline: float = inf
 
 
 @dataclass(eq=False)
 class Outcome:
-    """What became of a job. `finished_at` is the time of rejection for a rejected one.
+    """What became of a job.
 
     num_cached_tokens: those of the prompt that were not computed at the first admission.
+    finished_at: when it ended for its user: served, rejected, or its time was up.
+    left_at: when the engine let it go, which may be a step later.
     """
 
     status: str = "unfinished"
     started_at: float = nan
     first_token_at: float = nan
     finished_at: float = nan
+    left_at: float = nan
     token_times: list[float] = field(default_factory=list)
     chunk_times: list[float] = field(default_factory=list)  # of tokens that came together
     num_decode_steps: int = 0
@@ -95,6 +104,7 @@ class Live:
 
     num_entered: how many of its blocks, from the first, are where others find them. is_open:
     whether the next one may follow.
+    limits: (time, name) of what is still to come, the earliest first.
     """
 
     job: Job
@@ -105,6 +115,16 @@ class Live:
     num_entered: int = 0
     is_open: bool = True
     decoding: bool = False
+    limits: list[tuple[float, str]] = field(default_factory=list)
+
+    def watch(self, names: list[str]) -> None:
+        """Set limits, of those at the same time the first name first."""
+        times = [(self.job.arrival_time + getattr(self.job, name), name) for name in names]
+        self.limits = sorted(times, key=lambda limit: limit[0])
+
+    @property
+    def has_given_up(self) -> bool:
+        return self.outcome.finished_at == self.outcome.finished_at
 
     @property
     def num_known(self) -> int:
@@ -168,6 +188,9 @@ class StepwiseEngine(ABC):
     num_drafts: int = 0
     num_lookahead: int = 0
     plans_ahead: bool = False
+    max_num_waiting: float = inf
+    drop_expired: bool = False
+    early_rejection: bool = False
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
     finished: list[int] = field(default_factory=list, init=False)
@@ -175,17 +198,17 @@ class StepwiseEngine(ABC):
     def run(self, jobs: Iterable[Job]) -> None:
         """Serve all jobs, given in order of arrival."""
         self.reset()
-        arriving = deque(Live(job, Outcome()) for job in jobs)
-        self.outcomes = [live.outcome for live in arriving]
+        self.arriving = deque(Live(job, Outcome()) for job in jobs)
+        self.outcomes = [live.outcome for live in self.arriving]
         known_until = inf  # a step planned ahead knows only who arrived before the last one began
-        while arriving or self.queue or self.running:
+        while self.arriving or self.queue or self.running:
             if not self.queue and not self.running:
-                self.now = max(self.now, arriving[0].job.arrival_time)
-                if arriving[0].job.arrival_time > known_until:  # nothing was planned ahead
+                self.now = max(self.now, self.arriving[0].job.arrival_time)
+                if self.arriving[0].job.arrival_time > known_until:  # nothing was planned ahead
                     known_until = inf
                     self.num_left = self.num_left_blocks = 0
-            while arriving and arriving[0].job.arrival_time <= min(self.now, known_until):
-                self.arrive(arriving.popleft())
+            while (event := self.next_event()) and event[0] <= min(self.now, known_until):
+                self.happen(*event, in_step=False)
             num_inside = len(self.queue) + len(self.running)
             chunks, decodes = self.plan()
             if chunks or decodes:
@@ -193,7 +216,7 @@ class StepwiseEngine(ABC):
                 self.execute(chunks, decodes)
             elif self.num_left:  # nothing runs, so nothing is ahead
                 self.num_left = self.num_left_blocks = 0
-            elif arriving and known_until < arriving[0].job.arrival_time <= self.now:
+            elif self.arriving and known_until < self.arriving[0].job.arrival_time <= self.now:
                 known_until = inf
             else:
                 num_left = len(self.queue) + len(self.running)
@@ -216,18 +239,77 @@ class StepwiseEngine(ABC):
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
         self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
+        self.leaving: list[Live] = []  # gave up during the step, in this order
 
     @abstractmethod
     def plan(self) -> Plan:
         """Admit, preempt, and say what the next step computes; nothing when idle."""
 
-    # --- arrivals and memory ------------------------------------------------------------------
+    # --- arrivals, and those who give up ------------------------------------------------------
+
+    def next_event(self) -> tuple[float, Live] | None:
+        """Return who arrives or gives up next, and when; at equal times arrivals go first."""
+        events = [(live.job.arrival_time, live) for live in list(self.arriving)[:1]]
+        inside = [live for live in self.queue + self.running if live.limits]
+        events += sorted(
+            ((live.limits[0][0], live) for live in inside), key=lambda event: self.arrival(event[1])
+        )
+        return min(events, key=lambda event: event[0]) if events else None
+
+    def happen(self, time: float, live: Live, *, in_step: bool) -> None:
+        if self.arriving and live is self.arriving[0]:
+            self.arriving.popleft()
+            self.arrive(live)
+        else:
+            self.limit_reached(live, time, in_step=in_step)
+
+    def limit_reached(self, live: Live, time: float, *, in_step: bool) -> None:
+        """The next limit of a job is reached; `in_step`: while a step computes who runs."""
+        name = live.limits.pop(0)[1]
+        if live.has_given_up or (name != "timeout" and live.num_emitted):
+            return
+        if name == "ttft_deadline" and live in self.running:
+            return
+        live.outcome.status = "rejected" if name == "ttft_deadline" else "timed_out"
+        live.outcome.finished_at = time
+        if live in self.queue:
+            self.queue.remove(live)
+            live.outcome.left_at = time
+        elif in_step:
+            self.leaving.append(live)
+        else:
+            self.now = time
+            self.leave(live)
 
     def arrive(self, live: Live) -> None:
-        if self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest:
+        busy = len(self.queue) >= self.max_num_waiting or self.comes_too_late(live)
+        if self.is_hopeless(live) or busy:
             self.reject(live, live.job.arrival_time)
         else:
-            self.queue.append(live)
+            self.enter(live)
+
+    def enter(self, live: Live) -> None:
+        self.queue.append(live)
+        names = ["timeout", "ttft_timeout", "ttft_deadline"]
+        live.watch(names if self.drop_expired else names[:2])
+
+    def is_hopeless(self, live: Live) -> bool:
+        return self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest
+
+    def comes_too_late(self, live: Live) -> bool:
+        """Tell whether prompts without a first token leave too little time for another one."""
+        if not self.early_rejection:
+            return False
+        ahead = [other for other in self.queue + self.running if not other.num_emitted]
+        ahead.sort(key=self.arrival)
+        seconds = sum(self.prompt_time(other) for other in ahead) + self.prompt_time(live)
+        deadline = live.job.arrival_time + live.job.ttft_deadline
+        return seconds > deadline - live.job.arrival_time
+
+    def prompt_time(self, live: Live) -> float:
+        return self.predictor.step_time(StepBatch(((live.job.num_prompt_tokens, 0),)))
+
+    # --- memory -------------------------------------------------------------------------------
 
     @property
     def longest(self) -> float:
@@ -278,7 +360,7 @@ class StepwiseEngine(ABC):
 
     def reject(self, live: Live, time: float) -> None:
         live.outcome.status = "rejected"
-        live.outcome.finished_at = time
+        live.outcome.finished_at = live.outcome.left_at = time
 
     def head(self) -> Live:
         """Return who is next: of equals, the first to arrive."""
@@ -286,11 +368,12 @@ class StepwiseEngine(ABC):
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
 
-    def rank(self, live: Live) -> int:
+    def rank(self, live: Live) -> float:
         return {
             "shortest_prompt_first": live.job.num_prompt_tokens,
             "least_work_left": live.num_known,
             "priority": live.job.priority,
+            "earliest_deadline_first": live.job.arrival_time + live.job.ttft_deadline,
         }[self.order]
 
     def arrival(self, live: Live) -> int:
@@ -323,6 +406,8 @@ class StepwiseEngine(ABC):
         live.decoding = False
         self.memory.leave(live, live.num_cached, preempted)
         live.num_cached = 0
+        if live.has_given_up:
+            live.outcome.left_at = self.now
 
     def make_room(self) -> bool:
         """Preempt until the decodes' next step fits; return whether anyone had to go."""
@@ -345,6 +430,8 @@ class StepwiseEngine(ABC):
     def execute(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> None:
         start = self.now
         seconds = self.predictor.step_time(self.begin(chunks, decodes))
+        while not self.plans_ahead and (event := self.next_event()) and event[0] < start + seconds:
+            self.happen(*event, in_step=True)
         self.now = start + seconds
         self.complete(start, seconds)
 
@@ -394,11 +481,17 @@ class StepwiseEngine(ABC):
         num_free = self.num_free
         for live in complete:
             self.leave(live)
+            if live.has_given_up:
+                continue
             live.outcome.status = "finished"
-            live.outcome.finished_at = self.now
+            live.outcome.finished_at = live.outcome.left_at = self.now
             self.finished.append(self.outcomes.index(live.outcome))
         if self.plans_ahead:
             self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
+        for live in self.leaving:
+            if live not in complete:
+                self.leave(live)
+        self.leaving.clear()
 
 
 @dataclass(kw_only=True)

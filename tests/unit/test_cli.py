@@ -110,7 +110,7 @@ def test_rejections_are_grouped(mist):
     code, out, _ = mist("run", "s.yaml", "--set", small, "--set", "clients.0.count=2")
     text = " ".join(out.split())
     assert code == 0
-    assert text.count("Rejected") == 1
+    assert text.count("Failed: ") == 1
     assert "requests, such as llm-0:" in text
     assert "exceed the KV cache of 640 tokens" in text
 

@@ -50,6 +50,7 @@ class Fixed:
     """A workload of given requests."""
 
     closed_loop = None
+    retries = None
 
     def __init__(self, requests):
         self._requests = requests
@@ -132,8 +133,7 @@ def test_the_longest_context_ends_answers_and_refuses_prompts():
     result = run(ChunkedScheduler(), [10, 16, 15], [20, 1, 9], [0.0] * 3, max_model_len=16)
     assert list(result.requests.num_output_tokens) == [6, 0, 1]
     assert (
-        "16 tokens leaves no room for an answer in max_model_len=16"
-        in (result.requests.rejection[1])
+        "16 tokens leaves no room for an answer in max_model_len=16" in (result.requests.reason[1])
     )
 
 

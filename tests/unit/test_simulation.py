@@ -88,24 +88,24 @@ def test_phases_order_events_at_the_same_time():
 def test_a_prompt_that_never_fits_is_rejected_with_its_size_and_the_room():
     result = run([500, 20], [2, 2], clients=[engine(num_gpu_blocks=10)])
     assert list(result.requests.status) == ["rejected", "finished"]
-    assert "500 tokens exceed the KV cache of 160 tokens" in result.requests.rejection[0]
+    assert "500 tokens exceed the KV cache of 160 tokens" in result.requests.reason[0]
     assert (result.summary["completed"], result.summary["failed"]) == (1, 1)
 
 
 def test_an_answer_that_outgrows_the_cache_is_rejected_and_does_not_hang():
     result = run([150], [50], clients=[engine(num_gpu_blocks=10)])
-    assert "161 tokens exceed the KV cache of 160" in result.requests.rejection[0]
+    assert "161 tokens exceed the KV cache of 160" in result.requests.reason[0]
 
 
 def test_a_prompt_over_the_batch_limit_is_rejected():
     small = ContinuousScheduler(max_num_batched_tokens=100)
     result = run([101], [1], clients=[engine(scheduler=small)])
-    assert "exceeds max_num_batched_tokens=100" in result.requests.rejection[0]
+    assert "exceeds max_num_batched_tokens=100" in result.requests.reason[0]
 
 
 def test_a_stage_that_nobody_serves_rejects_the_request():
     result = run([10], [2], pipeline=template([Translate(), Prefill, Decode]))
-    assert "no client serves the stage 'translate'" in result.requests.rejection[0]
+    assert "no client serves the stage 'translate'" in result.requests.reason[0]
 
 
 def test_a_pipeline_of_unlike_stages_is_walked_in_order():

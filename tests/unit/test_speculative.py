@@ -305,5 +305,5 @@ def test_slots_for_drafts_are_held_while_memory_is_scarce():
 def test_a_request_without_room_for_drafts_is_told_so():
     options = {"kv_cache": KvCacheConfig(num_gpu_blocks_override=19)}
     result = served(speculative(num_speculative_tokens=64), num_jobs=1, **options)
-    reason = result.requests["rejection"].item()
+    reason = result.requests["reason"].item()
     assert "for drafts exceed the KV cache of 304 tokens (19 blocks of 16)" in reason

@@ -134,6 +134,14 @@ class Scheduler(ABC):
         self.kv_cache.add(sequence)
         self.waiting.add(sequence)
 
+    def abort(self, sequence: Sequence) -> None:
+        """Forget a sequence that waits or runs, and free its memory; no step in flight has it."""
+        if sequence in self.running:
+            num_tokens, num_computed = self._stop(sequence)
+            self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)
+        else:
+            self.waiting.remove(sequence)
+
     def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
         """Could the sequence that was just queued join after `num_steps` steps of the plan?
 
@@ -255,20 +263,26 @@ class Scheduler(ABC):
             return False
         while self.clock.blocks_needed_now() > self.pool.num_free:
             sequence = self.waiting.victim(self.running)
-            del self.running[sequence]
-            if sequence in self.prefilling:
-                self.prefilling.remove(sequence)
-                computed, num_tokens = sequence.num_computed_tokens, sequence.num_tokens
-            else:
-                num_tokens = self.clock.leave(sequence)
-                computed = sequence.num_tokens - 1
-            self.kv_cache.preempt(sequence, self.pool.blocks_for(num_tokens), computed)
+            num_tokens, num_computed = self._stop(sequence)
+            self.kv_cache.preempt(sequence, self.pool.blocks_for(num_tokens), num_computed)
             if self.outgrown(sequence):
                 plan.dropped.append(sequence)
             else:
                 self.waiting.give_back(sequence)
                 plan.preempted.append(sequence)
         return True
+
+    def _stop(self, sequence: Sequence) -> tuple[int, int]:
+        """Take a running sequence out of the batch; its blocks are for the caller to free.
+
+        Returns the tokens that it has blocks for, and how many of them are computed.
+        """
+        del self.running[sequence]
+        if sequence in self.prefilling:
+            self.prefilling.remove(sequence)
+            return sequence.num_tokens, sequence.num_computed_tokens
+        num_tokens = self.clock.leave(sequence)
+        return num_tokens, sequence.num_tokens - 1
 
     def _steps_until_change(self, limit: int) -> int:
         """Steps that the decodes can run before one changes or blocks run short."""

@@ -14,10 +14,12 @@ from typing import Literal, get_args
 
 from mist_sim.clients.sequence import Sequence
 
-Order = Literal["fcfs", "least_work_left", "shortest_prompt_first", "priority"]
+Order = Literal[
+    "fcfs", "least_work_left", "shortest_prompt_first", "priority", "earliest_deadline_first"
+]
 ORDERS: tuple[str, ...] = get_args(Order)
 
-Key = Callable[[Sequence], int]
+Key = Callable[[Sequence], float]
 
 
 class WaitingQueue(ABC):
@@ -40,6 +42,10 @@ class WaitingQueue(ABC):
         """Take the head out."""
 
     @abstractmethod
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it stands."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """Return how many wait."""
 
@@ -58,6 +64,7 @@ class FirstComeFirstServed(deque[Sequence], WaitingQueue):
     add = deque.append  # type: ignore[assignment]  # as they are: every plan asks the queue
     give_back = deque.appendleft  # type: ignore[assignment]
     take = deque.popleft
+    remove = deque.remove  # type: ignore[assignment]
 
     def head(self) -> Sequence:
         return self[0]
@@ -71,7 +78,8 @@ class Ranked(WaitingQueue):
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self._heap: list[tuple[int, int, Sequence]] = []
+        self._heap: list[tuple[float, int, Sequence]] = []
+        self._removed: set[Sequence] = set()  # still in the heap
 
     def add(self, sequence: Sequence) -> None:
         heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
@@ -83,13 +91,25 @@ class Ranked(WaitingQueue):
         return self._heap[0][2]
 
     def take(self) -> Sequence:
-        return heappop(self._heap)[2]
+        sequence = heappop(self._heap)[2]
+        if self._removed:
+            self._clear_head()
+        return sequence
+
+    def remove(self, sequence: Sequence) -> None:
+        self._removed.add(sequence)
+        self._clear_head()
+
+    def _clear_head(self) -> None:
+        """Drop removed sequences from the top of the heap, so that the head is one that waits."""
+        while self._heap and self._heap[0][2] in self._removed:
+            self._removed.remove(heappop(self._heap)[2])
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) - len(self._removed)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return (sequence for _, _, sequence in self._heap)
+        return (sequence for _, _, sequence in self._heap if sequence not in self._removed)
 
 
 class ByPriority(Ranked):
@@ -111,12 +131,14 @@ def waiting_queue(order: Order) -> WaitingQueue:
     fcfs: by arrival. shortest_prompt_first: by prompt length. least_work_left: by the tokens
     that a prefill has to compute, those of a preempted answer included (MIST §III-E1; the
     length of the answer is not known). priority: by `Request.priority`.
+    earliest_deadline_first: by `Request.deadline`, the time at which the first token is due;
+    those without one come last.
     """
     if order == "fcfs":
         return FirstComeFirstServed()
     if order == "priority":
         return ByPriority()
-    return Ranked(_prompt_length if order == "shortest_prompt_first" else _work_left)
+    return Ranked(_KEYS[order])
 
 
 def _priority(sequence: Sequence) -> int:
@@ -129,3 +151,14 @@ def _prompt_length(sequence: Sequence) -> int:
 
 def _work_left(sequence: Sequence) -> int:
     return sequence.num_tokens
+
+
+def _deadline(sequence: Sequence) -> float:
+    return sequence.visit.request.deadline
+
+
+_KEYS: dict[str, Key] = {
+    "least_work_left": _work_left,
+    "shortest_prompt_first": _prompt_length,
+    "earliest_deadline_first": _deadline,
+}

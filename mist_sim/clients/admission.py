@@ -1,0 +1,90 @@
+"""Which requests an engine turns away because it is too busy to serve them in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from mist_sim.clients.sequence import Sequence
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors.base import Predictor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionControl:
+    """Refusals under overload; a refused request may be sent again. By default there are none.
+
+    max_num_waiting: requests that may wait; one that finds as many is refused when it arrives
+        (>= 1; SGLang's `max_queued_requests`, which vLLM has not). Null: no limit.
+    drop_expired: a request that waits without a token when its first one is due is dropped then,
+        so that nothing is computed too late (no counterpart in vLLM).
+    early_rejection: a request is refused when it arrives if its first token is not expected in
+        time: the prompts without a first token, one after the other, and its own take longer
+        than it has (no counterpart in vLLM; Mooncake, FAST 2025, early rejection).
+    """
+
+    max_num_waiting: int | None = None
+    drop_expired: bool = False
+    early_rejection: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_num_waiting is not None and self.max_num_waiting < 1:
+            raise ValueError(f"max_num_waiting must be >= 1, got {self.max_num_waiting}")
+
+
+class PromptBacklog:
+    """How long an engine needs for the prompts that have no first token yet.
+
+    Each is timed as a step of its own, whole and without decodes beside it, when it arrives:
+    the engine's best case. What is already computed of it counts until its first token.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._seconds: dict[Sequence, float] = {}
+        self._total = 0.0
+
+    def add_if_in_time(self, sequence: Sequence, time_left: float) -> bool:
+        """Count a sequence that arrives, unless its first token would come after `time_left` s."""
+        seconds = self._predictor.step_time(StepBatch(((sequence.num_prompt_tokens, 0),)))
+        if self._total + seconds > time_left:
+            return False
+        self._seconds[sequence] = seconds
+        self._total += seconds
+        return True
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence that has its first token or is given up; maybe it was before."""
+        self._total -= self._seconds.pop(sequence, 0.0)
+        if not self._seconds:
+            self._total = 0.0  # and with it the rounding of the sums
+
+
+class Gate:
+    """The admission control of one client.
+
+    max_num_waiting: as in `AdmissionControl`. backlog: for early rejection; None: without it.
+    request_overhead: seconds from arrival until a request can be scheduled.
+    """
+
+    def __init__(
+        self, max_num_waiting: int | None, backlog: PromptBacklog | None, request_overhead: float
+    ) -> None:
+        self._max_num_waiting = inf if max_num_waiting is None else max_num_waiting
+        self._backlog = backlog
+        self._request_overhead = request_overhead
+
+    def refusal(self, sequence: Sequence, num_waiting: int, now: float) -> str | None:
+        """Return why a sequence that arrives is turned away; None, and it counts as accepted."""
+        if num_waiting >= self._max_num_waiting:
+            return f"busy, max_num_waiting={self._max_num_waiting} requests wait"
+        if self._backlog is not None:
+            time_left = sequence.visit.request.deadline - now - self._request_overhead
+            if not self._backlog.add_if_in_time(sequence, time_left):
+                return "busy, the first token cannot be expected in time (early_rejection)"
+        return None
+
+    def prompt_is_done(self, sequence: Sequence) -> None:
+        """A sequence has its first token, or is given up."""
+        if self._backlog is not None:
+            self._backlog.remove(sequence)

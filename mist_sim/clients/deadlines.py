@@ -1,0 +1,56 @@
+"""Times at which something is done about a visit that is not over: one heap, one timer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+
+from simpy.events import Event
+
+from mist_sim.core.events import Visit
+from mist_sim.environment import GIVE_UP, Environment
+
+
+class Deadlines:
+    """The deadlines of one client's visits.
+
+    Most visits end before their deadline; such entries are skipped when they come up, so a
+    deadline costs a push on a heap, and no event of its own (DESIGN §5).
+
+    ring: called with the visit and the limit's name at the time of each that is not over.
+    """
+
+    def __init__(self, env: Environment, ring: Callable[[Visit, str], None]) -> None:
+        self._env = env
+        self._ring = ring
+        self._heap: list[tuple[float, int, Visit, str]] = []
+        self._num_added = 0
+        self._timer: Event | None = None
+        self._set_to = inf
+
+    def add(self, time: float, visit: Visit, limit: str) -> None:
+        """Watch a visit; `time` (seconds) is not before now. At infinity nothing happens."""
+        if time < inf:
+            self._num_added += 1
+            heappush(self._heap, (time, self._num_added, visit, limit))
+            if time < self._set_to:
+                self._set(time)
+
+    def _set(self, time: float) -> None:
+        """Set the timer; one that was set to later rings unheard."""
+        self._set_to = time
+        self._timer = timer = self._env.at(time, GIVE_UP)
+        timer.callbacks = [self._time_is_up]
+
+    def _time_is_up(self, timer: Event) -> None:
+        if timer is not self._timer:
+            return
+        heap = self._heap
+        while heap and (heap[0][0] <= self._set_to or heap[0][2].is_over):
+            _, _, visit, limit = heappop(heap)
+            if not visit.is_over:
+                self._ring(visit, limit)
+        self._set_to = inf
+        if heap:
+            self._set(heap[0][0])

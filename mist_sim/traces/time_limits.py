@@ -1,0 +1,77 @@
+"""How long those who send the requests of a workload wait, and when first tokens are due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from mist_sim.core.request import Limits, Request
+from mist_sim.errors import ScenarioError
+from mist_sim.traces.base import BLOCK, require_positive
+from mist_sim.traces.durations import DurationDistribution
+from mist_sim.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """What a workload's requests get as their `Limits`; None: no limit of that kind.
+
+    timeout, ttft_timeout: seconds after sending (> 0) at which an attempt is given up that has
+    not brought the whole answer, or its first token.
+    patience: distribution of the seconds after which a user goes away, whatever was received.
+    ttft_deadline: seconds in which the first token is due (> 0), for all or for some priorities.
+    Raises ValueError for times that are not positive and finite.
+    """
+
+    timeout: Seconds | None = None
+    ttft_timeout: Seconds | None = None
+    patience: DurationDistribution | None = None
+    ttft_deadline: Seconds | Mapping[int, Seconds] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "ttft_timeout", "ttft_deadline"):
+            value = getattr(self, name)
+            named = value.items() if isinstance(value, Mapping) else [(None, value)]
+            for priority, seconds in named:
+                if seconds is not None:
+                    place = name if priority is None else f"{name}[{priority}]"
+                    require_positive(place, seconds, "s")
+
+    def applied(self, requests: Iterator[Request], rng: np.random.Generator) -> Iterator[Request]:
+        """Yield the requests with their limits; patience is drawn from `rng`."""
+        patience = self._patience(rng)
+        shared: dict[int, Limits] = {}
+        for request in requests:
+            limits = shared.get(request.priority)
+            if limits is None:
+                limits = shared[request.priority] = self._limits(request.priority)
+            if patience is not None:
+                limits = replace(limits, patience=next(patience))
+            request.limits = limits
+            yield request
+
+    def _limits(self, priority: int) -> Limits:
+        """Return the limits that all requests of a priority have in common."""
+        deadline = self.ttft_deadline
+        if isinstance(deadline, Mapping):
+            deadline = deadline.get(priority)
+        return Limits(
+            timeout=inf if self.timeout is None else self.timeout,
+            ttft_timeout=inf if self.ttft_timeout is None else self.ttft_timeout,
+            ttft_deadline=inf if deadline is None else deadline,
+        )
+
+    def _patience(self, rng: np.random.Generator) -> Iterator[float] | None:
+        """Draw how long each user stays, block after block; None without a distribution."""
+        return None if self.patience is None else _drawn(self.patience, rng)
+
+
+def _drawn(distribution: DurationDistribution, rng: np.random.Generator) -> Iterator[float]:
+    while True:
+        times = distribution.sample(rng, BLOCK)
+        if not (times > 0).all():
+            raise ScenarioError(f"patience must be > 0 s, got {times.min()} from {distribution}")
+        yield from times.tolist()
