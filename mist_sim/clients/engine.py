@@ -26,6 +26,7 @@ class Engine:
         self.env = env
         self.lane = lane
         self.predictor = predictor
+        lane.on_load_end = self._end_load
         self._run: Run | None = None
         self._idle = False
         self._wake = env.event()
@@ -82,12 +83,21 @@ class Engine:
     def add_request(self, sequence: Sequence) -> Lane:
         """Queue a sequence at the lane; wake the engine, or cut the run that it could join."""
         self.lane.scheduler.add_request(sequence)
+        self._notice(sequence)
+        return self.lane
+
+    def _end_load(self, sequence: Sequence) -> None:
+        """Let a sequence join whose blocks have come."""
+        self.lane.scheduler.finish_load(sequence)
+        self._notice(sequence)
+
+    def _notice(self, sequence: Sequence) -> None:
+        """Wake, or cut the run that a sequence could join."""
         if self._idle:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, PLAN)
         elif self._run is not None:
             self._cut(self._run, sequence)
-        return self.lane
 
     def abort(self, sequence: Sequence, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else at the end of the step in flight."""

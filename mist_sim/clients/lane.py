@@ -12,7 +12,7 @@ from mist_sim.clients.speculative_clock import Speculation
 from mist_sim.clients.step_records import Run, StepRecords
 from mist_sim.core.events import Visit
 from mist_sim.core.views import ClientState
-from mist_sim.environment import Environment
+from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
 
 _FIRST_RUN = 512  # steps computed ahead; doubles while nothing changes (DESIGN §5)
@@ -52,6 +52,7 @@ class Lane:
         self._leave = leave
         self._run_limit = _FIRST_RUN
         self._given_up: list[Sequence] = []  # to be let go at the end of the run in flight
+        self.on_load_end: Callable[[Sequence], None]  # the engine's
         scheduler.start(kv_cache)
         if speculation:
             scheduler.speculate(speculation)
@@ -59,7 +60,7 @@ class Lane:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait for admission."""
-        return len(self.scheduler.waiting)
+        return self.scheduler.num_waiting
 
     @property
     def num_running(self) -> int:
@@ -68,11 +69,8 @@ class Lane:
 
     def would_admit(self, sequence: Sequence | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
-        if sequence is None:
-            return self.num_waiting > 0 and self.would_admit(
-                self.scheduler.waiting.head(), num_steps
-            )
-        return self.scheduler.would_admit(sequence, num_steps)
+        candidate = sequence or self.scheduler.head()
+        return candidate is not None and self.scheduler.would_admit(candidate, num_steps)
 
     def plan(self, limit: int | None = None) -> StepPlan | None:
         """Return the next steps, which start now; None when there is nothing to do.
@@ -91,12 +89,21 @@ class Lane:
                 self._begin(plan.admitted)
             if plan.preempted or plan.dropped:
                 self._evict(plan)
+            for sequence, counts in plan.loads:
+                self._load(sequence, counts)
             if plan.prefills or plan.decodes:
                 return plan
-            if not plan.dropped:
+            if plan.is_empty:
                 raise InvariantError(
                     f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
                 )
+
+    def _load(self, sequence: Sequence, counts: list[int]) -> None:
+        """Bring blocks from lower tiers; the engine hears when they are there."""
+        now, kv_cache = self.env.now, self.scheduler.kv_cache
+        end = kv_cache.load(counts, now)
+        self._records.load(sequence, kv_cache.tokens_by_tier(counts), now, end)
+        self.env.at(end, MOVE).callbacks.append(lambda _: self.on_load_end(sequence))
 
     def _begin(self, admitted: list[Sequence]) -> None:
         """Note who got memory now, and what the cache had of a prompt that starts."""
@@ -175,7 +182,7 @@ class Lane:
         self._given_up.clear()
 
     def _check_empty(self) -> None:
-        if self.scheduler.waiting:
+        if self.scheduler.waiting and not self.scheduler.loading:
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
                 f"requests waiting, the first is {self.scheduler.waiting.head().visit.request}"

@@ -13,8 +13,10 @@ from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engines import Engines, lane_schedulers
 from mist_sim.clients.kv_cache import (
     BlockPool,
+    CacheTier,
     KvCacheManager,
     PrefixCachingManager,
+    TieredManager,
     WindowPool,
 )
 from mist_sim.clients.lane import Lane
@@ -48,6 +50,7 @@ class LlmClient(Client):
         has none.
     enable_prefix_caching: whether full blocks are kept for later requests with equal tokens.
         None: where the model has no sliding windows, with which it does not work.
+    cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first.
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
         answer ends there (vLLM's name and meaning). None: no limit.
     request_overhead: seconds from arrival until a request can be scheduled.
@@ -71,6 +74,7 @@ class LlmClient(Client):
         lockstep: bool = False,
         kv_groups: KvGroups | None = None,
         enable_prefix_caching: bool | None = None,
+        cache_tiers: Stages[CacheTier] = (),
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
         speculative_config: SpeculativeConfig | None = None,
@@ -123,6 +127,16 @@ class LlmClient(Client):
         self.enable_prefix_caching = (
             kv_groups is None if enable_prefix_caching is None else enable_prefix_caching
         )
+        if cache_tiers and not self.enable_prefix_caching:
+            raise ScenarioError("tiers must be empty without a prefix cache")
+        one_by_one = num_lanes * data_parallel_size == 1 and not async_scheduling
+        if cache_tiers and (not one_by_one or self.admission != AdmissionControl()):
+            raise ScenarioError(
+                "tiers must be empty where pipeline_parallel_size or data_parallel_size is above "
+                "1, with async_scheduling, and unless admission has its defaults; these "
+                "combinations are not simulated"
+            )
+        self.cache_tiers = tuple(cache_tiers)
         self.max_model_len = max_model_len
         self.request_overhead = request_overhead
         self.estimate = getattr(predictor, "estimate", "custom")
@@ -165,6 +179,8 @@ class LlmClient(Client):
     def _kv_cache(self) -> KvCacheManager:
         sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)
         pool = WindowPool(*sizes, self.kv_groups) if self.kv_groups else BlockPool(*sizes)
+        if self.cache_tiers:
+            return TieredManager(pool, self.cache_tiers)
         return PrefixCachingManager(pool) if self.enable_prefix_caching else KvCacheManager(pool)
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
@@ -258,6 +274,11 @@ class LlmClient(Client):
         if self.async_scheduling:
             raise ScenarioError(
                 f"{self.name}: async_scheduling must be false where requests have time limits; "
+                "that combination is not simulated"
+            )
+        if self.cache_tiers:
+            raise ScenarioError(
+                f"{self.name}: kv_cache.tiers must be empty where requests have time limits; "
                 "that combination is not simulated"
             )
         super()._watch(visit)

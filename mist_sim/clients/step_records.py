@@ -117,6 +117,17 @@ class StepRecords:
             sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)
             self.finish(sequence)
 
+    def load(
+        self, sequence: Sequence, tokens: list[tuple[str, int]], start: float, end: float
+    ) -> None:
+        """Write which tokens' blocks were loaded for a sequence, by tier."""
+        again = sequence.visit.num_preemptions > 0
+        request_id = sequence.visit.request.request_id
+        for tier, num_tokens in tokens:
+            self._recorder.record_load(
+                self._track, request_id, tier, num_tokens, start, end, again=again
+            )
+
     def finish(self, sequence: Sequence) -> None:
         """Write which steps gave a sequence its tokens since its last prefill."""
         if sequence.first_step is None:

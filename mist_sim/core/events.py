@@ -127,6 +127,23 @@ class Recorder(Protocol):
         step_tokens: tokens that each step gave its decodes in all; None: one each.
         """
 
+    def record_load(
+        self,
+        track: int,
+        request_id: int,
+        tier: str,
+        num_tokens: int,
+        start: float,
+        end: float,
+        *,
+        again: bool,
+    ) -> None:
+        """KV blocks of a request's tokens came from a tier below the GPU.
+
+        start, end: seconds, of all that was loaded at that time. again: whether the request had
+        been admitted before.
+        """
+
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         """At `time`, `count` requests got a token `gap` seconds after their last.
 

@@ -124,6 +124,29 @@ def _runs(table: Table, ends: Array, client: str, track: int) -> pd.DataFrame:
     return part
 
 
+def loads_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
+    """A row for what a request got from one tier of the KV cache at a time.
+
+    num_tokens: those whose blocks were loaded. start, end: seconds, from the start of the load to
+    the arrival of all that was loaded for the request then.
+    """
+    import pandas as pd
+
+    c: dict[str, Any] = recorder.loads.columns()
+    clients = np.array(client_names, dtype=object)[np.array(recorder.track_clients, dtype=int)]
+    tiers = np.array(recorder.tiers.values, dtype=object)
+    return pd.DataFrame(
+        {
+            "request_id": c["request_id"],
+            "client": clients[c["track"]],
+            "tier": tiers[c["tier"]],
+            "num_tokens": c["num_tokens"],
+            "start": c["start"],
+            "end": c["end"],
+        }
+    )
+
+
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     """Return when each output token of a request was emitted, in seconds.
 

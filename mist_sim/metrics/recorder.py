@@ -28,7 +28,8 @@ class ColumnRecorder:
     steps gave a request its tokens; with drafts, `first_count` is where in `token_counts` it
     begins how many each decode step gave (-1: one each). step_tokens: for each track, tokens that
     each decode step gave in all; empty where that is its decodes. drafts: a row for each stay of
-    a request in a decode batch that verified drafts.
+    a request in a decode batch that verified drafts. loads: a row for what a request got from one
+    tier at a time.
     """
 
     def __init__(self) -> None:
@@ -76,6 +77,16 @@ class ColumnRecorder:
         self.token_counts: array[int] = array("H")
         self.step_tokens: list[array[int]] = []
         self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
+        self.loads = Table(
+            request_id="i8",
+            track="i4",
+            tier="i4",
+            num_tokens="i8",
+            start="f8",
+            end="f8",
+            again="?",
+        )
+        self.tiers = Categories()
         self.reasons = Categories()
         self.reasons.code(None)  # code 0: finished
         self.pipelines = Categories()
@@ -192,6 +203,19 @@ class ColumnRecorder:
                 num_extrapolated,
             )
         )
+
+    def record_load(
+        self,
+        track: int,
+        request_id: int,
+        tier: str,
+        num_tokens: int,
+        start: float,
+        end: float,
+        *,
+        again: bool,
+    ) -> None:
+        self.loads.append((request_id, track, self.tiers.code(tier), num_tokens, start, end, again))
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         self.gaps.append((time, gap, count))

@@ -69,6 +69,11 @@ class Result:
         """A row a client (see `frames.clients_frame`)."""
         return frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
 
+    @cached_property
+    def loads(self) -> pd.DataFrame:
+        """What requests got from lower tiers of KV caches (see `frames.loads_frame`)."""
+        return frames.loads_frame(self.recorder, self.client_names)
+
     def token_times(self, request_id: int) -> Array:
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
@@ -101,7 +106,8 @@ class Result:
             texts["scenario.resolved.yaml"] = self.scenario
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8", newline="\n")
-        for name in ("requests", "stages", "steps", "clients"):
+        tables = ["requests", "stages", "steps", "clients"]
+        for name in tables + ["loads"] * bool(len(self.loads)):
             getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)
 
 

@@ -60,6 +60,8 @@ def summarise(result: Result) -> dict[str, Any]:
             c["num_cached_tokens"][counted].sum(), c["num_queried_tokens"][counted].sum()
         ),
     }
+    if tier_hit_rates := _tier_hit_rates(recorder, c, counted):
+        summary["tier_hit_rates"] = tier_hit_rates
     if result.slo.is_set:
         good = int(result.slo.kept(ttft, tpot, e2el).sum())
         summary["request_goodput"] = _rate(good, duration)
@@ -123,6 +125,17 @@ def _failures(c: dict[str, Any], counted: NDArray[np.bool_]) -> dict[str, int]:
         "num_retries": int((c["num_attempts"][counted] - 1).sum()),
         "wasted_input_tokens": int(c["wasted_input_tokens"][counted].sum()),
         "wasted_output_tokens": int(c["wasted_output_tokens"][counted].sum()),
+    }
+
+
+def _tier_hit_rates(recorder: ColumnRecorder, requests: Any, counted: Any) -> dict[str, float]:
+    """Return the share of the tokens looked up that came from each tier below the GPU."""
+    loads: dict[str, Any] = recorder.loads.columns()
+    mine = np.isin(loads["request_id"], requests["request_id"][counted]) & ~loads["again"]
+    queried = requests["num_queried_tokens"][counted].sum()
+    return {
+        str(name): stats.share(loads["num_tokens"][mine & (loads["tier"] == code)].sum(), queried)
+        for code, name in enumerate(recorder.tiers.values)
     }
 
 

@@ -94,6 +94,8 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
     if summary["prefix_cache_hit_rate"] > 0:
         found = _percent(summary["prefix_cache_hit_rate"], digits=1)
         yield "prompt tokens cached", found, "prefix cache hit rate"
+        for tier, rate in summary.get("tier_hit_rates", {}).items():
+            yield f"  from {escape(tier)}", _percent(rate, digits=1), "of the prompt tokens"
     if "request_goodput" in summary:
         good = _percent(summary["good_request_fraction"], digits=1)
         yield "goodput", _number(summary["request_goodput"]), f"/s, {good} of the requests keep"

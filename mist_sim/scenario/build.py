@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from mist_sim.clients import Client, LlmClient, SequentialClient
-from mist_sim.clients.kv_cache import KvCacheConfig, num_gpu_blocks
+from mist_sim.clients.kv_cache import KvCacheConfig, cache_tiers, num_gpu_blocks
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.core.request import Stage
@@ -161,6 +161,7 @@ def llm_client(
         watermark=kv_cache.watermark,
         kv_groups=spec.kv_groups if spec.sliding_window else None,
         enable_prefix_caching=kv_cache.enable_prefix_caching,
+        cache_tiers=cache_tiers(kv_cache, spec, cluster),
         max_model_len=max_model_len,
         request_overhead=overhead.request or 0.0,
         speculative_config=speculative_config,

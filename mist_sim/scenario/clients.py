@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wra
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.errors import did_you_mean
 from mist_sim.hardware import load_gpu
+from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.models import load_model
 from mist_sim.models.speculative import SpeculativeConfig
@@ -20,6 +21,12 @@ from mist_sim.scenario.parts import Part, part_type
 from mist_sim.scenario.problems import Problem, failure
 from mist_sim.scenario.strict import Strict
 from mist_sim.stages import Decode, Prefill
+
+_TIER = Annotated[Part, Settings(part_type(MemoryTier))]
+_KV_CACHE = part_type(
+    KvCacheConfig,
+    meanings={tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)]},
+)
 
 LLM_STAGES = (Prefill.kind, Decode.kind)
 
@@ -92,7 +99,7 @@ class LlmClientSpec(ClientSpec):
         1.0, description="tokens of the GPU with the busiest experts over the mean (>= 1)"
     )
     scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
-    kv_cache: Annotated[Part, Settings(part_type(KvCacheConfig))] = Field({}, validate_default=True)
+    kv_cache: Annotated[Part, Settings(_KV_CACHE)] = Field({}, validate_default=True)
     predictor: Annotated[Part, PREDICTOR] = Field(PREDICTOR.default, validate_default=True)
     overhead: Annotated[Part, Settings(part_type(EngineOverhead))] = Field(
         {}, validate_default=True

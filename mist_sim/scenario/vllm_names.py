@@ -33,6 +33,10 @@ VLLM_NAMES: Mapping[str, str] = {
     "kv_cache.num_gpu_blocks_override": "--num-gpu-blocks-override",
     "kv_cache.context_memory": NO_COUNTERPART,
     "kv_cache.watermark": NO_COUNTERPART,
+    "kv_cache.tiers.name": NO_COUNTERPART,
+    "kv_cache.tiers.capacity": "--kv-offloading-size (host memory)",
+    "kv_cache.tiers.read_bandwidth": NO_COUNTERPART,
+    "kv_cache.tiers.latency": NO_COUNTERPART,
     "kv_cache.enable_prefix_caching": "--enable-prefix-caching",
     # predictor
     "predictor.type": NO_COUNTERPART,

@@ -14,6 +14,7 @@ from mist_sim.core.request import Content
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, Case, EngineOptions
+from tests.reference.memory import Tier
 from tests.reference.stepwise import Job, Windows
 
 
@@ -68,6 +69,13 @@ def time_limits() -> st.SearchStrategy[dict[str, float]]:
     seconds = few_steps() | st.floats(1e-3, 0.5) | st.integers(1, 128).map(lambda tick: tick / 256)
     names = ("timeout", "ttft_timeout", "ttft_deadline")
     return st.just({}) | st.dictionaries(st.sampled_from(names), seconds, max_size=3)
+
+
+def some_tiers(num_blocks: int) -> st.SearchStrategy[tuple[Tier, ...]]:
+    """None, or one or two tiers, smaller and larger than the GPU's memory, fast and slow."""
+    seconds = st.sampled_from([0.0, 2.0**-14, 2.0**-9, 1e-3 / 3])
+    tier = st.builds(Tier, st.integers(1, 3 * num_blocks), seconds, seconds)
+    return st.just(()) | st.lists(tier, min_size=1, max_size=2).map(tuple)
 
 
 @st.composite
@@ -158,6 +166,7 @@ def cases(
     )
     parallel = draw(parallelism(max_num_seqs, bool(drafting)))
     lanes = parallel.get("pipeline_parallel_size", 1)
+    caching = windows is None and draw(st.sampled_from([True, True, False]))
     options = EngineOptions(
         policy,
         num_blocks * lanes + draw(st.integers(0, lanes - 1)),
@@ -171,14 +180,15 @@ def cases(
         max_partial=draw(st.just(1) | st.integers(1, 4)),
         windows=windows,
         **parallel,
-        caching=windows is None and draw(st.sampled_from([True, True, False])),
+        caching=caching,
+        tiers=draw(some_tiers(num_blocks)) if caching and not parallel else (),
         drafting=drafting,
         max_num_waiting=draw(st.sampled_from([*[None] * 6, 1, 3])),
         drop_expired=draw(st.booleans()),
         early_rejection=not parallel and draw(st.booleans()),
     )
     case = Case(options, tuple(jobs))
-    return without_limits(case) if options.async_scheduling else case
+    return without_limits(case) if options.async_scheduling or options.tiers else case
 
 
 def without_limits(case: Case) -> Case:
@@ -222,7 +232,7 @@ def overloads(draw: st.DrawFn) -> Case:
         for job in case.jobs
     ]
     jobs.sort(key=lambda job: job.arrival_time)
-    options = replace(case.options, async_scheduling=False)
+    options = replace(case.options, async_scheduling=False, tiers=())
     if options.pipeline_parallel_size == options.data_parallel_size == 1 and not options.lockstep:
         options = replace(options, early_rejection=draw(st.booleans()))
     return Case(options, tuple(jobs))
@@ -261,7 +271,7 @@ def with_time_outs_on_boundaries(data: st.DataObject, case: Case, predictor: Pre
     Only those that arrive at time 0 are sure to meet it to the bit: for others the sum of arrival
     and time-out rounds.
     """
-    case = replace(case, options=replace(case.options, async_scheduling=False))
+    case = replace(case, options=replace(case.options, async_scheduling=False, tiers=()))
     jobs = list(case.jobs)
     jobs[0] = replace(jobs[0], arrival_time=0.0)
     for _ in range(data.draw(st.integers(1, 4), label="number of time-outs")):

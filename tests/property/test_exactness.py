@@ -74,6 +74,8 @@ def fate(outcome: Outcome) -> set[str]:
         found.add("drafts accepted")
         if outcome.preempted_at:
             found.add("drafts accepted and preempted")
+    if outcome.num_loaded_blocks:
+        found.add("loaded from a tier")
     if outcome.status != "finished":
         found.add(how_failed(outcome))
     return found
@@ -198,6 +200,7 @@ def test_the_random_cases_reach_what_is_hard():
         "cached at its first admission",
         "drafts accepted",
         "drafts accepted and preempted",
+        "loaded from a tier",
     ):
         assert seen[feature] > number / 200, (feature, seen)
 

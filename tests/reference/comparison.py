@@ -13,6 +13,7 @@ import numpy as np
 from mist_sim.clients import LlmClient
 from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.draft_paths import DraftPaths
+from mist_sim.clients.kv_cache import CacheTier
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -29,6 +30,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.memory import Tier
 from tests.reference.parallel import StepwiseFleet, StepwiseLockstep, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import (
@@ -76,6 +78,7 @@ class EngineOptions:
     max_num_waiting: int | None = None
     drop_expired: bool = False
     early_rejection: bool = False
+    tiers: tuple[Tier, ...] = ()
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -113,6 +116,10 @@ class EngineOptions:
             watermark=self.watermark,
             kv_groups=self.kv_groups,
             enable_prefix_caching=self.caching,
+            cache_tiers=[
+                CacheTier(f"tier{k}", tier.num_blocks, tier.latency, tier.seconds_per_block)
+                for k, tier in enumerate(self.tiers)
+            ],
             max_model_len=self.max_model_len,
             speculative_config=self.drafting,
             async_scheduling=self.async_scheduling,
@@ -195,6 +202,7 @@ class EngineOptions:
             max_num_waiting=inf if self.max_num_waiting is None else self.max_num_waiting,
             drop_expired=self.drop_expired,
             early_rejection=self.early_rejection,
+            tiers=self.tiers,
             **more,
         )
 
@@ -318,8 +326,11 @@ def assert_same_records(
         ]
     requests = result.requests.set_index("request_id").to_dict("index")
     started_at, order = visit_records(result, client_id)
+    loaded = loaded_tokens(result)
     for request_id, outcome in zip(request_ids, engine.outcomes, strict=True):
         row = requests[request_id]
+        block_size = engine.tracks[0].block_size
+        assert loaded[request_id] == outcome.num_loaded_blocks * block_size
         got = {
             "status": row["status"],
             "started_at": bits(started_at[request_id]),
@@ -421,6 +432,17 @@ def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, 
         assert end == step_end
     assert len(steps) == len(ends)
     return steps
+
+
+def loaded_tokens(result: Result) -> Counter[int]:
+    """Return how many tokens' blocks each request got from lower tiers."""
+    loads = result.recorder.loads.columns()
+    total: Counter[int] = Counter()
+    for request_id, number in zip(
+        loads["request_id"].tolist(), loads["num_tokens"].tolist(), strict=True
+    ):
+        total[request_id] += number
+    return total
 
 
 def visit_records(result: Result, client_id: int) -> tuple[dict[int, float], list[int]]:

@@ -8,6 +8,8 @@ something else. Rules:
   last span get a name only their own request knows, when that is preempted.
 - Names are given in order, at every step that computes tokens of the prompt, and when the request
   leaves. When the name of its next block is taken, a request gives no more names.
+- What is named is written to all tiers below, and other full blocks when a request leaves. A tier
+  forgets what was not used for longest: used when written, or when a request with it is admitted.
 - Free blocks are used first in, first out; a request that leaves queues its last block first.
 """
 
@@ -25,12 +27,46 @@ class Block:
     holders: int = 0
 
 
+@dataclass(frozen=True)
+class Tier:
+    """Memory below the GPU: blocks, and the seconds of a load and of each block."""
+
+    num_blocks: int
+    latency: float
+    seconds_per_block: float
+
+
+class Shelf:
+    """What lies in a tier, least recently used first, and when its link is free."""
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.names: dict[Hashable, None] = {}
+        self.link_free_at = 0.0
+
+    def use(self, names: list[Hashable]) -> None:
+        """Write or touch blocks given from the first one on; the first is the latest used."""
+        for name in reversed(names[: self.tier.num_blocks]):
+            self.names.pop(name, None)
+            self.names[name] = None
+        while len(self.names) > self.tier.num_blocks:
+            del self.names[next(iter(self.names))]
+
+    def load(self, number: int, now: float) -> float:
+        seconds = self.tier.latency + number * self.tier.seconds_per_block
+        self.link_free_at = max(self.link_free_at, now) + seconds
+        return self.link_free_at
+
+
 class Memory:
     """The blocks of one engine; a `live` request has `blocks`, `num_entered` and `is_open`."""
 
-    def __init__(self, num_blocks: int, block_size: int, caching: bool) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, caching: bool, tiers: Iterable[Tier] = ()
+    ) -> None:
         self.block_size = block_size
         self.caching = caching
+        self.tiers = [Shelf(tier) for tier in tiers]
         self.num_blocks = num_blocks
         self.free = deque(Block() for _ in range(num_blocks))
         self.cached: dict[Hashable, Block] = {}
@@ -70,6 +106,12 @@ class Memory:
             block.holders += 1
         while len(live.blocks) < num_blocks:
             live.blocks.append(self.new_block())
+        self.touch(live)
+
+    def touch(self, live: Any) -> None:
+        """What a request that is admitted or enters blocks has in the cache is in use below."""
+        for tier in self.tiers:
+            tier.use(self.names(live, live.num_entered))
 
     def new_block(self) -> Block:
         block = self.free.popleft()
@@ -81,6 +123,12 @@ class Memory:
 
     def enter(self, live: Any, num_tokens: int, private: bool = False) -> None:
         """Name the blocks that the first tokens fill."""
+        num_before = live.num_entered
+        self._enter(live, num_tokens, private)
+        if live.num_entered > num_before:
+            self.touch(live)
+
+    def _enter(self, live: Any, num_tokens: int, private: bool) -> None:
         while self.caching and live.is_open:
             position = live.num_entered
             name = self.name(live, position, private)
@@ -101,7 +149,27 @@ class Memory:
             block.holders -= 1
             if not block.holders:
                 self.free.append(block)
+        num_full = num_tokens // self.block_size
+        for tier in self.tiers:
+            tier.use(self.names(live, live.num_entered))
+            tier.use([object() for _ in range(num_full - live.num_entered)])
         live.blocks = []
+
+    # --- tiers --------------------------------------------------------------------------------
+
+    def names(self, live: Any, number: int) -> list[Hashable]:
+        return [self.name(live, position) for position in range(number)]
+
+    def loads(self, live: Any) -> list[int]:
+        """Return how many blocks of a waiting request come from each tier; not its last token's."""
+        reached = len(self.found(live))
+        numbers = []
+        for tier in self.tiers:
+            names = self.names(live, (live.num_known - 1) // self.block_size)
+            known = next((k for k, name in enumerate(names) if name not in tier.names), len(names))
+            numbers.append(max(0, known - reached))
+            reached = max(reached, known)
+        return numbers
 
     def check(self, held: Iterable[list[Block]]) -> None:
         """Every block is free or held, and what is cached lies under its name."""

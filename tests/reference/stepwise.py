@@ -31,7 +31,7 @@ from math import inf, nan
 from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
-from tests.reference.memory import Block, Memory
+from tests.reference.memory import Block, Memory, Tier
 
 
 class TimesSteps(Protocol):
@@ -79,6 +79,7 @@ class Outcome:
     num_accepted: int = 0  # drafts, those included for which there was no room
     preempted_at: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
+    num_loaded_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Live:
     """A job inside the engine. `num_cached`: tokens in the KV cache. `blocks`: those it holds.
 
     num_entered: how many of its blocks, from the first, are where others find them. is_open:
-    whether the next one may follow.
+    whether the next one may follow. num_loaded: how many are there after its load from tiers.
     limits: (time, name) of what is still to come, the earliest first.
     """
 
@@ -113,6 +114,7 @@ class Live:
     num_cached: int = 0
     blocks: list[Block] = field(default_factory=list)
     num_entered: int = 0
+    num_loaded: int = 0
     is_open: bool = True
     decoding: bool = False
     limits: list[tuple[float, str]] = field(default_factory=list)
@@ -183,6 +185,7 @@ class StepwiseEngine(ABC):
     order: str = "fcfs"
     num_reserved: int = 0
     caching: bool = False
+    tiers: tuple[Tier, ...] = ()
     max_model_len: int | None = None
     windows: Windows | None = None
     num_drafts: int = 0
@@ -201,16 +204,22 @@ class StepwiseEngine(ABC):
         self.arriving = deque(Live(job, Outcome()) for job in jobs)
         self.outcomes = [live.outcome for live in self.arriving]
         known_until = inf  # a step planned ahead knows only who arrived before the last one began
-        while self.arriving or self.queue or self.running:
-            if not self.queue and not self.running:
-                self.now = max(self.now, self.arriving[0].job.arrival_time)
-                if self.arriving[0].job.arrival_time > known_until:  # nothing was planned ahead
-                    known_until = inf
+        stuck = False
+        while self.arriving or self.num_inside:
+            if stuck or not (self.queue or self.running or self.loaded):
+                events = [time for time, _ in self.loading]
+                if self.arriving:
+                    events.append(self.arriving[0].job.arrival_time)
+                self.now = max(self.now, min(events))
+                if self.arriving and self.arriving[0].job.arrival_time > known_until:
+                    known_until = inf  # nothing was planned ahead
                     self.num_left = self.num_left_blocks = 0
+            self.end_loads()
             while (event := self.next_event()) and event[0] <= min(self.now, known_until):
                 self.happen(*event, in_step=False)
-            num_inside = len(self.queue) + len(self.running)
+            before = [*self.queue, None, *self.running]
             chunks, decodes = self.plan()
+            stuck = False
             if chunks or decodes:
                 known_until = self.now if self.plans_ahead else inf
                 self.execute(chunks, decodes)
@@ -218,9 +227,13 @@ class StepwiseEngine(ABC):
                 self.num_left = self.num_left_blocks = 0
             elif self.arriving and known_until < self.arriving[0].job.arrival_time <= self.now:
                 known_until = inf
-            else:
-                num_left = len(self.queue) + len(self.running)
-                assert num_left < num_inside or not num_inside, "the engine is stuck"
+            elif [*self.queue, None, *self.running] == before:
+                stuck = True  # until blocks come or a request does
+                assert self.loading or not self.num_inside, "the engine is stuck"
+
+    @property
+    def num_inside(self) -> int:
+        return len(self.queue) + len(self.running) + len(self.loading) + len(self.loaded)
 
     @property
     def tracks(self) -> list[StepwiseEngine]:
@@ -234,7 +247,9 @@ class StepwiseEngine(ABC):
     def reset(self) -> None:
         """Begin empty."""
         self.now = 0.0
-        self.memory = Memory(self.num_blocks, self.block_size, self.caching)
+        self.memory = Memory(self.num_blocks, self.block_size, self.caching, self.tiers)
+        self.loading: list[tuple[float, Live]] = []  # when their blocks are there
+        self.loaded: list[Live] = []  # these have them, and go before the queue
         self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
@@ -332,6 +347,8 @@ class StepwiseEngine(ABC):
 
     def to_compute(self, live: Live) -> int:
         """Tokens that a prompt has to go, whether it is admitted or waits."""
+        if live in self.loaded:
+            return live.num_known - live.num_loaded * self.block_size
         cached = live.num_cached if live in self.running else self.memory.cached_tokens(live)
         return live.num_known - cached
 
@@ -362,8 +379,35 @@ class StepwiseEngine(ABC):
         live.outcome.status = "rejected"
         live.outcome.finished_at = live.outcome.left_at = time
 
+    def begin_loads(self) -> bool:
+        """Start loads for the heads of the queue that have blocks in tiers; is anyone left?"""
+        while self.queue and not self.loaded and self.head_fits():
+            live = self.head()
+            numbers = self.memory.loads(live)
+            if not any(numbers):
+                break
+            self.queue.remove(live)
+            live.num_loaded = len(self.memory.found(live)) + sum(numbers)
+            self.memory.admit(live, self.blocks_for(live.num_known))
+            ends = [
+                shelf.load(number, self.now)
+                for shelf, number in zip(self.memory.tiers, numbers, strict=True)
+                if number
+            ]
+            self.loading.append((max(ends), live))
+            live.outcome.num_loaded_blocks += sum(numbers)
+        return bool(self.queue or self.loaded)
+
+    def end_loads(self) -> None:
+        """Let those go first whose blocks are there, in that order."""
+        over = [pair for pair in self.loading if pair[0] <= self.now]
+        self.loading = [pair for pair in self.loading if pair[0] > self.now]
+        self.loaded += [live for _, live in sorted(over, key=lambda pair: pair[0])]
+
     def head(self) -> Live:
         """Return who is next: of equals, the first to arrive."""
+        if self.loaded:
+            return self.loaded[0]
         if self.order == "fcfs":
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
@@ -380,18 +424,28 @@ class StepwiseEngine(ABC):
         return self.outcomes.index(live.outcome)
 
     def head_fits(self) -> bool:
-        if not self.queue or len(self.running) + self.num_left >= self.max_num_seqs:
+        if not (self.queue or self.loaded):
+            return False
+        if len(self.running) + self.num_left >= self.max_num_seqs:
             return False
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+        if self.loaded:
+            return room >= 0
         num_held = sum(1 for block in self.memory.found(self.head()) if block.holders)
         return self.blocks_for(self.head().num_known) - num_held <= room
 
     def admit_head(self) -> Live:
         live = self.head()
-        self.queue.remove(live)
-        live.num_cached = self.memory.cached_tokens(live)
-        self.memory.admit(live, self.blocks_for(live.num_known))
+        if self.loaded:
+            self.loaded.remove(live)
+            live.num_cached = live.num_loaded * self.block_size
+            live.num_loaded = 0
+            self.memory.touch(live)
+        else:
+            self.queue.remove(live)
+            live.num_cached = self.memory.cached_tokens(live)
+            self.memory.admit(live, self.blocks_for(live.num_known))
         self.running.append(live)
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
@@ -452,7 +506,8 @@ class StepwiseEngine(ABC):
         for live in decodes:
             for _ in range(self.next_blocks(live)):
                 live.blocks.append(self.memory.new_block())
-        self.memory.check(live.blocks for live in self.running)
+        others = [*self.loaded, *(live for _, live in self.loading)]
+        self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         return batch
 
@@ -510,7 +565,7 @@ class StepwiseChunked(StepwiseEngine):
             if not live.decoding and (num_new := self.piece(live, budget)):
                 chunks.append(self.chunk(live, num_new))
                 budget -= num_new
-        while not disturbed and budget > 0 and self.head_fits():
+        while not disturbed and budget > 0 and self.begin_loads() and self.head_fits():
             num_new = self.piece(self.head(), budget)
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
@@ -540,7 +595,7 @@ class StepwiseWholePrompts(StepwiseEngine):
     def admit_prompts(self) -> list[tuple[Live, int]]:
         chunks: list[tuple[Live, int]] = []
         total = 0
-        while self.head_fits():
+        while self.begin_loads() and self.head_fits():
             num_new = self.to_compute(self.head())
             if chunks and total + num_new > self.limit:
                 break

@@ -248,6 +248,7 @@ PRESSED = {
         ("quantization", "fp8"),
         ("kv_cache__block_size", 8),
         ("kv_cache__enable_prefix_caching", False),
+        ("kv_cache__tiers", [{"name": "cpu", "capacity": "8 GiB"}]),
         ("kv_cache__num_gpu_blocks_override", 90),
         ("predictor", {"type": "table", "format": "steps", "path": measured_steps()}),
         ("overhead__step", "5 ms"),

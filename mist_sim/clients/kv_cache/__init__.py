@@ -1,15 +1,19 @@
 """Paged KV-cache memory: how many blocks there are, who holds them, and what is kept in them."""
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.capacity import KvCacheConfig, num_gpu_blocks
+from mist_sim.clients.kv_cache.capacity import KvCacheConfig, cache_tiers, num_gpu_blocks
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
+from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 
 __all__ = [
     "BlockPool",
+    "CacheTier",
     "KvCacheConfig",
     "KvCacheManager",
     "PrefixCachingManager",
+    "TieredManager",
     "WindowPool",
+    "cache_tiers",
     "num_gpu_blocks",
 ]

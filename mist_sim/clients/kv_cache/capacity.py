@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mist_sim.clients.kv_cache.tiers import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.drafter import Drafter
+from mist_sim.hardware.memory import MemoryTier
 from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, check_name
 from mist_sim.models.spec import ModelSpec
@@ -41,6 +43,7 @@ class KvCacheConfig:
     enable_prefix_caching: whether full blocks are kept for later requests that begin with the
         same tokens. None, as in vLLM v1: where the model allows it, which one with sliding
         windows does not.
+    tiers: memory below the GPU's that these blocks are also kept in, the nearest first.
     """
 
     block_size: int = 16
@@ -50,6 +53,7 @@ class KvCacheConfig:
     context_memory: Bytes = 0.25 * _GIB
     watermark: float = 0.0
     enable_prefix_caching: bool | None = None
+    tiers: tuple[MemoryTier, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.block_size <= _LARGEST_BLOCK:
@@ -69,6 +73,30 @@ class KvCacheConfig:
             raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")
         if self.context_memory < 0:
             raise ValueError(f"context_memory must be >= 0 B, got {self.context_memory}")
+        names = [tier.name for tier in self.tiers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"tiers must have different names, got {', '.join(names)}")
+
+
+def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> list[CacheTier]:
+    """Return the tiers of one engine in blocks of all its layers and ranks.
+
+    Raises ScenarioError for a tier without room for a block.
+    """
+    ranks = cluster.tensor_parallel_size
+    block_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks * config.block_size
+    host_bandwidth = cluster.gpu.host_bandwidth * cluster.num_gpus
+    tiers = []
+    for tier in config.tiers:
+        if tier.capacity < block_bytes:
+            raise ScenarioError(
+                f"tier {tier.name} has {tier.capacity:,.0f} bytes, less than a block of "
+                f"{block_bytes:,.0f} bytes; raise its capacity"
+            )
+        seconds = tier.read_time(block_bytes, host_bandwidth) - tier.latency
+        blocks = int(tier.capacity // block_bytes)
+        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds))
+    return tiers
 
 
 def num_gpu_blocks(

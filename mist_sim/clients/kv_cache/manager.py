@@ -43,6 +43,21 @@ class KvCacheManager:
         """Give a sequence blocks for all its known tokens, and set its `num_computed_tokens`."""
         self.pool.allocate(self.pool.blocks_for(sequence.num_tokens))
 
+    def start_load(self, sequence: Sequence) -> list[int]:
+        """Admit a waiting sequence that has blocks in lower tiers, and say how many in each.
+
+        Returns an empty list, and does nothing, when it has none.
+        """
+        return []
+
+    def load(self, counts: list[int], now: float) -> float:
+        """Load blocks from lower tiers; return when they are there (seconds)."""
+        raise NotImplementedError
+
+    def tokens_by_tier(self, counts: list[int]) -> list[tuple[str, int]]:
+        """Return the tiers that blocks come from, with the tokens that are in these."""
+        return []
+
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
         """Note that steps planned or executed compute the first `num_tokens` of a sequence."""
 
@@ -148,7 +163,7 @@ class PrefixCachingManager(KvCacheManager):
 
     def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
         self.compute(sequence, num_computed_tokens)
-        self._release(sequence.chain, num_blocks)
+        self._release(sequence.chain, num_blocks, num_computed_tokens)
 
     def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
         if sequence.chain is None:
@@ -156,11 +171,11 @@ class PrefixCachingManager(KvCacheManager):
         chain = sequence.chain
         chain.make_private()
         self.cache.enter(chain, num_computed_tokens // self.pool.block_size)
-        self._release(chain, num_blocks)
+        self._release(chain, num_blocks, num_computed_tokens)
         chain.start_over()
         sequence.num_computed_tokens = 0
 
-    def _release(self, chain: Chain | None, num_blocks: int) -> None:
+    def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
         """Queue the blocks of a sequence, its last one first."""
         if not self._is_used:
             self.pool.release(num_blocks)

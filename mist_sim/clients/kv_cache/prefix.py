@@ -25,10 +25,19 @@ class Chain:
     num_shared: blocks that other requests may have too.
     num_held: blocks that the request holds in the cache, the first ones.
     is_open: whether its next block is entered; False once another request's copy is there.
+    num_loaded: blocks that are there when its load from lower tiers is over; 0 without a load.
     found: what the latest look-up gave; the manager keeps it.
     """
 
-    __slots__ = ("entries", "found", "is_open", "num_held", "num_shared", "spans")
+    __slots__ = (
+        "entries",
+        "found",
+        "is_open",
+        "num_held",
+        "num_loaded",
+        "num_shared",
+        "spans",
+    )
 
     def __init__(self, content: Content, block_size: int) -> None:
         self.spans: list[tuple[Hashable, int]] = []
@@ -47,6 +56,7 @@ class Chain:
         """Hold nothing."""
         self.entries: list[Entry] = []  # of the blocks held
         self.num_held = 0
+        self.num_loaded = 0
         self.is_open = True
         self.found: tuple[int, int, int] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
 
 from mist_sim.clients.decode_clock import DecodeClock
@@ -24,10 +25,11 @@ class StepPlan:
     prefills: sequences in prefill with the prompt tokens that each gets in every step.
     decodes: whether the running decodes take part.
     admitted, preempted: sequences that came from and went back to the waiting queue.
+    loads: sequences that got memory and wait for blocks in it, with their number by tier.
     dropped: sequences that can never run again, because they outgrew the whole cache.
     """
 
-    __slots__ = ("admitted", "decodes", "dropped", "num_steps", "preempted", "prefills")
+    __slots__ = ("admitted", "decodes", "dropped", "loads", "num_steps", "preempted", "prefills")
 
     def __init__(self) -> None:
         self.num_steps = 1
@@ -35,7 +37,13 @@ class StepPlan:
         self.decodes = False
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
+        self.loads: list[tuple[Sequence, list[int]]] = []
         self.dropped: list[Sequence] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it changes nothing and computes nothing."""
+        return not (self.prefills or self.decodes or self.loads or self.preempted or self.dropped)
 
 
 @dataclass(kw_only=True)
@@ -75,6 +83,8 @@ class Scheduler(ABC):
         self.waiting = waiting_queue(self.order)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefilling: list[Sequence] = []
+        self.loading: dict[Sequence, None] = {}  # have memory, and wait for blocks in it
+        self.loaded: deque[Sequence] = deque()  # have these, and wait to be admitted
         self.num_peak_blocks = 0  # held in the last step of the latest run
         self.plans_ahead = False  # whether the next step is planned before this one ends
         self._num_left = self._num_left_blocks = 0  # what the last step freed, if so
@@ -142,13 +152,29 @@ class Scheduler(ABC):
         else:
             self.waiting.remove(sequence)
 
+    def finish_load(self, sequence: Sequence) -> None:
+        """Let a sequence be admitted whose blocks have come."""
+        del self.loading[sequence]
+        self.loaded.append(sequence)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait to be admitted, those included whose blocks are on the way."""
+        return len(self.waiting) + len(self.loading) + len(self.loaded)
+
+    def head(self) -> Sequence | None:
+        """Return who is admitted next: those whose blocks were loaded first, then the queue."""
+        if self.loaded:
+            return self.loaded[0]
+        return self.waiting.head() if self.waiting else None
+
     def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
         """Could the sequence that was just queued join after `num_steps` steps of the plan?
 
         True when in doubt; the plan made then decides.
         """
         return (
-            self.waiting.head() is sequence
+            self.head() is sequence
             and len(self.running) < self.max_num_seqs
             and self.kv_cache.fewest_blocks_to_admit(sequence)
             <= self._num_admissible(self.clock.blocks_needed(num_steps + 1))
@@ -233,19 +259,39 @@ class Scheduler(ABC):
 
         Returns the tokens it got, 0 when memory or `max_num_seqs` keep it waiting.
         """
-        sequence = self.waiting.head()
-        if len(self.running) + self._num_left >= self.max_num_seqs:
+        sequence = self.head()
+        if sequence is None or not self._fits(sequence):
             return 0
-        num_blocks = self.kv_cache.blocks_to_admit(sequence)
-        if num_blocks > self._num_admissible(self.clock.blocks_needed_now()):
-            return 0
-        self.waiting.take()
+        if self.loaded:
+            self.loaded.popleft()
+        else:
+            self.waiting.take()
         self.kv_cache.admit(sequence)
         self.running[sequence] = None
         self.prefilling.append(sequence)
         plan.admitted.append(sequence)
         num_to_go = sequence.num_tokens - sequence.num_computed_tokens
         return self._add_prefill(plan, sequence, min(num_to_go, max_new_tokens))
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Tell whether memory and `max_num_seqs` let a waiting sequence in."""
+        if len(self.running) + self._num_left >= self.max_num_seqs:
+            return False
+        num_blocks = self.kv_cache.blocks_to_admit(sequence)
+        return num_blocks <= self._num_admissible(self.clock.blocks_needed_now())
+
+    def _next_head(self, plan: StepPlan) -> Sequence | None:
+        """Return who may be admitted next, after loads were started for those before it."""
+        while (sequence := self.head()) is not None and not self.loaded:
+            if not self._fits(sequence):
+                break
+            counts = self.kv_cache.start_load(sequence)
+            if not counts:
+                break
+            self.waiting.take()
+            self.loading[sequence] = None
+            plan.loads.append((sequence, counts))
+        return sequence
 
     def _add_prefill(self, plan: StepPlan, sequence: Sequence, num_new_tokens: int) -> int:
         """Let every step of a plan compute some of a prompt; return how many tokens."""

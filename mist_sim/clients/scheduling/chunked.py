@@ -54,7 +54,7 @@ class ChunkedScheduler(Scheduler):
         )
 
     def schedule(self, limit: int) -> StepPlan | None:
-        if not self.running and not self.waiting:
+        if not self.running and self.head() is None:
             return None
         plan = StepPlan()
         disturbed = self._make_room(plan)
@@ -64,12 +64,10 @@ class ChunkedScheduler(Scheduler):
         for sequence in self.prefilling:
             budget -= self._add_chunk(plan, sequence, budget)
         if not disturbed:
-            if self.waiting and budget:
+            if budget and self.head() is not None:
                 budget = self._admit(plan, budget)
             plan.num_steps = self._num_steps(plan, limit, budget)
-        if not plan.prefills and not plan.decodes and not plan.dropped:
-            return None
-        return plan
+        return None if plan.is_empty else plan
 
     def _chunk(self, num_tokens: int, budget: int) -> int:
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
@@ -83,8 +81,8 @@ class ChunkedScheduler(Scheduler):
         """Admit prompts while budget and number of pieces allow it; return the budget left."""
         most = self.max_num_partial_prefills
         num_partial = 0 if most is None else _num_partial(plan)
-        while self.waiting and budget:
-            num_tokens = self._tokens_to_admit(self.waiting.head())
+        while budget and (sequence := self._next_head(plan)):
+            num_tokens = self._tokens_to_admit(sequence)
             chunk = self._chunk(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
@@ -114,8 +112,8 @@ class ChunkedScheduler(Scheduler):
         They may let the head of the queue in, or be the same that another prompt enters.
         """
         num_entering = sum(self.kv_cache.is_entering(sequence) for sequence, _ in plan.prefills)
-        if num_entering and self.waiting and budget:
-            return self.kv_cache.may_gain(self.waiting.head())
+        if num_entering and budget and (head := self.head()) is not None:
+            return self.kv_cache.may_gain(head)
         return num_entering > 1
 
 

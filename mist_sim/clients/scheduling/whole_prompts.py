@@ -39,8 +39,8 @@ class WholePromptScheduler(Scheduler):
     def _admit_prompts(self, plan: StepPlan) -> None:
         """Admit waiting prompts, whole, until a limit or memory stops it."""
         budget = self.max_num_batched_tokens or inf
-        while self.waiting:
-            num_tokens = self._tokens_to_admit(self.waiting.head())
+        while sequence := self._next_head(plan):
+            num_tokens = self._tokens_to_admit(sequence)
             if plan.prefills and num_tokens > budget:
                 break
             if not self._admit_head(plan, num_tokens):
@@ -51,7 +51,7 @@ class WholePromptScheduler(Scheduler):
         """Let the running decodes run until something changes; None when there are none."""
         disturbed = self._make_room(plan)
         if not self.clock.num_decodes:
-            return plan if plan.dropped else None
+            return None if plan.is_empty else plan
         plan.decodes = True
         if not disturbed:
             plan.num_steps = self._steps_until_change(limit)

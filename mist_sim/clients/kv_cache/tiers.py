@@ -1,0 +1,147 @@
+"""KV memory with tiers below the GPU: blocks found there are loaded and not computed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from mist_sim.clients import sequence as sequences
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.manager import PrefixCachingManager
+from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTier:
+    """A tier in blocks: what it holds, and the seconds of a load and of each block in it."""
+
+    name: str
+    num_blocks: int
+    latency: float
+    seconds_per_block: float
+
+
+class TierStore:
+    """The blocks in a tier, least recently used first, and its link to the GPU."""
+
+    def __init__(self, tier: CacheTier) -> None:
+        self.tier = tier
+        self.cache = PrefixCache(tier.num_blocks)
+        self._link_free_at = 0.0
+
+    def store(self, spans: list[tuple[Hashable, int]], num_blocks: int) -> None:
+        """Keep the first blocks of a chain as the latest used, its first one last of all."""
+        num_blocks = min(num_blocks, self.tier.num_blocks)
+        chain = Chain((), 1)
+        chain.spans = spans
+        num_found, _ = self.cache.find(chain, num_blocks)
+        self.cache.hold(chain, num_found)
+        self.cache.evict(num_blocks - num_found)
+        self.cache.enter(chain, num_blocks)
+        self.cache.release(chain)
+
+    def fill(self, num_blocks: int) -> None:
+        """Keep blocks that nobody will ask for."""
+        num_blocks = min(num_blocks, self.tier.num_blocks)
+        if num_blocks > 0:
+            self.cache.evict(num_blocks)
+            self.cache.queue.append(None, num_blocks)
+
+    def load(self, num_blocks: int, now: float) -> float:
+        """Send blocks to the GPU behind those under way; return when they are there (s)."""
+        start = max(now, self._link_free_at)
+        self._link_free_at = start + (self.tier.latency + num_blocks * self.tier.seconds_per_block)
+        return self._link_free_at
+
+
+class TieredManager(PrefixCachingManager):
+    """A prefix cache whose blocks are also written to every tier below (write-through).
+
+    A block is written when it enters the cache, the other full blocks of a sequence when it
+    leaves; writes go the other way over a link and delay nothing. A tier gives up what was
+    used least recently: it is used when it is written or a sequence that has it is admitted.
+
+    A sequence whose blocks lie in tiers takes its memory, waits for the load, and is admitted
+    before all others. Then other sequences find the loaded blocks, too.
+    """
+
+    def __init__(self, pool: BlockPool, tiers: Sequence[CacheTier]) -> None:
+        super().__init__(pool)
+        self.stores = [TierStore(tier) for tier in tiers]
+
+    def missing(self, sequence: sequences.Sequence) -> list[int]:
+        """Blocks to load from each tier, the nearest one that has a block."""
+        chain = sequence.chain
+        if chain is None or chain.num_loaded:
+            return []
+        reached, _ = self._find(sequence, chain)
+        most = (sequence.num_tokens - 1) // self.pool.block_size
+        counts = []
+        for store in self.stores:
+            num_found, _ = store.cache.find(chain, most)
+            counts.append(max(0, num_found - reached))
+            reached = max(reached, num_found)
+        return counts if any(counts) else []
+
+    def start_load(self, sequence: sequences.Sequence) -> list[int]:
+        counts = self.missing(sequence)
+        chain = sequence.chain
+        if counts and chain is not None:
+            num_found, _ = self._find(sequence, chain)
+            self.admit(sequence)
+            chain.num_loaded = num_found + sum(counts)
+        return counts
+
+    def load(self, counts: list[int], now: float) -> float:
+        loads = zip(self.stores, counts, strict=True)
+        return max(store.load(count, now) for store, count in loads if count)
+
+    def tokens_by_tier(self, counts: list[int]) -> list[tuple[str, int]]:
+        size = self.pool.block_size
+        loads = zip(self.stores, counts, strict=True)
+        return [(store.tier.name, count * size) for store, count in loads if count]
+
+    def num_cached_tokens(self, sequence: sequences.Sequence) -> int:
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return sequence.chain.num_loaded * self.pool.block_size
+        return super().num_cached_tokens(sequence)
+
+    def blocks_to_admit(self, sequence: sequences.Sequence) -> int:
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return 0
+        return super().blocks_to_admit(sequence)
+
+    def fewest_blocks_to_admit(self, sequence: sequences.Sequence) -> int:
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return 0
+        return super().fewest_blocks_to_admit(sequence)
+
+    def admit(self, sequence: sequences.Sequence) -> None:
+        chain = sequence.chain
+        if chain is None or not chain.num_loaded:
+            super().admit(sequence)
+        else:
+            sequence.num_computed_tokens = chain.num_loaded * self.pool.block_size
+            chain.num_loaded = 0
+        if chain is not None:
+            self._store(chain)
+
+    def compute(self, sequence: sequences.Sequence, num_tokens: int) -> None:
+        chain = sequence.chain
+        num_before = chain.num_held if chain is not None else 0
+        super().compute(sequence, num_tokens)
+        if chain is not None and chain.num_held > num_before:
+            self._store(chain)
+
+    def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
+        num_held = 0
+        if chain is not None:
+            num_held = chain.num_held
+            self._store(chain)
+        for store in self.stores:
+            store.fill(num_computed_tokens // self.pool.block_size - num_held)
+        super()._release(chain, num_blocks, num_computed_tokens)
+
+    def _store(self, chain: Chain) -> None:
+        for store in self.stores:
+            store.store(chain.spans, chain.num_held)

@@ -1,0 +1,40 @@
+"""Memory below that of the accelerators, where an engine can keep keys and values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mist_sim.units import Bytes, BytesPerSecond, Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTier:
+    """One tier: host memory, a disk, a store in the network.
+
+    name: unique among the tiers of an engine, such as "cpu".
+    capacity: bytes for the cache of one engine.
+    read_bandwidth: bytes/s to all accelerators of the engine together; None: that of their
+        host links (`GpuSpec.host_bandwidth`) side by side, as for host memory.
+    latency: seconds before the first byte of a load. The default is that of DDR4 memory in MIST
+        §IV-B: 80 ns; there an NVMe disk has 50 us and 7 GB/s.
+    """
+
+    name: str
+    capacity: Bytes
+    read_bandwidth: BytesPerSecond | None = None
+    latency: Seconds = 80e-9
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name must not be empty")
+        if not 0 < self.capacity < math.inf:
+            raise ValueError(f"capacity must be > 0 and finite, got {self.capacity}")
+        if self.read_bandwidth is not None and not 0 < self.read_bandwidth < math.inf:
+            raise ValueError(f"read_bandwidth must be > 0 and finite, got {self.read_bandwidth}")
+        if not 0 <= self.latency < math.inf:
+            raise ValueError(f"latency must be >= 0 s and finite, got {self.latency}")
+
+    def read_time(self, num_bytes: float, host_bandwidth: float) -> float:
+        """Seconds of an undisturbed load (MIST eq. for T_retrieval with a hit: T + S / BW)."""
+        return self.latency + num_bytes / (self.read_bandwidth or host_bandwidth)
