@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 
 from simpy.events import Event
 
@@ -95,7 +95,7 @@ class Simulation:
         self._all_done = env.event()
         requests = self.workload.requests(self.streams)
         if isinstance(self.workload.closed_loop, ClosedLoop):
-            self._start_users(self.workload.closed_loop, requests)
+            env.process(self._start_users(self.workload.closed_loop, requests))
         else:
             env.process(self._inject(requests))
         try:
@@ -130,20 +130,21 @@ class Simulation:
         self._all_sent = True
         self._stop_when_done()
 
-    def _start_users(self, loop: ClosedLoop, requests: Iterator[Request]) -> None:
+    def _start_users(
+        self, loop: ClosedLoop, requests: Iterator[Request]
+    ) -> Generator[Event, object, None]:
         """Let `concurrency` users send the requests, each the next one after its last."""
-        first = list(islice(requests, loop.concurrency))
-        self._num_users = len(first)
-        for number, request in enumerate(first):
-            user = self._user(request, requests, loop.think_time)
-            self._env.process(self._start_user(user, loop.start(number)))
-
-    def _start_user(
-        self, user: Generator[Event, float, None], start: float
-    ) -> Generator[Event, float, None]:
-        if start:
-            yield self._env.at(start)
-        yield from user
+        self._num_sending = 1  # who starts the users, and then they
+        for number in range(loop.concurrency):
+            start = loop.start(number)
+            if start > self._env.now:
+                yield self._env.at(start)
+            first = next(requests, None)
+            if first is None:
+                break
+            self._num_sending += 1
+            self._env.process(self._user(first, requests, loop.think_time))
+        self._stop_sending()
 
     def _user(
         self, first: Request, others: Iterator[Request], think_time: float
@@ -155,8 +156,11 @@ class Simulation:
             next_at = ended_at + think_time
             if next_at > self._env.now:
                 yield self._env.at(next_at)
-        self._num_users -= 1
-        self._all_sent = self._num_users == 0
+        self._stop_sending()
+
+    def _stop_sending(self) -> None:
+        self._num_sending -= 1
+        self._all_sent = self._num_sending == 0
         self._stop_when_done()
 
     def _follow(self, request: Request) -> Generator[Event, Visit, float]:
