@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim import units
+from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import Slo
@@ -19,6 +20,7 @@ from mist_sim.models import SpeculativeConfig
 from mist_sim.scenario.docstrings import documented_with_bases
 from mist_sim.scenario.families import FAMILIES
 from mist_sim.scenario.load import json_schema
+from mist_sim.traces import Retries
 
 TARGET = Path(__file__).parent / "reference" / "scenario.md"
 
@@ -32,6 +34,7 @@ MEANINGS = {
     "kv_cache": "memory for keys and values",
     "speculative_config": "drafts tokens, and verifies several of a request in one step",
     "overhead": "what an engine spends beside the kernels",
+    "admission": "which requests are turned away when the engine is too busy",
 }
 
 # (heading, family, where it stands in a file, properties of the schema that hold its choices)
@@ -48,6 +51,7 @@ SECTIONS = (
         ("prompt", "output"),
     ),
     ("Arrivals", "arrivals", "`workload.arrivals`", ("arrivals",)),
+    ("Durations", "durations", "`workload.patience`", ("patience",)),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
 )
 LINKS = {
@@ -57,6 +61,8 @@ LINKS = {
     "slo": "[mapping](#slo)",
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
+    "admission": "[mapping](#admission)",
+    "retries": "[mapping](#retries) or null",
     "speculative_config": "[mapping](#speculative_config) or null",
 }
 FAMILY_OF = {name: section for section in SECTIONS for name in section[3]}
@@ -161,7 +167,8 @@ def described(schema: dict[str, Any]) -> dict[str, str]:
     for name, inner in schema["properties"].items():
         texts = [MEANINGS.get(name) or inner.get("description", "")]
         choices = inner.get("anyOf", ())
-        texts += [c["description"] for c in choices if "description" in c and "pattern" not in c]
+        plain = [c for c in choices if "pattern" not in c and "properties" not in c]
+        texts += [c["description"] for c in plain if "description" in c]
         found[name] = "; ".join(texts)
     return found
 
@@ -225,6 +232,11 @@ def lines() -> Iterator[str]:
     yield from plugin(KvCacheConfig, parts["LlmClientSpec"]["properties"]["kv_cache"])
     yield "## overhead"
     yield from plugin(EngineOverhead, parts["LlmClientSpec"]["properties"]["overhead"])
+    yield "## admission"
+    yield from plugin(AdmissionControl, parts["LlmClientSpec"]["properties"]["admission"])
+    yield "## retries"
+    retries = parts["WorkloadSpec"]["properties"]["retries"]["anyOf"][0]
+    yield from plugin(Retries, retries)
     yield "## speculative_config"
     yield from plugin(SpeculativeConfig, speculation(parts["LlmClientSpec"]))
     yield "## slo"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mist_sim.clients import Client, LlmClient, SequentialClient
+    from mist_sim.clients.admission import AdmissionControl
     from mist_sim.clients.kv_cache import KvCacheConfig
     from mist_sim.clients.scheduling import (
         SCHEDULERS,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     )
     from mist_sim.traces import (
         ARRIVALS,
+        DURATIONS,
         LENGTHS,
         SAMPLERS,
         TRACE_READERS,
@@ -80,10 +82,12 @@ if TYPE_CHECKING:
         BurstyArrivals,
         ClosedLoop,
         ConstantArrivals,
+        ExponentialDuration,
         FixedLength,
         GammaArrivals,
         GeometricLength,
         LengthsCsvReader,
+        LogNormalDuration,
         LogNormalLength,
         MooncakeReader,
         NormalArrivals,
@@ -91,12 +95,15 @@ if TYPE_CHECKING:
         PoissonArrivals,
         PrefixRepetition,
         Profile,
+        Retries,
         Rows,
         ShareGptReader,
         Synthetic,
+        TimeLimits,
         TraceArrivals,
         TraceRow,
         UniformArrivals,
+        UniformDuration,
         UniformLength,
         Workload,
         template,
@@ -104,6 +111,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mist_sim.clients": "Client LlmClient SequentialClient",
+    "mist_sim.clients.admission": "AdmissionControl",
     "mist_sim.clients.kv_cache": "KvCacheConfig",
     "mist_sim.clients.scheduling": (
         "SCHEDULERS ChunkedScheduler ContinuousScheduler MixedScheduler Scheduler "
@@ -127,17 +135,19 @@ _HOMES = {
         "STAGES Decode KvRetrieval Postprocess Prefill Preprocess Rag Reasoning Stage ToolCall"
     ),
     "mist_sim.traces": (
-        "ARRIVALS LENGTHS SAMPLERS TRACE_READERS AllAtOnce AzureReader BurstyArrivals "
-        "ClosedLoop ConstantArrivals FixedLength GammaArrivals GeometricLength "
-        "LengthsCsvReader LogNormalLength MooncakeReader NormalArrivals NormalLength "
-        "PoissonArrivals PrefixRepetition Profile Rows ShareGptReader Synthetic TraceArrivals "
-        "TraceRow UniformArrivals UniformLength Workload template"
+        "ARRIVALS DURATIONS LENGTHS SAMPLERS TRACE_READERS AllAtOnce AzureReader BurstyArrivals "
+        "ClosedLoop ConstantArrivals ExponentialDuration FixedLength GammaArrivals "
+        "GeometricLength LengthsCsvReader LogNormalDuration LogNormalLength MooncakeReader "
+        "NormalArrivals NormalLength PoissonArrivals PrefixRepetition Profile Retries Rows "
+        "ShareGptReader Synthetic TimeLimits TraceArrivals TraceRow UniformArrivals "
+        "UniformDuration UniformLength Workload template"
     ),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "ARRIVALS",
+    "DURATIONS",
     "LENGTHS",
     "PREDICTORS",
     "ROUTERS",
@@ -145,6 +155,7 @@ __all__ = [
     "SCHEDULERS",
     "STAGES",
     "TRACE_READERS",
+    "AdmissionControl",
     "AllAtOnce",
     "AzureReader",
     "BestServePredictor",
@@ -159,6 +170,7 @@ __all__ = [
     "Decode",
     "EngineOverhead",
     "ExecutionPredictor",
+    "ExponentialDuration",
     "FixedLength",
     "GammaArrivals",
     "GeometricLength",
@@ -169,6 +181,7 @@ __all__ = [
     "LeastOutstandingRouter",
     "LengthsCsvReader",
     "LlmClient",
+    "LogNormalDuration",
     "LogNormalLength",
     "MistError",
     "MixedScheduler",
@@ -190,6 +203,7 @@ __all__ = [
     "RegressionPredictor",
     "Request",
     "Result",
+    "Retries",
     "RooflinePredictor",
     "RoundRobinRouter",
     "Router",
@@ -209,11 +223,13 @@ __all__ = [
     "StepPlan",
     "Synthetic",
     "TablePredictor",
+    "TimeLimits",
     "ToolCall",
     "TraceArrivals",
     "TraceError",
     "TraceRow",
     "UniformArrivals",
+    "UniformDuration",
     "UniformLength",
     "UnknownPluginError",
     "Workload",

@@ -187,7 +187,7 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
     blocks come back, and at any time there are enough for the tokens in the cache; every
     sequence is finished, refused or dropped, none waits for ever; nothing finishes before the
     last step of a plan; plans of many steps are those of single steps put together; decisions
-    do not depend on output lengths.
+    do not depend on output lengths; sequences that are given up leave nothing behind.
     """
     _require(isinstance(factory(), Scheduler), f"{_name(factory())} must extend Scheduler")
     for load in _loads():
@@ -199,6 +199,7 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
         num_alike = min(_steps_to_first_finish(singly), _steps_to_first_finish(blind))
         rule = "decisions depend on output lengths before any sequence finishes"
         _same_steps(factory(), singly[:num_alike], blind[:num_alike], rule)
+        _Engine(factory(), load, gives_up=True).serve(64)
 
 
 def _loads() -> Iterator[_Load]:
@@ -230,8 +231,9 @@ def _same_steps(scheduler: Scheduler, one: _Trace, other: _Trace, rule: str) -> 
 class _Engine:
     """Drives a scheduler as a client does, in steps without time."""
 
-    def __init__(self, scheduler: Scheduler, load: _Load) -> None:
+    def __init__(self, scheduler: Scheduler, load: _Load, *, gives_up: bool = False) -> None:
         self.scheduler = scheduler
+        self.gives_up = gives_up
         self.pool = BlockPool(load.num_blocks, load.block_size)
         self.arrivals = list(reversed(load.arrivals))
         self.steps = 0
@@ -261,8 +263,19 @@ class _Engine:
                     self.steps = self.arrivals[-1][0]
             elif plan.prefills or plan.decodes:
                 self.execute(plan)
+            if self.gives_up and num_plans % 3 == 0:
+                self.abort_one()
         self.require(self.pool.num_free == self.pool.num_blocks, "not all blocks came back")
         return self.trace
+
+    def abort_one(self) -> None:
+        """Give up a sequence that waits or runs, now an early and now a late one."""
+        inside = [sequence for sequence in self.ids if sequence not in self.left]
+        if inside:
+            sequence = inside[len(self.trace) % len(inside)]
+            self.scheduler.abort(sequence)
+            self.left.add(sequence)
+            self.check_memory()
 
     def arrive(self) -> Sequence | None:
         """Queue the next sequence and return it; None when it is refused."""

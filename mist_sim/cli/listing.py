@@ -43,6 +43,7 @@ _PLACES = {
     "arrivals": "workload.arrivals",
     "samplers": "workload.lengths",
     "lengths": "prompt and output of workload.lengths: {type: synthetic}",
+    "durations": "workload.patience",
     "stages": "workload.pipeline",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "presets": "mist run NAME",

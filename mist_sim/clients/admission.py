@@ -15,7 +15,7 @@ class AdmissionControl:
     """Refusals under overload; a refused request may be sent again. By default there are none.
 
     max_num_waiting: requests that may wait; one that finds as many is refused when it arrives
-        (>= 1; SGLang's `max_queued_requests`, which vLLM has not). Null: no limit.
+        (>= 1; SGLang's `max_queued_requests`, which vLLM has not). None: no limit.
     drop_expired: a request that waits without a token when its first one is due is dropped then,
         so that nothing is computed too late (no counterpart in vLLM).
     early_rejection: a request is refused when it arrives if its first token is not expected in

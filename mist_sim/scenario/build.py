@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from mist_sim.clients import Client, LlmClient, SequentialClient
+from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.kv_cache import KvCacheConfig, cache_tiers, num_gpu_blocks
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
@@ -94,6 +95,7 @@ def llm_client(
     enable_expert_parallel: bool = False,
     expert_load_imbalance: float = 1.0,
     speculative_config: SpeculativeConfig | None = None,
+    admission: AdmissionControl | None = None,
 ) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
@@ -109,6 +111,7 @@ def llm_client(
     quantization: "fp8", "int8" or "int4" weights instead of those of the checkpoint.
     enable_expert_parallel, expert_load_imbalance: see `Cluster`.
     speculative_config: who drafts tokens that a step verifies; None: nobody.
+    admission: which requests are turned away when the engine is too busy; None: none.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
     kv_cache = kv_cache or KvCacheConfig()
@@ -166,6 +169,7 @@ def llm_client(
         request_overhead=overhead.request or 0.0,
         speculative_config=speculative_config,
         async_scheduling=async_scheduling,
+        admission=admission,
     )
 
 
@@ -260,6 +264,7 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
             predictor=predictor,
             overhead=spec.overhead.make(),
             async_scheduling=spec.async_scheduling,
+            admission=spec.admission.make(),
             max_model_len=spec.max_model_len,
             speculative_config=speculation,
         )
@@ -286,7 +291,14 @@ def _workload(spec: WorkloadSpec) -> Workload:
             raise ScenarioError(
                 f"arrivals must not be trace, since the trace has no times; choose one of {others}"
             )
-    return Workload(source, arrivals, spec.make_pipeline(), spec.priorities)
+    return Workload(
+        source,
+        arrivals,
+        spec.make_pipeline(),
+        spec.priorities,
+        time_limits=spec.make_time_limits(),
+        retries=spec.retries.make() if spec.retries else None,
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WrapValidator
 
+from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.errors import did_you_mean
 from mist_sim.hardware import load_gpu
@@ -112,6 +113,9 @@ class LlmClientSpec(ClientSpec):
         description="a step is planned while the step before it runs: host time hides behind the "
         "GPU's, requests join and seats change hands one step later",
     )
+    admission: Annotated[Part, Settings(part_type(AdmissionControl))] = Field(
+        {}, validate_default=True
+    )
     max_model_len: Count | None = Field(
         None, description="most tokens of a prompt and its answer; without it, the model's own"
     )
@@ -120,6 +124,17 @@ class LlmClientSpec(ClientSpec):
     def stages(self) -> tuple[str, ...]:
         """The stages that the client serves."""
         return LLM_STAGES
+
+    @property
+    def uses_deadlines(self) -> str:
+        """The option with which the engine looks at deadlines; empty when it does not."""
+        control: AdmissionControl = self.admission.make()
+        if control.drop_expired:
+            return "admission.drop_expired"
+        if control.early_rejection:
+            return "admission.early_rejection"
+        by_deadline = getattr(self.scheduler, "order", "") == "earliest_deadline_first"
+        return "scheduler.order: earliest_deadline_first" if by_deadline else ""
 
 
 class SequentialClientSpec(ClientSpec):

@@ -23,7 +23,14 @@ from mist_sim.scenario.parts import Part, has_defaults, part_type, written
 from mist_sim.scenario.paths import named_file
 from mist_sim.scenario.problems import Problem, failure, shown
 from mist_sim.stages import STAGES
-from mist_sim.traces import ARRIVALS, LENGTHS, SAMPLERS, TRACE_READERS, LengthDistribution
+from mist_sim.traces import (
+    ARRIVALS,
+    DURATIONS,
+    LENGTHS,
+    SAMPLERS,
+    TRACE_READERS,
+    LengthDistribution,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +143,7 @@ _FILE = {"path": Annotated[str, AfterValidator(named_file)]}
 PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), meanings=_FILE, default="roofline")
 ARRIVAL = Family(ARRIVALS)
 LENGTH = Family(LENGTHS)
+DURATION_LAW = Family(DURATIONS)
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 STAGE = Family(STAGES, words=("prefill", "decode"))
@@ -148,6 +156,7 @@ FAMILIES: Mapping[str, Family] = {
     "arrivals": ARRIVAL,
     "samplers": SAMPLER,
     "lengths": LENGTH,
+    "durations": DURATION_LAW,
     "stages": STAGE,
 }
 

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from mist_sim.errors import ScenarioError
 from mist_sim.units import DURATION, Kind
 
 _PLAIN = (bool, int, float, str, NoneType)
@@ -47,6 +48,41 @@ class Quantity:
 
 
 Duration = Annotated[float, Quantity(DURATION)]
+
+
+@dataclass(frozen=True, slots=True)
+class ByPriority:
+    """Marks a duration ("2 s") that may be given for each priority ({0: 1 s, 10: 5 s})."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _durations, serialization=core_schema.plain_serializer_function_ser_schema(_written)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        duration = Quantity(DURATION).__get_pydantic_json_schema__(schema, handler)
+        return {"anyOf": [duration, {"type": "object", "additionalProperties": duration}]}
+
+
+def _durations(value: object) -> float | dict[int, float]:
+    if not isinstance(value, dict):
+        return DURATION.parse(value)
+    found = {}
+    for key, text in value.items():
+        if not str(key).lstrip("-").isdecimal():
+            raise ScenarioError(f"a priority must be a whole number, got {key!r}")
+        found[int(key)] = DURATION.parse(text)
+    return found
+
+
+def _written(value: float | dict[int, float]) -> str | dict[str, str]:
+    if not isinstance(value, dict):
+        return DURATION.format(value)
+    return {str(priority): DURATION.format(seconds) for priority, seconds in value.items()}
 
 
 def as_tuple(value: object) -> object:

@@ -98,6 +98,8 @@ class Scenario(Strict):
         yield from self._nameless_models()
         yield from self._equal_names()
         yield from self._unserved_stages()
+        yield from self._useless_deadlines()
+        yield from self._limits_with_async_scheduling()
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):
@@ -117,6 +119,30 @@ class Scenario(Strict):
                 )
             seen.update(client.names)
 
+    def _useless_deadlines(self) -> Iterable[Problem]:
+        """Deadlines that no engine looks at, and engines that look at what is not there."""
+        engines = [client for client in self.clients if isinstance(client, LlmClientSpec)]
+        used = [using for client in engines if (using := client.uses_deadlines)]
+        if self.workload.ttft_deadline is not None and not used and _is_ours(self.router, engines):
+            yield Problem(
+                ("workload", "ttft_deadline"),
+                "has no effect: no client has admission.drop_expired, admission.early_rejection "
+                "or scheduler.order: earliest_deadline_first",
+            )
+        if self.workload.ttft_deadline is None and used:
+            yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
+
+    def _limits_with_async_scheduling(self) -> Iterable[Problem]:
+        if self.workload.make_time_limits() is None:
+            return
+        for position, client in enumerate(self.clients):
+            if isinstance(client, LlmClientSpec) and client.async_scheduling:
+                yield Problem(
+                    ("clients", position, "async_scheduling"),
+                    "must be false where requests have time limits; "
+                    "that combination is not simulated",
+                )
+
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}
         stages = self.workload.stages
@@ -133,3 +159,9 @@ class Scenario(Strict):
                     f"decode must follow prefill or decode directly, which leave the KV entries "
                     f"on the client; got it after {stages[position - 1]!r}",
                 )
+
+
+def _is_ours(router: Part, engines: list[LlmClientSpec]) -> bool:
+    """Tell whether no plugin of others is there, which may look at what ours do not."""
+    plugins = [router.plugin, *(client.scheduler.plugin for client in engines)]
+    return all(plugin.__module__.startswith("mist_sim.") for plugin in plugins)

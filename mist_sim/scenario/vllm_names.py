@@ -70,6 +70,10 @@ VLLM_NAMES: Mapping[str, str] = {
     "speculative_config.acceptance_rate": NO_COUNTERPART,
     "speculative_config.drafting_time": NO_COUNTERPART,
     "async_scheduling": "--async-scheduling",
+    # admission
+    "admission.max_num_waiting": NO_COUNTERPART,
+    "admission.drop_expired": NO_COUNTERPART,
+    "admission.early_rejection": NO_COUNTERPART,
     # overhead
     "overhead.step": NO_COUNTERPART,
     "overhead.prefill_step": NO_COUNTERPART,

@@ -8,13 +8,27 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from mist_sim.core.request import Stage
-from mist_sim.scenario.families import ARRIVAL, SAMPLER, STAGE, TRACE_READER
-from mist_sim.scenario.fields import as_tuple
-from mist_sim.scenario.parts import Part
-from mist_sim.scenario.problems import Problem
+from mist_sim.scenario.families import (
+    ARRIVAL,
+    DURATION_LAW,
+    SAMPLER,
+    STAGE,
+    TRACE_READER,
+    Settings,
+)
+from mist_sim.scenario.fields import ByPriority, Duration, as_tuple
+from mist_sim.scenario.parts import Part, part_type
+from mist_sim.scenario.problems import Problem, said_by
 from mist_sim.scenario.strict import Strict
 from mist_sim.stages import Decode, Prefill
-from mist_sim.traces import PipelineTemplate, TraceArrivals, completion_pipeline, template
+from mist_sim.traces import (
+    PipelineTemplate,
+    Retries,
+    TimeLimits,
+    TraceArrivals,
+    completion_pipeline,
+    template,
+)
 
 Entry = Annotated[Part | str, STAGE]
 Pipeline = Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
@@ -68,6 +82,23 @@ class WorkloadSpec(Strict):
         None,
         description="share of the requests that get each priority, such as {0: 0.2, 10: 0.8}",
     )
+    timeout: Duration | None = Field(
+        None, description="an attempt without its whole answer so long after sending is given up"
+    )
+    ttft_timeout: Duration | None = Field(
+        None, description="an attempt without its first token so long after sending is given up"
+    )
+    patience: Annotated[Part, DURATION_LAW] | None = Field(
+        None, description="time after which a user goes away, whatever was received by then"
+    )
+    ttft_deadline: Annotated[float | dict[int, float], ByPriority()] | None = Field(
+        None,
+        description="time from sending in which the first token is due, for all or by priority, "
+        "such as {0: 1 s, 10: 5 s}; for engines that look at it",
+    )
+    retries: Annotated[Part, Settings(part_type(Retries))] | None = Field(
+        None, description="which failures are sent again, and when; without it, none"
+    )
 
     def problems(self) -> Iterable[Problem]:
         for priority, share in (self.priorities or {}).items():
@@ -81,6 +112,10 @@ class WorkloadSpec(Strict):
             yield Problem(
                 ("arrivals",), f"lengths have no times of their own; choose one of {others}"
             )
+        try:
+            self.make_time_limits()
+        except ValueError as error:
+            yield said_by(error, type(self))
         try:
             self.make_pipeline()
         except ValueError as error:
@@ -100,6 +135,16 @@ class WorkloadSpec(Strict):
     def stages(self) -> list[str]:
         """The kinds of the pipeline's stages, in order."""
         return [part if isinstance(part, str) else part.plugin.kind for part in self.pipeline]
+
+    def make_time_limits(self) -> TimeLimits | None:
+        """Return how long those who send requests wait; None where all wait for ever."""
+        limits = TimeLimits(
+            timeout=self.timeout,
+            ttft_timeout=self.ttft_timeout,
+            patience=self.patience.make() if self.patience else None,
+            ttft_deadline=self.ttft_deadline,
+        )
+        return None if limits == TimeLimits() else limits
 
     def make_pipeline(self) -> PipelineTemplate:
         """Return what makes a row's stages. Raises ValueError for an order without sense."""

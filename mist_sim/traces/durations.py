@@ -25,7 +25,7 @@ class DurationDistribution(Protocol):
 @DURATIONS.register("exponential")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDuration:
-    """Leaves at every moment alike, however long it has lasted. mean: seconds (> 0).
+    """As likely to end at every moment, however long it has lasted. mean: seconds (> 0).
 
     Source: patience in the Erlang-A queue (Palm, 1957; Garnett, Mandelbaum and Reiman, 2002).
     """
@@ -64,7 +64,7 @@ class LogNormalDuration:
 @DURATIONS.register("uniform")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformDuration:
-    """Every time between `low` (>= 0) and `high` alike, in seconds."""
+    """Every time between two bounds alike. low (>= 0), high: the bounds in seconds."""
 
     low: Seconds
     high: Seconds

@@ -17,7 +17,7 @@ class Retries:
     """Exponential back-off: after attempt k, wait min(backoff x factor^(k - 1), max_backoff).
 
     max_attempts: how often a request is sent at most, the first time included (1 to 100).
-    backoff, max_backoff: seconds (> 0; the latter at least as long).
+    backoff, max_backoff: seconds of the first wait (> 0), and of the longest.
     factor: by which each wait is longer than the one before (1 to 100).
     jitter: share of a wait, at most, that is left out at random (0 to 1): the wait is multiplied
         by 1 - jitter x U, with U uniform on [0, 1).

@@ -241,6 +241,7 @@ PRESSED = {
         ("scheduler__order", "least_work_left"),
         ("scheduler__order", "shortest_prompt_first"),
         ("scheduler__max_num_seqs", 2),
+        ("admission__max_num_waiting", 3),
         ("scheduler__max_num_batched_tokens", 512),
         ("scheduler__long_prefill_token_threshold", 64),
         ("kv_cache__watermark", 0.3),
@@ -365,3 +366,105 @@ def test_priorities_have_their_shares_and_shift_no_other_draw():
     assert {r.priority for r in plain} == {0}
     assert [r.arrival_time for r in plain] == [r.arrival_time for r in urgent]
     assert [r.stages for r in plain] == [r.stages for r in urgent]
+
+
+# --- time limits, retries and refusals ----------------------------------------------------------
+
+RETRIES = {"max_attempts": 4, "backoff": "100 ms"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("timeout", "1 s"),
+        ("ttft_timeout", "300 ms"),
+        ("patience", {"type": "exponential", "mean": "1 s"}),
+        ("patience", {"type": "lognormal", "mean": "1 s", "std": "1 s"}),
+        ("patience", {"type": "uniform", "low": "0 s", "high": "2 s"}),
+    ],
+)
+def test_every_time_limit_changes_a_result(option, value):
+    plain = simulate(scenario(**PRESSED)).summary
+    limited = simulate(scenario(**PRESSED, **{f"workload__{option}": value})).summary
+    assert plain["failed"] == 0 < limited["failed"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_attempts", 2),
+        ("backoff", "500 ms"),
+        ("factor", 1.0),
+        ("max_backoff", "150 ms"),
+        ("jitter", 0.0),
+        ("on", ["rejected"]),
+    ],
+)
+def test_every_option_of_retries_changes_a_result(option, value):
+    """Time-outs alone are tried again, unless `on` leaves them out."""
+    base = PRESSED | {"workload__ttft_timeout": "100 ms", "workload__retries": RETRIES}
+    plain = simulate(scenario(**base)).requests
+    changed = simulate(scenario(**base, **{f"workload__retries__{option}": value})).requests
+    assert plain["num_attempts"].max() == 4
+    assert changed["sent_at"].tolist() != plain["sent_at"].tolist()
+
+
+@pytest.mark.parametrize(
+    "using",
+    [
+        {"clients__0__admission__drop_expired": True},
+        {"clients__0__admission__early_rejection": True},
+        {"clients__0__scheduler__order": "earliest_deadline_first"},
+    ],
+)
+@pytest.mark.parametrize("deadline", ["500 ms", {0: "200 ms", 5: "2 s"}])
+def test_deadlines_change_a_result_where_an_engine_looks_at_them(using, deadline, tmp_path):
+    found = scenario(**PRESSED, **using, workload__ttft_deadline=deadline)
+    result = simulate(found).summary
+    plain = simulate(scenario(**PRESSED)).summary
+    if isinstance(deadline, dict) or "clients__0__scheduler__order" not in using:
+        assert result["mean_ttft_ms"] != plain["mean_ttft_ms"]
+    (tmp_path / "again.yaml").write_text(found.resolved(), encoding="utf-8")
+    assert Scenario.load(tmp_path / "again.yaml") == found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"workload__timeout": "0 s"}, "workload.timeout: must be finite and > 0 s, got 0.0"),
+        ({"workload__timeout": 30}, "workload.timeout: a duration needs a number and a unit"),
+        ({"workload__ttft_deadline": "-1 s"}, "workload.ttft_deadline: must be finite and > 0 s"),
+        ({"workload__ttft_deadline": "1 s"}, "workload.ttft_deadline: has no effect: no client"),
+        (
+            {"clients__0__admission__drop_expired": True},
+            "workload.ttft_deadline: is required for admission.drop_expired",
+        ),
+        (
+            {"clients__0__scheduler__order": "earliest_deadline_first"},
+            "workload.ttft_deadline: is required for scheduler.order",
+        ),
+        ({"workload__patience": "exponential"}, "workload.patience.mean: is required"),
+        ({"workload__patience": {"type": "weibull"}}, "no durations named 'weibull'"),
+        ({"workload__retries": {"jitter": 2.0}}, "workload.retries.jitter: must be in [0, 1]"),
+        ({"workload__retries": {"on": ["cancelled"]}}, "workload.retries.on.0"),
+        ({"clients__0__admission": {"max_num_wait": 3}}, "did you mean 'max_num_waiting'?"),
+        (
+            {"workload__timeout": "1 s", "clients__0__async_scheduling": True},
+            "clients.0.async_scheduling: must be false where requests have time limits",
+        ),
+    ],
+)
+def test_what_is_wrong_with_time_limits_is_said_where_it_is(overrides, expected):
+    with pytest.raises(ScenarioError) as caught:
+        scenario(**overrides)
+    assert expected in str(caught.value)
+
+
+def test_the_same_draws_with_and_without_patience():
+    limits = {"workload__patience": {"type": "exponential", "mean": "9 s"}}
+    plain = list(build(scenario(**PRESSED)).workload.requests(Streams(3)))
+    limited = list(build(scenario(**PRESSED, **limits)).workload.requests(Streams(3)))
+    assert [r.arrival_time for r in plain] == [r.arrival_time for r in limited]
+    assert [r.stages for r in plain] == [r.stages for r in limited]
+    assert {r.limits for r in plain} == {None}
+    assert len({r.limits.patience for r in limited}) == len(limited)
