@@ -126,6 +126,12 @@ class LlmClientSpec(ClientSpec):
         return LLM_STAGES
 
     @property
+    def has_tiers(self) -> bool:
+        """Whether blocks are also kept below the GPU."""
+        cache: KvCacheConfig = self.kv_cache.make()
+        return bool(cache.tiers)
+
+    @property
     def uses_deadlines(self) -> str:
         """The option with which the engine looks at deadlines; empty when it does not."""
         control: AdmissionControl = self.admission.make()

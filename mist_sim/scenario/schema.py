@@ -99,7 +99,7 @@ class Scenario(Strict):
         yield from self._equal_names()
         yield from self._unserved_stages()
         yield from self._useless_deadlines()
-        yield from self._limits_with_async_scheduling()
+        yield from self._limits_with_what_cannot_abort()
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):
@@ -132,16 +132,17 @@ class Scenario(Strict):
         if self.workload.ttft_deadline is None and used:
             yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
 
-    def _limits_with_async_scheduling(self) -> Iterable[Problem]:
+    def _limits_with_what_cannot_abort(self) -> Iterable[Problem]:
         if self.workload.make_time_limits() is None:
             return
         for position, client in enumerate(self.clients):
-            if isinstance(client, LlmClientSpec) and client.async_scheduling:
-                yield Problem(
-                    ("clients", position, "async_scheduling"),
-                    "must be false where requests have time limits; "
-                    "that combination is not simulated",
-                )
+            if not isinstance(client, LlmClientSpec):
+                continue
+            why = "where requests have time limits; that combination is not simulated"
+            if client.async_scheduling:
+                yield Problem(("clients", position, "async_scheduling"), f"must be false {why}")
+            if client.has_tiers:
+                yield Problem(("clients", position, "kv_cache", "tiers"), f"must be empty {why}")
 
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}

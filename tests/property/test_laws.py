@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from mist_sim.clients import LlmClient
 from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import InvariantError
@@ -21,6 +24,7 @@ from mist_sim.metrics.summary import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
+from mist_sim.traces import ClosedLoop, Retries, TimeLimits, UniformDuration, Workload
 from tests.property.strategies import arrival_times, cases, lengths
 from tests.reference.comparison import workload
 from tests.reference.predictors import AWKWARD
@@ -133,6 +137,84 @@ def test_the_summary_counts_every_token(simulation):
     times = [time for k in result.requests["request_id"] for time in result.token_times(k).tolist()]
     per_second = Counter(int(time) for time in times)
     assert result.summary["max_output_tokens_per_s"] == max(per_second.values(), default=0)
+
+
+# --- laws of those who give up ------------------------------------------------------------------
+
+
+@st.composite
+def impatience(draw: st.DrawFn) -> Simulation:
+    """Engines and jobs, senders with all kinds of limits, and retries; open or closed loop."""
+    simulation = draw(simulations().filter(lambda found: all(map(may_be_limited, found.clients))))
+    seconds = st.floats(1e-3, 0.3)
+    low = draw(seconds)
+    limits = TimeLimits(
+        timeout=draw(st.none() | seconds),
+        ttft_timeout=draw(st.none() | seconds),
+        patience=draw(st.none() | st.just(UniformDuration(low=low, high=low + 0.2))),
+    )
+    retries = Retries(
+        max_attempts=draw(st.integers(1, 5)),
+        backoff=draw(seconds),
+        factor=draw(st.floats(1.0, 3.0)),
+        jitter=draw(st.floats(0.0, 1.0)),
+        on=draw(st.sampled_from([("timed_out",), ("rejected",), ("timed_out", "rejected")])),
+    )
+    arrivals = draw(st.just(simulation.workload.arrivals) | st.just(ClosedLoop(concurrency=3)))
+    source = simulation.workload.source
+    simulation.workload = Workload(source, arrivals, time_limits=limits, retries=retries)
+    return simulation
+
+
+def may_be_limited(client: LlmClient) -> bool:
+    return not client.async_scheduling and not client.cache_tiers
+
+
+@given(simulation=impatience())
+def test_every_request_ends_once_and_nobody_gives_up_before_the_time(simulation):
+    result = simulation.run()
+    assert result.requests["request_id"].tolist() == list(range(simulation.workload.num_requests))
+    limits, retries = simulation.workload.time_limits, simulation.workload.retries
+    timeout, ttft_timeout = limits.timeout or inf, limits.ttft_timeout or inf
+    drawn = [request.limits for request in simulation.workload.requests(simulation.streams)]
+    for row, own in zip(result.requests.to_dict("records"), drawn, strict=True):
+        sent_at, ended_at = row["sent_at"], row["finished_at"]
+        gone_at = row["arrival_time"] + own.patience
+        assert row["arrival_time"] <= sent_at <= ended_at <= gone_at
+        assert 1 <= row["num_attempts"] <= retries.max_attempts
+        if row["status"] == "finished":
+            assert ended_at <= sent_at + timeout
+            assert row["first_token_at"] <= sent_at + ttft_timeout
+        elif row["status"] == "timed_out":
+            assert ended_at in (sent_at + timeout, sent_at + ttft_timeout)
+            assert row["num_attempts"] == retries.max_attempts or "timed_out" not in retries.on
+        elif row["status"] == "cancelled":
+            assert ended_at == gone_at
+        assert (row["reason"] == "") == (row["status"] == "finished")
+        assert row["num_attempts"] > 1 or row["status"] != "finished" or not wasted(row)
+
+
+def wasted(row: dict[str, Any]) -> int:
+    return row["wasted_input_tokens"] + row["wasted_output_tokens"]
+
+
+@given(simulation=impatience())
+def test_who_gives_up_leaves_nothing_behind(simulation):
+    result = simulation.run()
+    assert result.clients["num_visits"].sum() == result.requests["num_attempts"].sum()
+    summary = result.summary
+    failures = ("num_rejected", "num_timed_out", "num_cancelled")
+    assert summary["failed"] == sum(summary[name] for name in failures)
+    assert summary["completed"] + summary["failed"] == simulation.workload.num_requests
+    for client in simulation.clients:
+        for scheduler in client.schedulers:
+            assert scheduler.pool.num_free == scheduler.pool.num_blocks
+            assert scheduler.clock.num_decodes == scheduler.clock.context_sum == 0
+            assert not scheduler.waiting
+            assert not scheduler.running
+        view = client.view
+        assert view.num_waiting == view.num_running == view.num_outstanding == 0
+    assert simulation.run().requests.to_csv() == result.requests.to_csv()
 
 
 @given(blocks=st.lists(st.integers(0, 40), max_size=30), size=st.integers(1, 100))
