@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario, simulate
+from mist_sim.validation.closed_loop import measured_points, predictors, queued, simulated
 from mist_sim.validation.runs import MeasuredRun, Row, request_rows
 
 if TYPE_CHECKING:
@@ -127,6 +129,26 @@ def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
             fitted="the 2.5 ms of a step beyond the kernels, on all 60 points",
             rows=partial(_closed_loop_rows, file, ranks),
         )
+
+    if not find_spec("aiconfigurator_core"):
+        return
+    own_time = "step and sequence overhead, on TPOT of these points"
+    for half, fitted in (("fitted", own_time), ("held out", "nothing on these points")):
+        yield MeasuredRun(
+            name=f"Qwen3-32B, H100 x TP 2 and 8, closed loop, 30 points: measured kernels, {half}",
+            engine="vLLM 0.12.0",
+            provenance="aiconfigurator-core, Apache-2.0; points with TTFT above 4 s in TPOT only",
+            fitted=fitted,
+            rows=partial(_silicon_rows, file, half),
+        )
+
+
+def _silicon_rows(file: Path, half: str) -> Iterator[Row]:
+    points = measured_points(file)
+    found = simulated(points[points["half"] == half], predictors())
+    for name, kept in (("TTFT", found[~queued(found)]), ("TPOT", found)):
+        errors = kept[f"{name.lower()}_error"].to_numpy()
+        yield _points_row(f"{name}, mean of a point", errors / 100)
 
 
 def _closed_loop_rows(file: Path, ranks: int) -> Iterator[Row]:

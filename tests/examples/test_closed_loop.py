@@ -11,7 +11,8 @@ def test_closed_loops_on_h100s(shared):
     pytest.importorskip("aiconfigurator_core")
     from benchmarks import closed_loop
 
-    found = closed_loop.simulated(closed_loop.load(), closed_loop.predictors())
+    points = closed_loop.measured_points(closed_loop.POINTS)
+    found = closed_loop.simulated(points, closed_loop.predictors())
     page = (ROOT / "docs/background/external_sources.md").read_text("utf-8")
     assert closed_loop.table(found) in page
     assert closed_loop.score_table(found) in page

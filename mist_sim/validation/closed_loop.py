@@ -1,0 +1,111 @@
+"""Closed loops on H100s: sixty measured points beside steps of measured kernels.
+
+Qwen3-32B in bf16 on vLLM 0.12 with 2 and 8 H100s; mean TTFT and TPOT at fixed concurrency, from
+the sample of measurements in aiconfigurator-core, whose kernel times the simulation uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import EngineOverhead, SiliconPredictor
+from mist_sim.models import load_model
+from mist_sim.scenario.build import llm_client
+from mist_sim.simulation import Simulation
+from mist_sim.traces import ClosedLoop, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# How the project that measured them starts engines and loads them, as far as that is public:
+# batch size (128 where none is chosen) + prompt + 1,500 tokens in a step (aiconfigurator,
+# generator/rule_plugin/benchmark/vllm.rule); ten requests a user, all of one length, after a
+# warm-up that does not count (eval/benchmarks/genai_perf_runner.py). The digits of the measured
+# means, sums over the number of requests, say ten a user too.
+TOKENS_BEYOND_PROMPT = 128 + 1500
+REQUESTS_PER_USER = 10
+
+CLIENT_DELAY = 2e-3  # seconds; results hardly depend on it, as long as there is one
+STEP, SEQUENCE = (
+    1.5e-3,
+    46e-6,
+)  # seconds; fitted on the TPOT of half of the points, see benchmarks/closed_loop.py
+QUEUES = 4.0  # seconds of TTFT from which on a point is one of a queue for memory
+
+
+def measured_points(file: Path) -> pd.DataFrame:
+    """Return the measured points; `half` says which the engine's own time was fitted on."""
+    import pandas as pd
+
+    points = pd.read_csv(file)
+    points["half"] = np.where(np.arange(len(points)) // 2 % 2, "held out", "fitted")
+    return points
+
+
+def predictors() -> dict[int, SiliconPredictor]:
+    """Return what times the steps, by the number of GPUs."""
+    model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
+    return {ranks: SiliconPredictor(model, Cluster(gpu, ranks)) for ranks in (2, 8)}
+
+
+def simulated(
+    points: pd.DataFrame,
+    timed_by: Mapping[int, SiliconPredictor],
+    *,
+    step: float = STEP,
+    sequence: float = SEQUENCE,
+    client_delay: float = CLIENT_DELAY,
+    max_num_batched_tokens: Callable[[int], int] = lambda prompt: prompt + TOKENS_BEYOND_PROMPT,
+) -> pd.DataFrame:
+    """Return the points with simulated means, and errors in percent."""
+    means = [
+        _summary(
+            point,
+            predictor=timed_by[point.tp_size],
+            overhead=EngineOverhead(step=step, sequence=sequence),
+            scheduler=ChunkedScheduler(max_num_batched_tokens=max_num_batched_tokens(point.isl)),
+            users=ClosedLoop(concurrency=point.concurrency, think_time=client_delay),
+        )
+        for point in _rows(points)
+    ]
+    found = points.assign(
+        ttft_ms=[mean["mean_ttft_ms"] for mean in means],
+        tpot_ms=[mean["mean_tpot_ms"] for mean in means],
+    )
+    for metric in ("ttft", "tpot"):
+        measured = found[f"silicon_{metric}_ms"]
+        found[f"{metric}_error"] = 100 * (found[f"{metric}_ms"] / measured - 1)
+    return found
+
+
+def _rows(points: pd.DataFrame) -> Iterator[Any]:
+    return points.itertuples()
+
+
+def _summary(
+    point: Any, users: ClosedLoop, overhead: EngineOverhead, **parts: Any
+) -> dict[str, Any]:
+    client = llm_client(
+        "llm",
+        model="qwen3-32b",
+        gpu="h100-sxm",
+        tensor_parallel_size=point.tp_size,
+        overhead=overhead,
+        **parts,
+    )
+    num_requests = REQUESTS_PER_USER * point.concurrency
+    workload = Workload.from_lists(
+        [point.isl] * num_requests, [point.osl] * num_requests, arrivals=users
+    )
+    return Simulation(clients=[client], workload=workload).run().summary
+
+
+def queued(points: pd.DataFrame) -> pd.Series[bool]:
+    """Tell which points were measured with a queue for memory."""
+    return points["silicon_ttft_ms"] >= 1e3 * QUEUES
