@@ -81,10 +81,14 @@ class Client(ABC):
         limits = request.limits
         if limits is None or request.arrival_time is None:
             return
-        self._deadlines.add(request.sent_at + limits.timeout, visit, "timeout")
-        self._deadlines.add(request.arrival_time + limits.patience, visit, "patience")
-        if not request.has_token:
-            self._deadlines.add(request.sent_at + limits.ttft_timeout, visit, "ttft_timeout")
+        end, limit = request.sent_at + limits.timeout, "timeout"
+        gone_at = request.arrival_time + limits.patience
+        if gone_at < end:
+            end, limit = gone_at, "patience"
+        self._deadlines.add(end, visit, limit)
+        token_at = request.sent_at + limits.ttft_timeout
+        if token_at < end and not request.has_token:
+            self._deadlines.add(token_at, visit, "ttft_timeout")
 
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         """A time has come: the sender gives up, unless it has its first token or gave up before."""

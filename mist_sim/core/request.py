@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, nan
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
@@ -26,8 +26,7 @@ class Stage:
     kind: ClassVar[str] = "stage"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """How long a request may take, in seconds; infinite: as long as it does.
 
     timeout, ttft_timeout: the sender gives up an attempt without the whole answer, without its

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -49,7 +49,7 @@ class TimeLimits:
             if limits is None:
                 limits = shared[request.priority] = self._limits(request.priority)
             if patience is not None:
-                limits = replace(limits, patience=next(patience))
+                limits = limits._replace(patience=next(patience))
             request.limits = limits
             yield request
 
