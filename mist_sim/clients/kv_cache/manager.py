@@ -7,6 +7,7 @@ from mist_sim.clients.kv_cache.free_queue import FreeQueue
 from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.request import Content
+from mist_sim.errors import InvariantError
 
 
 class KvCacheManager:
@@ -51,8 +52,8 @@ class KvCacheManager:
         return []
 
     def load(self, counts: list[int], now: float) -> float:
-        """Load blocks from lower tiers; return when they are there (seconds)."""
-        raise NotImplementedError
+        """Load what `start_load` said from lower tiers; return when it is there (seconds)."""
+        raise InvariantError("blocks are loaded into a cache without tiers")
 
     def tokens_by_tier(self, counts: list[int]) -> list[tuple[str, int]]:
         """Return the tiers that blocks come from, with the tokens that are in these."""
