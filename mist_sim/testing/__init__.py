@@ -1,0 +1,25 @@
+"""Contract checks: what a plugin of each family must hold to, as functions for its own tests.
+
+    from mist_sim.testing import check_router
+
+    def test_my_router():
+        check_router(MyRouter)
+
+Every check takes a factory that makes a new, equally configured plugin at each call (`check_stage`
+takes the class itself) and raises AssertionError with the rule, the case and the values. All
+random cases come from fixed seeds, so that a check that passes keeps passing.
+"""
+
+from mist_sim.testing.predictors import check_predictor
+from mist_sim.testing.routers import check_router
+from mist_sim.testing.schedulers import check_scheduler
+from mist_sim.testing.stages import check_stage
+from mist_sim.testing.trace_readers import check_trace_reader
+
+__all__ = [
+    "check_predictor",
+    "check_router",
+    "check_scheduler",
+    "check_stage",
+    "check_trace_reader",
+]

@@ -1,0 +1,86 @@
+"""What a predictor has to hold to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.hardware.predictors import Predictor
+from mist_sim.testing.rules import name_of, require, stream_of
+
+
+def check_predictor(factory: Callable[[], Predictor]) -> None:
+    """Check that a predictor's times are sound, and that `run` has the bits of `step_time`.
+
+    Times are positive, finite floats that depend on the batch alone. `run` returns an array of
+    float64 of its own for each call, equal to `step_time` of every grown batch. One that says
+    `times_drafts` is also asked for batches with drafts.
+    """
+    predictor, another = factory(), factory()
+    require(
+        isinstance(predictor, Predictor),
+        f"{name_of(predictor)} needs step_time(batch) and run(batch, growth, num_steps)",
+    )
+    drafts = bool(getattr(predictor, "times_drafts", False))
+    for batch, growth, num_steps in _batches(drafts=drafts):
+        asked = deepcopy(batch)
+        times: Any = predictor.run(batch, growth, num_steps)
+        require(
+            isinstance(times, np.ndarray)
+            and times.shape == (num_steps,)
+            and times.dtype == np.float64,
+            f"{name_of(predictor)}.run must return float64 of shape ({num_steps},), got {times!r}",
+        )
+        steps: list[Any] = [predictor.step_time(grown(batch, growth, k)) for k in range(num_steps)]
+        for position, (step, time) in enumerate(zip(steps, times.tolist(), strict=True)):
+            later = grown(batch, growth, position)
+            require(
+                isinstance(step, float) and 0 < step < math.inf,
+                f"{name_of(predictor)}: times must be finite floats > 0 s, "
+                f"got {step!r} for {later}",
+            )
+            require(
+                step == time,
+                f"{name_of(predictor)}: run and step_time must agree to the bit, got {time!r} and "
+                f"{step!r} s for step {position} of {num_steps} from {batch} with {growth}",
+            )
+        require(batch == asked, f"{name_of(predictor)} must not change the batch {asked}")
+        times[:] = -1.0
+        require(
+            predictor.run(batch, growth, num_steps).tolist() == steps,
+            f"{name_of(predictor)}.run must give the caller an array of its own, and equal times "
+            f"for equal batches, for {batch}",
+        )
+        require(
+            another.step_time(batch) == steps[0],
+            f"{name_of(predictor)}: two predictors from the factory differ for {batch}",
+        )
+
+
+def _batches(*, drafts: bool) -> Iterator[tuple[StepBatch, StepGrowth, int]]:
+    draws = stream_of("check_predictor")
+    for k in range(150):
+        num_chunks = (0, 1, 1, 3)[k % 4]
+        new = draws.integers(1, (9, 600, 5_000)[k % 3], num_chunks).tolist()
+        context = (draws.integers(0, 30_000, num_chunks) * (k % 2)).tolist()
+        num_decodes = int(draws.integers(0 if num_chunks else 1, (3, 64, 300)[k % 3]))
+        contexts = draws.integers(1, 9_000, num_decodes)
+        batch = StepBatch(tuple(zip(new, context, strict=True)), num_decodes, int(contexts.sum()))
+        growth = StepGrowth(num_decodes)
+        if k % 5 == 0:  # as engines count for a model with windows of 1,024 tokens
+            batch.window_sum = int(contexts.clip(max=1_023).sum())
+            growth.window_sum = int((contexts < 900).sum())
+        num_steps = int(draws.integers(1, 40))
+        yield batch, growth, num_steps
+        if drafts and num_decodes and k % 5 == 1:  # accepted here more and there fewer
+            num_drafts = int(draws.integers(1, 8))
+            tokens = draws.integers(num_decodes, num_decodes * (1 + num_drafts) + 1, num_steps)
+            added = np.concatenate(([0], np.cumsum(tokens[:-1])))
+            yield replace(batch, num_drafts=num_drafts), StepGrowth(added), num_steps
+    yield StepBatch((), 1, 1), StepGrowth(1), 3_000  # a long run

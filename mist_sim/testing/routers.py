@@ -1,0 +1,120 @@
+"""What a router has to hold to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mist_sim.core.request import Request
+from mist_sim.routers import Router, Seeded
+from mist_sim.stages import completion
+from mist_sim.testing.rules import name_of, require, stream_of
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A client as a router sees it; writing to it raises."""
+
+    client_id: int
+    name: str
+    num_waiting: int
+    num_running: int
+    num_outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One question to a router, and the same one with other output lengths."""
+
+    request: Request
+    twin: Request
+    position: int
+    candidates: list[_View]
+
+
+def check_router(factory: Callable[[], Router]) -> None:
+    """Check that a router chooses a candidate, by rules, and changes nothing.
+
+    It returns the `client_id` of one of 1 to 8 candidates; leaves request, candidates and views
+    as they are; decides the same whatever the output lengths; and repeats its decisions when it
+    gets an equal stream (`seed`), or at once when it has no `seed`.
+    """
+    router = factory()
+    require(
+        isinstance(router, Router), f"{name_of(router)} needs choose(request, stage, candidates)"
+    )
+    choices = list(_choices())
+    first = _decide(router, choices, twin=False)
+    again = _decide(router, choices, twin=False)
+    remedy = "use only the stream that seed(rng) gives, and forget earlier runs there"
+    _same(router, first, again, f"when the run is repeated; {remedy}")
+    other = _decide(factory(), choices, twin=False)
+    _same(router, first, other, f"in another object of the same kind; {remedy}")
+    blind = _decide(factory(), choices, twin=True)
+    _same(router, first, blind, "when output lengths are others; it may not read them")
+
+
+def _choices() -> Iterator[_Choice]:
+    draws = stream_of("check_router")
+    for k in range(300):
+        num_clients = int(draws.integers(1, 9)) if k % 3 else 8
+        ids = sorted(draws.choice(20, num_clients, replace=False).tolist())
+        views = []
+        for client_id in ids:
+            waiting, running = draws.integers(0, 5, 2).tolist()
+            views.append(
+                _View(client_id, f"client{client_id}", waiting, running, waiting + running)
+            )
+        prompt, output, another = draws.integers(1, 2_000, 3).tolist()
+        time = k / 8
+        session = k % 5 if k % 2 else None
+        yield _Choice(
+            Request(k, time, completion(prompt, output), prompt, output, session),
+            Request(k, time, completion(prompt, another), prompt, another, session),
+            k % 2,
+            views,
+        )
+
+
+def _decide(router: Router, choices: list[_Choice], *, twin: bool) -> list[int]:
+    """Return a router's decisions, from the beginning of a run."""
+    if isinstance(router, Seeded):
+        router.seed(stream_of("router"))
+    decisions = []
+    for choice in choices:
+        request = deepcopy(choice.twin if twin else choice.request)
+        before, candidates = deepcopy(request), list(choice.candidates)
+        case = f"{len(candidates)} candidates for {request.stages[choice.position].kind}"
+        try:
+            client_id: Any = router.choose(request, request.stages[choice.position], candidates)
+        except Exception as error:
+            raise AssertionError(
+                f"{name_of(router)}.choose raised {error!r} with {case}"
+            ) from error
+        ids = [view.client_id for view in choice.candidates]
+        require(
+            isinstance(client_id, int) and client_id in ids,
+            f"{name_of(router)}.choose must return the client_id of a candidate ({ids}), "
+            f"got {client_id!r}",
+        )
+        require(
+            candidates == choice.candidates and _values(request) == _values(before),
+            f"{name_of(router)}.choose must change neither request nor candidates, with {case}",
+        )
+        decisions.append(client_id)
+    return decisions
+
+
+def _values(request: Request) -> tuple[object, ...]:
+    return tuple(getattr(request, item.name) for item in fields(request))
+
+
+def _same(router: Router, first: list[int], second: list[int], when: str) -> None:
+    for position, (one, other) in enumerate(zip(first, second, strict=True)):
+        if one != other:
+            raise AssertionError(
+                f"{name_of(router)} decides differently {when} "
+                f"(decision {position}: {one}, then {other})"
+            )
