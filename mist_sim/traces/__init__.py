@@ -22,18 +22,16 @@ from mist_sim.traces.base import (
     TraceReader,
     TraceRow,
 )
-from mist_sim.traces.durations import (
+from mist_sim.traces.distributions import (
     DurationDistribution,
     ExponentialDuration,
-    LogNormalDuration,
-    UniformDuration,
-)
-from mist_sim.traces.lengths import (
     FixedLength,
     GeometricLength,
     LengthDistribution,
+    LogNormalDuration,
     LogNormalLength,
     NormalLength,
+    UniformDuration,
     UniformLength,
 )
 from mist_sim.traces.pipelines import PipelineTemplate, completion_pipeline, template

@@ -11,7 +11,7 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import BLOCK, SAMPLERS, TraceRow, require_count
 from mist_sim.traces.content import prefix_content
-from mist_sim.traces.lengths import LengthDistribution, Tokens
+from mist_sim.traces.distributions import LengthDistribution, Tokens
 from mist_sim.traces.profiles import load_profile, profile_names
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from mist_sim.core.request import Limits, Request
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import BLOCK, require_positive
-from mist_sim.traces.durations import DurationDistribution
+from mist_sim.traces.distributions import DurationDistribution
 from mist_sim.units import Seconds
 
 
