@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
+from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.recorder import STATUSES, ColumnRecorder
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mist_sim.metrics.result import Result
 
 Counts = NDArray[np.int64] | Array
+Mask = NDArray[np.bool_]
 
 _MS = 1e3
 
@@ -32,15 +34,35 @@ def summarise(result: Result) -> dict[str, Any]:
     c: dict[str, Any] = recorder.requests.columns()
     counted = c["arrival_time"] >= warmup
     done = counted & (c["status"] == 0)
-    arrival, finished = c["arrival_time"][done], c["finished_at"][done]
-    ttft = latency.ttft(arrival, c["first_token_at"][done])
-    tpot = latency.tpot(c["decode_time"][done], c["num_gaps"][done])
-    e2el = latency.e2e(arrival, finished)
-    duration = float(finished.max() - warmup) if len(finished) else 0.0
+    duration = float(c["finished_at"][done].max() - warmup) if done.any() else 0.0
+    samples = _samples(c, done)
+    summary: dict[str, Any] = {
+        **_volume(c, counted, done, duration),
+        "max_output_tokens_per_s": _peak_token_rate(recorder, warmup),
+        "max_concurrent_requests": stats.max_inside(
+            c["arrival_time"][counted], c["finished_at"][counted]
+        ),
+        **_failures(c, counted),
+        **_memory(recorder, c, counted),
+        **_goodput(result.slo, samples, int(counted.sum()), duration),
+        **_latencies(samples, recorder, warmup),
+        **_speculation(recorder, warmup),
+        "utilisation": _utilisation(recorder, c["arrival_time"][counted]),
+        "unstable": result.open_loop
+        and stats.backlog_grows(c["arrival_time"], c["finished_at"], len(result.client_names)),
+        "estimates": dict(result.estimates),
+    }
+    if "measured" in result.estimates.values():
+        summary["extrapolated_step_fraction"] = _extrapolated(recorder)
+    return summary
+
+
+def _volume(c: dict[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:
+    """Return how many requests and tokens were served, and how many a second."""
     num_done = int(done.sum())
     num_input = int(c["num_prompt_tokens"][done].sum())
     num_output = int(c["num_output_tokens"][done].sum())
-    summary: dict[str, Any] = {
+    return {
         "duration": duration,
         "completed": num_done,
         "failed": int(counted.sum()) - num_done,
@@ -49,11 +71,49 @@ def summarise(result: Result) -> dict[str, Any]:
         "request_throughput": _rate(num_done, duration),
         "output_throughput": _rate(num_output, duration),
         "total_token_throughput": _rate(num_input + num_output, duration),
-        "max_output_tokens_per_s": _peak_token_rate(recorder, warmup),
-        "max_concurrent_requests": stats.max_inside(
-            c["arrival_time"][counted], c["finished_at"][counted]
-        ),
-        **_failures(c, counted),
+    }
+
+
+def _samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
+    """Return the times of each finished request, seconds, by metric."""
+    arrival = c["arrival_time"][done]
+    return {
+        "ttft": latency.ttft(arrival, c["first_token_at"][done]),
+        "tpot": latency.tpot(c["decode_time"][done], c["num_gaps"][done]),
+        "e2el": latency.e2e(arrival, c["finished_at"][done]),
+        "queue": c["queued"][done],
+    }
+
+
+def _latencies(
+    samples: dict[str, Array], recorder: ColumnRecorder, warmup: float
+) -> dict[str, float]:
+    """Return the figures of every latency in milliseconds; ITL's from all gaps of the run."""
+    figures = {name: stats.describe(x[~np.isnan(x)]) for name, x in samples.items()}
+    figures["itl"] = stats.describe_weighted(lambda: pooled_gaps(recorder, warmup))
+    return {
+        f"{figure}_{name}_ms": value * _MS
+        for name in ("ttft", "tpot", "itl", "e2el", "queue")
+        for figure, value in figures[name].items()
+    }
+
+
+def _goodput(
+    slo: Slo, samples: dict[str, Array], num_counted: int, duration: float
+) -> dict[str, float]:
+    """Return how many requests kept the limits; nothing without limits."""
+    if not slo.is_set:
+        return {}
+    good = int(slo.kept(samples["ttft"], samples["tpot"], samples["e2el"]).sum())
+    return {
+        "request_goodput": _rate(good, duration),
+        "good_request_fraction": good / num_counted if num_counted else 0.0,
+    }
+
+
+def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[str, Any]:
+    """Return what the KV cache gave, and what it lacked."""
+    memory: dict[str, Any] = {
         "num_truncated": int(c["truncated"][counted].sum()),
         "num_preemptions": int(c["num_preemptions"][counted].sum()),
         "prefix_cache_hit_rate": stats.share(
@@ -61,29 +121,8 @@ def summarise(result: Result) -> dict[str, Any]:
         ),
     }
     if tier_hit_rates := _tier_hit_rates(recorder, c, counted):
-        summary["tier_hit_rates"] = tier_hit_rates
-    if result.slo.is_set:
-        good = int(result.slo.kept(ttft, tpot, e2el).sum())
-        summary["request_goodput"] = _rate(good, duration)
-        summary["good_request_fraction"] = good / int(counted.sum()) if counted.any() else 0.0
-    samples = {
-        "ttft": stats.describe(ttft[~np.isnan(ttft)]),
-        "tpot": stats.describe(tpot[~np.isnan(tpot)]),
-        "itl": stats.describe_weighted(lambda: pooled_gaps(recorder, warmup)),
-        "e2el": stats.describe(e2el),
-        "queue": stats.describe(c["queued"][done]),
-    }
-    for name, figures in samples.items():
-        summary |= {f"{figure}_{name}_ms": value * _MS for figure, value in figures.items()}
-    summary |= _speculation(recorder, warmup)
-    summary["utilisation"] = _utilisation(recorder, c["arrival_time"][counted])
-    summary["unstable"] = result.open_loop and stats.backlog_grows(
-        c["arrival_time"], c["finished_at"], len(result.client_names)
-    )
-    summary["estimates"] = dict(result.estimates)
-    if "measured" in result.estimates.values():
-        summary["extrapolated_step_fraction"] = _extrapolated(recorder)
-    return summary
+        memory["tier_hit_rates"] = tier_hit_rates
+    return memory
 
 
 def _extrapolated(recorder: ColumnRecorder) -> float:
@@ -116,7 +155,7 @@ def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
     }
 
 
-def _failures(c: dict[str, Any], counted: NDArray[np.bool_]) -> dict[str, int]:
+def _failures(c: dict[str, Any], counted: Mask) -> dict[str, int]:
     """Return how many requests failed in which way, and what the attempts in vain have cost."""
     by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
     failures = {f"num_{name}": by_status[code] for code, name in enumerate(STATUSES) if code}
