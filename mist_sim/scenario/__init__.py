@@ -1,6 +1,7 @@
 """Scenario files: strict YAML, turned into the objects of a simulation."""
 
-from mist_sim.scenario.build import build, llm_client, simulate
+from mist_sim.scenario.build import build, simulate
+from mist_sim.scenario.engine import llm_client
 from mist_sim.scenario.schema import Scenario
 
 __all__ = ["Scenario", "build", "llm_client", "simulate"]

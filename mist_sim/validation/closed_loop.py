@@ -16,7 +16,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import EngineOverhead, SiliconPredictor
 from mist_sim.models import load_model
-from mist_sim.scenario.build import llm_client
+from mist_sim.scenario import llm_client
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
 
