@@ -15,15 +15,21 @@ from mist_sim.models.speculative import SpeculativeConfig
 class Drafter:
     """A model that drafts, and the ranks that compute it.
 
+    In a pipeline these are the target's last ones, which have all of it: there the tokens are
+    sampled that it goes on from (vLLM's `gpu_model_runner.py`).
+
     is_target_layer: it is one more layer of the target, with the target's embedding and output
         head. A matrix of twice the hidden size first joins the target's last hidden state with
         the token's embedding; every rank has it whole, in 16 bits (`eh_proj` in vLLM's
         `deepseek_mtp.py`, `fc` in `llama_eagle.py`).
+    copies_embedding: whether it has a copy of the target's embedding, which lies on the first
+        rank of a pipeline (vLLM shares it only without one).
     """
 
     model: ModelSpec
     cluster: Cluster
     is_target_layer: bool = False
+    copies_embedding: bool = False
 
     @property
     def weight_bytes_per_rank(self) -> int:
@@ -32,7 +38,10 @@ class Drafter:
         if not self.is_target_layer:
             return weights
         layer = self._weight_bytes(replace(model, num_layers=2)) - weights
-        return layer + 2 * model.hidden_size**2 * model.dtype_bytes
+        num_rows = 2 * model.hidden_size
+        if self.copies_embedding:
+            num_rows += -(-model.vocab_size // self.cluster.tensor_parallel_size)
+        return layer + num_rows * model.hidden_size * model.dtype_bytes
 
     def _weight_bytes(self, model: ModelSpec) -> int:
         cluster = self.cluster
@@ -56,11 +65,6 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
             f"speculative_config must be null for {target.name}; drafts are not simulated with "
             "sliding windows"
         )
-    if cluster.pipeline_parallel_size > 1:
-        raise ScenarioError(
-            "speculative_config must be null with pipeline_parallel_size="
-            f"{cluster.pipeline_parallel_size}; drafts are not simulated in a pipeline"
-        )
     if config.method == "ngram":
         return None
     if config.method == "draft_model":
@@ -72,7 +76,9 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
         )
     moe = replace(target.moe, dense_layers=frozenset()) if target.moe else None
     layer = replace(target, name=f"{config.method} of {target.name}", num_layers=1, moe=moe)
-    return Drafter(layer, cluster, is_target_layer=True)
+    last_rank = replace(cluster, pipeline_parallel_size=1)
+    in_pipeline = cluster.pipeline_parallel_size > 1
+    return Drafter(layer, last_rank, is_target_layer=True, copies_embedding=in_pipeline)
 
 
 def _draft_model(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter:

@@ -21,7 +21,8 @@ from mist_sim.clients.scheduling import (
     StaticScheduler,
 )
 from mist_sim.core.request import Limits, Request
-from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.hardware.drafter import drafter
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor, with_drafting
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.summary import pooled_gaps, run_periods
@@ -104,11 +105,10 @@ class EngineOptions:
             order=self.order,
             **more,
         )
-        size = self.pipeline_parallel_size
         return LlmClient(
             name,
             scheduler=scheduler,
-            predictor=pipeline_of(predictor, size) if size > 1 else predictor,
+            predictor=self._times(predictor),
             data_parallel_size=self.data_parallel_size,
             lockstep=self.lockstep,
             num_gpu_blocks=self.num_blocks,
@@ -146,13 +146,15 @@ class EngineOptions:
             jobs = list(jobs)
             jobs = with_paths(self.drafting, jobs, seed, request_ids or range(len(jobs)))
         predictor = self._timed_by(predictor)
+        times = self._times(predictor)
         size, replicas = self.pipeline_parallel_size, self.data_parallel_size
         reference: Reference
         if self.lockstep:
             lanes = [self._lane(predictor, 0) for _ in range(replicas)]
-            reference = StepwiseFleet([StepwiseLockstep(lanes, predictor)], self.max_num_waiting)
+            reference = StepwiseFleet([StepwiseLockstep(lanes, times)], self.max_num_waiting)
         elif size * replicas > 1:
-            times = pipeline_of(predictor, size)
+            if not isinstance(times, PipelinePredictor):
+                times = pipeline_of(times, 1)
             reference = StepwiseFleet(
                 [
                     StepwisePipeline(
@@ -165,9 +167,19 @@ class EngineOptions:
                 self.max_num_waiting,
             )
         else:
-            reference = self._lane(predictor, 0)
+            reference = self._lane(times, 0)
         reference.run(jobs)
         return reference
+
+    def _times(self, predictor: Predictor) -> Predictor | PipelinePredictor:
+        """Return what times an engine: its ranks, and who drafts where that can be computed."""
+        size = self.pipeline_parallel_size
+        times = pipeline_of(predictor, size) if size > 1 else predictor
+        if self.drafting and isinstance(predictor, RooflinePredictor):
+            cluster = replace(predictor.cluster, pipeline_parallel_size=size)
+            model = drafter(self.drafting, predictor.model, cluster)
+            return with_drafting(times, self.drafting, model)
+        return times
 
     def _timed_by(self, predictor: Predictor) -> Predictor:
         """Return a predictor that asks for no more than the engine can tell."""

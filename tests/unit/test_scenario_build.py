@@ -337,11 +337,6 @@ def test_problems_of_speculation_are_located():
     assert f"{place}: must name a model with the vocabulary of llama-3.1-8b" in message
     message = refusal(
         clients__0__speculative_config=drafting | {"model": "llama-3.2-1b"},
-        clients__0__pipeline_parallel_size=2,
-    )
-    assert f"{place}: must be null with pipeline_parallel_size=2" in message
-    message = refusal(
-        clients__0__speculative_config=drafting | {"model": "llama-3.2-1b"},
         clients__0__scheduler__max_num_batched_tokens=900,
     )
     assert "clients.0.scheduler: must have max_num_batched_tokens >= max_num_seqs" in message

@@ -24,9 +24,11 @@ from mist_sim import (
 )
 from mist_sim.clients.draft_paths import DraftPath, DraftPaths
 from mist_sim.hardware.drafter import drafter
-from mist_sim.hardware.predictors import with_drafting
+from mist_sim.hardware.predictors import pipeline_predictor, with_drafting
+from mist_sim.models.partition import rank_part
 from mist_sim.rng import Streams
 from mist_sim.testing import check_predictor
+from tests.reference.comparison import pipeline_of
 from tests.reference.predictors import ConstantPredictor
 
 CLUSTER = Cluster(load_gpu("h100-sxm"))
@@ -95,6 +97,10 @@ def test_a_list_of_rates_and_one_number_mean_the_same():
         ),
         (
             {"predictor": ConstantPredictor(0.01)},
+            "such as roofline, got ConstantPredictor",
+        ),
+        (
+            {"predictor": pipeline_of(ConstantPredictor(0.01), 2), "pipeline_parallel_size": 2},
             "such as roofline, got ConstantPredictor",
         ),
     ],
@@ -227,6 +233,18 @@ def test_a_layer_that_drafts_has_its_published_size():
     assert module.kv_bytes_per_token_per_rank * 61 == spec.kv_bytes_per_token_per_rank(1)
 
 
+def test_the_last_rank_of_a_pipeline_drafts():
+    batch = StepBatch(((500, 0),), 4, 4_000, num_drafts=3)
+    cluster = Cluster(load_gpu("h100-sxm"), 1, pipeline_parallel_size=4)
+    ranks = pipeline_predictor(lambda part: RooflinePredictor(part, cluster), LLAMA, cluster)
+    drafted = with_drafting(ranks, DRAFTED, drafter(DRAFTED, LLAMA, cluster))
+    assert drafted.ranks[:3] == ranks.ranks[:3]
+    assert drafted.hand_over is ranks.hand_over
+    one_gpu = timed(DRAFTED).step_time(batch) - RooflinePredictor(LLAMA, CLUSTER).step_time(batch)
+    extra = drafted.ranks[3].step_time(batch) - ranks.ranks[3].step_time(batch)
+    assert extra == pytest.approx(one_gpu)
+
+
 # --- memory -----------------------------------------------------------------------------------
 
 
@@ -240,6 +258,30 @@ def test_a_draft_model_takes_memory_of_weights_and_of_every_block():
     left = tokens * kv - small.weight_bytes_per_rank(1)
     expected = left / (kv + small.kv_bytes_per_token_per_rank(1)) / 16
     assert abs(draft.num_gpu_blocks - expected) <= 1
+
+
+def test_a_draft_model_takes_memory_of_the_last_rank():
+    plain, draft = (
+        llm_client("a", pipeline_parallel_size=2, speculative_config=config)
+        for config in (None, DRAFTED)
+    )
+    small, last = load_model("llama-3.2-1b"), rank_part(LLAMA, 1, 2)
+    tokens, kv = 16 * plain.num_gpu_blocks, last.kv_bytes_per_token_per_rank(1)
+    left = tokens * kv - small.weight_bytes_per_rank(1)
+    expected = left / (kv + small.kv_bytes_per_token_per_rank(1)) / 16
+    assert abs(draft.num_gpu_blocks - expected) <= 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_layer_that_drafts_behind_a_pipeline_has_an_embedding_of_its_own(ranks):
+    config = speculative(method="eagle")
+    alone, behind = (
+        drafter(config, LLAMA, Cluster(load_gpu("h100-sxm"), ranks, pipeline_parallel_size=size))
+        for size in (1, 2)
+    )
+    embedding = LLAMA.vocab_size // ranks * LLAMA.hidden_size * LLAMA.dtype_bytes
+    assert behind.weight_bytes_per_rank - alone.weight_bytes_per_rank == embedding
+    assert behind.kv_bytes_per_token_per_rank == alone.kv_bytes_per_token_per_rank
 
 
 # --- results ----------------------------------------------------------------------------------
@@ -281,6 +323,13 @@ def test_drafts_that_are_never_accepted_change_nothing_but_the_time():
     assert plain.clients["num_steps"].item() == drafted.clients["num_steps"].item()
     assert drafted.summary["mean_tpot_ms"] > plain.summary["mean_tpot_ms"]
     assert drafted.summary["spec_decode_acceptance_length"] == 1
+
+
+def test_a_pipeline_accepts_the_same_drafts():
+    alone, pipeline = (served(DRAFTED, pipeline_parallel_size=size) for size in (1, 2))
+    counts = ["spec_decode_num_drafts", "spec_decode_accepted_tokens"]
+    assert [alone.summary[name] for name in counts] == [pipeline.summary[name] for name in counts]
+    assert pipeline.summary["mean_tpot_ms"] > alone.summary["mean_tpot_ms"]  # lanes, hand-overs
 
 
 def test_more_acceptance_is_faster():

@@ -113,17 +113,19 @@ def num_gpu_blocks(
     A block holds `block_size` tokens of all layers; with sliding windows, of one group of layers
     (see `KvGroups`). In a pipeline the rank with the least room decides.
     gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
-    drafter: a model that drafts; its weights lie beside the target's, and every block has room
-        for its entries as well, since both have the same block table (vLLM).
+    drafter: a model that drafts; its weights lie beside the target's on the last rank, and every
+        block has room for its entries there, since both have the same block table (vLLM).
     Raises ScenarioError when not even one block is left.
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = cluster.pipeline_parallel_size
     sizes = (max_num_batched_tokens, max_num_seqs)
+    parts = [rank_part(model, rank, size) for rank in range(size)]
+    drafters = [*[None] * (size - 1), drafter]
     return min(
-        _blocks_on_rank(config, model, rank_part(model, rank, size), cluster, *sizes, drafter)
-        for rank in range(size)
+        _blocks_on_rank(config, model, part, cluster, *sizes, drafts)
+        for part, drafts in zip(parts, drafters, strict=True)
     )
 
 

@@ -8,7 +8,7 @@ every sequence, and adds one token to each in every pass after that (vLLM v1's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +27,26 @@ Array = NDArray[np.float64]
 
 def with_drafting(
     predictor: Predictor | PipelinePredictor, config: SpeculativeConfig, drafter: Drafter | None
-) -> Predictor:
+) -> Predictor | PipelinePredictor:
     """Return a predictor that adds the time of drafting to a target's step times.
+
+    In a pipeline it is the last rank's, and a pass returns when the next drafts are there, too.
 
     drafter: the model that drafts, timed by a roofline; None: no model.
     Raises ScenarioError for a predictor that does not look at drafts.
     """
-    if isinstance(predictor, PipelinePredictor) or not getattr(predictor, "times_drafts", False):
-        raise ScenarioError(
-            "predictor must be one that times drafts with speculative_config, such as roofline, "
-            f"got {type(predictor).__name__}"
-        )
+    ranks = predictor.ranks if isinstance(predictor, PipelinePredictor) else (predictor,)
+    for rank in ranks:
+        if not getattr(rank, "times_drafts", False):
+            raise ScenarioError(
+                "predictor must be one that times drafts with speculative_config, such as "
+                f"roofline, got {type(rank).__name__}"
+            )
     passes = DraftPasses(drafter, config.num_speculative_tokens) if drafter else None
-    return _WithDrafting(predictor, passes, config.drafting_time)
+    last = _WithDrafting(ranks[-1], passes, config.drafting_time)
+    if isinstance(predictor, PipelinePredictor):
+        return replace(predictor, ranks=(*ranks[:-1], last))
+    return last
 
 
 @dataclass(slots=True)
