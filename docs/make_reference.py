@@ -47,8 +47,8 @@ SECTIONS = (
     (
         "Length distributions",
         "lengths",
-        "`prompt` and `output` of synthetic lengths",
-        ("prompt", "output"),
+        "`prompt`, `output` and `suffix` of drawn lengths",
+        ("prompt", "output", "suffix"),
     ),
     ("Arrivals", "arrivals", "`workload.arrivals`", ("arrivals",)),
     ("Durations", "durations", "`workload.patience`", ("patience",)),
@@ -157,7 +157,8 @@ def table(schema: dict[str, Any], meanings: dict[str, str]) -> Iterator[str]:
     for name, inner in properties.items():
         default = default_of(name, inner, schema.get("required", []))
         meaning = meanings.get(name, "")
-        yield f"| `{name}` | {type_of(name, inner)} | {default} | {markdown(meaning)} |"
+        meaning = markdown(meaning) + offered(name, inner)
+        yield f"| `{name}` | {type_of(name, inner)} | {default} | {meaning} |"
     yield ""
 
 
@@ -171,6 +172,24 @@ def described(schema: dict[str, Any]) -> dict[str, str]:
         texts += [c["description"] for c in plain if "description" in c]
         found[name] = "; ".join(texts)
     return found
+
+
+def offered(name: str, inner: dict[str, Any]) -> str:
+    """Return the plugins that a key chooses from, each with what it is in a sentence.
+
+    Distributions of lengths stand at several keys, and in their own section only.
+    """
+    if name not in FAMILY_OF or FAMILY_OF[name][1] == "lengths":
+        return ""
+    return "".join(
+        f"<br>`{choice}`: {markdown(first_sentence(option['description']))}"
+        for choice, option in choices({"properties": {name: inner}}, (name,)).items()
+    )
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a summary, in one line and without its full stop."""
+    return re.split(r"\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
 def plugin(cls: type, schema: dict[str, Any]) -> Iterator[str]:

@@ -26,6 +26,7 @@ class Verbs(TyperGroup):
     """Runs a verb and turns what it raises into a message on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a verb; end with a message and an exit code instead of a traceback."""
         try:
             return super().invoke(ctx)
         except InvariantError as error:

@@ -66,6 +66,7 @@ class AsyncEngine(Engine):
         return self._latest
 
     def add_request(self, sequence: Sequence) -> Lane:
+        """Queue a sequence; while a step is in flight, hold it until the next plan is made."""
         if self._idle:
             return super().add_request(sequence)
         self._held.append((self.env.now, sequence))

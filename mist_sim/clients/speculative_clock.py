@@ -79,6 +79,7 @@ class SpeculativeClock(DecodeClock):
         self._blocks_by: Vector = np.zeros(_FIRST_HORIZON, dtype=np.int64)
 
     def join(self, sequence: Sequence) -> None:
+        """Add a sequence; its path says how many tokens each step will give it."""
         context = sequence.num_tokens - 1  # the newest token is not in the cache yet
         to_go = sequence.num_target_tokens - sequence.num_output_tokens
         stay = self._path(sequence, to_go).begin(to_go)
@@ -88,6 +89,7 @@ class SpeculativeClock(DecodeClock):
         _add(self._blocks_by, start, self._blocks(context, stay))
 
     def leave(self, sequence: Sequence) -> int:
+        """Take a sequence off the clock; return the slots that it holds, with those of drafts."""
         path = self._path(sequence, 0)
         stay, done = path.stay, self.steps - sequence.join_step
         first_context = sequence.num_tokens - 1
@@ -125,6 +127,7 @@ class SpeculativeClock(DecodeClock):
         return blocks.item(last) - blocks.item(start)
 
     def steps_within(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, whose blocks, with those of drafts, are free."""
         if self.blocks_needed(limit) <= num_free_blocks:
             return limit
         start = self.steps - self._first

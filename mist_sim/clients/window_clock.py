@@ -46,6 +46,7 @@ class WindowClock(DecodeClock):
         self._crossings: list[tuple[int, int, int, Sequence]] = []
 
     def join(self, sequence: Sequence) -> None:
+        """Add a sequence, and note when its context reaches the window and its last page."""
         super().join(sequence)
         context = self.context(sequence)
         self.window_sum += min(context, self._reach)
@@ -58,6 +59,7 @@ class WindowClock(DecodeClock):
             self._fill(sequence.block_phase, -self._window_pages)
 
     def leave(self, sequence: Sequence) -> int:
+        """Take a sequence off the clock, out of the sums over windows too; return its context."""
         context = super().leave(sequence)
         self.window_sum -= min(context, self._reach)
         if context < self._reach:
@@ -67,6 +69,7 @@ class WindowClock(DecodeClock):
         return context
 
     def steps_to_change(self) -> int:
+        """Steps until the first sequence finishes or outgrows its window."""
         steps = super().steps_to_change()
         crossings = self._crossings
         while crossings and crossings[0][3].ticket != crossings[0][1]:

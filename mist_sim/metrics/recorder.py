@@ -92,6 +92,7 @@ class ColumnRecorder:
         self.pipelines = Categories()
 
     def add_track(self, client_id: int) -> int:
+        """Begin the columns of an engine or a rank; return its number."""
         self.track_clients.append(client_id)
         self.steps.append(step_table())
         self.step_ends.append(array("d"))
@@ -103,6 +104,7 @@ class ColumnRecorder:
         return [track for track, owner in enumerate(self.track_clients) if owner == client_id]
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
+        """Add a row to the visits."""
         self.visits.append(
             (
                 visit.request.request_id,
@@ -127,6 +129,7 @@ class ColumnRecorder:
         num_attempts: int = 1,
         in_vain: Sequence[Visit] = (),
     ) -> None:
+        """Add a row to the requests: what its visits gave in all, and how it ended."""
         first_token_at = nan
         queued = 0.0
         decode_time = 0.0
@@ -180,6 +183,7 @@ class ColumnRecorder:
         num_extrapolated: int,
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
+        """Add a row for a run of steps, and the end of each of them."""
         if step_tokens is not None:
             self.step_tokens[track].frombytes(step_tokens.tobytes())
         if isinstance(ends, float):
@@ -215,6 +219,7 @@ class ColumnRecorder:
         *,
         again: bool,
     ) -> None:
+        """Add a row to the loads."""
         self.loads.append((request_id, track, self.tiers.code(tier), num_tokens, start, end, again))
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
@@ -228,6 +233,7 @@ class ColumnRecorder:
         end_step: int,
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
+        """Note which steps gave a request its tokens."""
         first_count = -1
         if step_tokens is not None:
             first_count = len(self.token_counts)

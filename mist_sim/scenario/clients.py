@@ -170,6 +170,7 @@ class SequentialClientSpec(ClientSpec):
         return [STAGE.registry[name].kind for name in self.serves]
 
     def problems(self) -> Iterable[Problem]:
+        """Yield what is wrong with stages and times."""
         if not self.serves:
             yield Problem(("serves",), "must have at least one entry, got []")
         for name in ("base_time", "time_per_token"):

@@ -43,6 +43,7 @@ class Part(Strict):
         return self.plugin(**given, **values)
 
     def problems(self) -> Iterable[Problem]:
+        """Return what the class refuses; nothing yet where it needs more than the file says."""
         if not self.needs:
             try:
                 self.make()

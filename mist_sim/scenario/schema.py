@@ -90,6 +90,7 @@ class Scenario(Strict):
         return hash(self.resolved())
 
     def problems(self) -> Iterable[Problem]:
+        """Yield what is wrong with the scenario as a whole."""
         if not self.clients:
             yield Problem(("clients",), "must have at least one entry, got []")
             return

@@ -101,6 +101,7 @@ class WorkloadSpec(Strict):
     )
 
     def problems(self) -> Iterable[Problem]:
+        """Yield what is wrong with the keys together."""
         for priority, share in (self.priorities or {}).items():
             if share <= 0:
                 yield Problem(("priorities", str(priority)), f"must be > 0, got {share}")

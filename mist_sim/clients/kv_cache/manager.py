@@ -116,6 +116,7 @@ class PrefixCachingManager(KvCacheManager):
             sequence.chain = self._chain(content)
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
+        """Tokens in the cached blocks that a waiting sequence begins with; never its last token."""
         if sequence.chain is None:
             return 0
         size = self.pool.block_size
@@ -123,6 +124,7 @@ class PrefixCachingManager(KvCacheManager):
         return min(num_found, (sequence.num_tokens - 1) // size) * size
 
     def blocks_to_admit(self, sequence: Sequence) -> int:
+        """Free blocks that an admission takes: all but those that others hold already."""
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None:
             return num_blocks
@@ -136,6 +138,7 @@ class PrefixCachingManager(KvCacheManager):
         return num_blocks - min(sequence.chain.num_shared, num_blocks)
 
     def admit(self, sequence: Sequence) -> None:
+        """Give a sequence the cached blocks that it begins with, and new ones for the rest."""
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
         if chain is not None:
@@ -167,6 +170,7 @@ class PrefixCachingManager(KvCacheManager):
         self._release(sequence.chain, num_blocks, num_computed_tokens)
 
     def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take back all blocks; the full ones stay in the cache, where it may find them again."""
         if sequence.chain is None:
             sequence.chain = self._chain(())
         chain = sequence.chain

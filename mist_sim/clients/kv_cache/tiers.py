@@ -84,6 +84,7 @@ class TieredManager(PrefixCachingManager):
         return counts if any(counts) else []
 
     def start_load(self, sequence: sequences.Sequence) -> list[int]:
+        """Admit a waiting sequence that has blocks in lower tiers, and say how many in each."""
         counts = self.missing(sequence)
         chain = sequence.chain
         if counts and chain is not None:
@@ -117,6 +118,7 @@ class TieredManager(PrefixCachingManager):
         return super().fewest_blocks_to_admit(sequence)
 
     def admit(self, sequence: sequences.Sequence) -> None:
+        """Give a sequence its blocks, loaded ones counted as computed, and store new ones below."""
         chain = sequence.chain
         if chain is None or not chain.num_loaded:
             super().admit(sequence)
@@ -127,6 +129,7 @@ class TieredManager(PrefixCachingManager):
             self._store(chain)
 
     def compute(self, sequence: sequences.Sequence, num_tokens: int) -> None:
+        """Note what is computed, and store the blocks that it fills in the tiers below."""
         chain = sequence.chain
         num_before = chain.num_held if chain is not None else 0
         super().compute(sequence, num_tokens)

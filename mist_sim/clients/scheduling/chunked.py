@@ -44,6 +44,7 @@ class ChunkedScheduler(Scheduler):
                 raise ValueError(f"{name} must be >= 1, got {value}")
 
     def cannot_verify(self, num_drafts: int) -> str | None:
+        """Return the token budget that the drafts of a full step need, where it is too small."""
         needed = self.max_num_seqs * (1 + num_drafts)
         if self.max_num_batched_tokens >= needed:
             return None
@@ -54,6 +55,7 @@ class ChunkedScheduler(Scheduler):
         )
 
     def schedule(self, limit: int) -> StepPlan | None:
+        """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
         if not self.running and self.head() is None:
             return None
         plan = StepPlan()

@@ -18,6 +18,7 @@ class ContinuousScheduler(WholePromptScheduler):
     """
 
     def schedule(self, limit: int) -> StepPlan | None:
+        """Plan all prompts that fit; the decodes only where there are none."""
         plan = StepPlan()
         self._admit_prompts(plan)
         if plan.prefills:

@@ -20,6 +20,7 @@ class MixedScheduler(WholePromptScheduler):
     """
 
     def schedule(self, limit: int) -> StepPlan | None:
+        """Plan all prompts that fit together with the decodes."""
         plan = StepPlan()
         disturbed = self._make_room(plan)
         if not disturbed:

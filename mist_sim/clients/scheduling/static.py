@@ -21,6 +21,7 @@ class StaticScheduler(WholePromptScheduler):
     """
 
     def schedule(self, limit: int) -> StepPlan | None:
+        """Plan new prompts only when nobody runs any more; else the decodes."""
         plan = StepPlan()
         if not self.running:
             self._admit_prompts(plan)

@@ -28,6 +28,7 @@ class WholePromptScheduler(Scheduler):
             )
 
     def refusal(self, sequence: Sequence) -> str | None:
+        """Return why a sequence can never be served: for a prompt that no step can take, too."""
         limit = self.max_num_batched_tokens
         if limit is not None and sequence.num_tokens > limit:
             return (

@@ -89,6 +89,7 @@ class Silicon:
         self._handle: Any = None
 
     def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
+        """Return the seconds of each batch. Raises ScenarioError where there are no data."""
         try:
             self._handle = self._handle or self._compile()
             return [self._ask(batch) / 1e3 for batch in batches]
