@@ -76,13 +76,18 @@ def draw(results: dict[str, mist.Result]) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
+    axes.axhline(1, color="#cccccc", lw=0.8, zorder=0)
     for (name, result), color in zip(results.items(), COLORS, strict=True):
         found = gaps(result)
-        longer = 1 - np.arange(len(found)) / len(found)
+        longer = 100 - 100 * np.arange(len(found)) / len(found)
         axes.plot(found, longer, color=color, label=name, lw=1.8, rasterized=True)
-    axes.set(xscale="log", yscale="log", xlim=(10, 2e4), ylim=(1e-4, 1.1))
-    axes.set(xlabel="time between two tokens, ms", ylabel="share of gaps that are longer")
-    axes.axhline(0.01, color="#cccccc", lw=0.8, zorder=0)
+        at_p99 = float(np.percentile(found, 99))
+        axes.plot([at_p99], [1], "o", color=color, ms=5)
+    axes.text(10.3, 1.1, "p99", color="#888888", fontsize=9)
+    axes.set(xscale="log", yscale="log", xlim=(10, 3e4), ylim=(1e-2, 110))
+    axes.set_xticks([10, 100, 1_000, 10_000], ["10 ms", "100 ms", "1 s", "10 s"])
+    axes.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"])
+    axes.set(xlabel="time between two tokens of a request", ylabel="gaps that are longer")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
     figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
