@@ -178,7 +178,10 @@ class LlmClient(Client):
 
     def _kv_cache(self) -> KvCacheManager:
         sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)
-        pool = WindowPool(*sizes, self.kv_groups) if self.kv_groups else BlockPool(*sizes)
+        config = self.speculative_config
+        num_extra = config.num_extra_slots if config else 0
+        groups = self.kv_groups
+        pool = WindowPool(*sizes, groups, num_extra) if groups else BlockPool(*sizes)
         if self.cache_tiers:
             return TieredManager(pool, self.cache_tiers)
         return PrefixCachingManager(pool) if self.enable_prefix_caching else KvCacheManager(pool)
@@ -189,8 +192,6 @@ class LlmClient(Client):
                 "async_scheduling must be false with speculative_config, where nobody knows a "
                 "step ahead who finishes; that combination is not simulated"
             )
-        if self.kv_groups:
-            raise ScenarioError("speculative_config must be null with sliding windows")
         if getattr(self.predictor, "needs_longest_context", False):
             raise ScenarioError(
                 "speculative_config must be null with a predictor that asks for the longest context"

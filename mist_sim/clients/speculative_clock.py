@@ -85,8 +85,8 @@ class SpeculativeClock(DecodeClock):
         stay = self._path(sequence, to_go).begin(to_go)
         self._enter(sequence, context, len(stay) - 1)
         start = self._place(len(stay))
-        _add(self._tokens_by, start, stay)
-        _add(self._blocks_by, start, self._blocks(context, stay))
+        add_ahead(self._tokens_by, start, stay)
+        add_ahead(self._blocks_by, start, self._blocks(context, stay))
 
     def leave(self, sequence: Sequence) -> int:
         """Take a sequence off the clock; return the slots that it holds, with those of drafts."""
@@ -98,8 +98,8 @@ class SpeculativeClock(DecodeClock):
         if done < len(stay) - 1:  # it was to stay longer
             start = self.steps - self._first
             blocks = self._blocks(first_context, stay)
-            _add(self._tokens_by, start, stay[done] - stay[done:])
-            _add(self._blocks_by, start, blocks[done] - blocks[done:])
+            add_ahead(self._tokens_by, start, stay[done] - stay[done:])
+            add_ahead(self._blocks_by, start, blocks[done] - blocks[done:])
         if not done:
             return first_context
         return self._speculation.num_slots(first_context + stay.item(done - 1) + 1)
@@ -153,6 +153,12 @@ class SpeculativeClock(DecodeClock):
 
     def _blocks(self, context: int, stay: Vector) -> Vector:
         """Return the blocks taken by 0, 1, 2, ... steps of a stay."""
+        blocks = self._blocks_held(context, stay)
+        blocks -= blocks[0]
+        return blocks
+
+    def _blocks_held(self, context: int, stay: Vector) -> Vector:
+        """Return the blocks held after 0, 1, 2, ... steps of a stay."""
         speculation, size = self._speculation, self._block_size
         blocks = np.empty_like(stay)
         blocks[0] = context  # which the prefill took memory for
@@ -161,7 +167,6 @@ class SpeculativeClock(DecodeClock):
             np.minimum(blocks, speculation.max_model_len, out=blocks)
         blocks += size - 1
         blocks //= size
-        blocks -= blocks[0]
         return blocks
 
     def _place(self, num_steps: int) -> int:
@@ -170,20 +175,20 @@ class SpeculativeClock(DecodeClock):
         if start + num_steps < len(self._tokens_by):
             return start
         size = max(_FIRST_HORIZON, 2 * num_steps)
-        self._tokens_by = _moved(self._tokens_by[start:], size)
-        self._blocks_by = _moved(self._blocks_by[start:], size)
+        self._tokens_by = moved(self._tokens_by[start:], size)
+        self._blocks_by = moved(self._blocks_by[start:], size)
         self._first = self.steps
         return 0
 
 
-def _add(sums: Vector, start: int, more: Vector) -> None:
+def add_ahead(sums: Vector, start: int, more: Vector) -> None:
     """Add sums that begin at an index, and do not change after their last."""
     end = start + len(more)
     sums[start:end] += more
     sums[end:] += more[-1]
 
 
-def _moved(ahead: Vector, size: int) -> Vector:
+def moved(ahead: Vector, size: int) -> Vector:
     """Return sums of a size that begin with others, and do not change after their last."""
     sums: Vector = np.full(size, ahead[-1])
     sums[: len(ahead)] = ahead

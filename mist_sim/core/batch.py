@@ -50,12 +50,12 @@ class StepGrowth:
 
     context_sum: tokens that every step adds to the sum of `StepBatch`. An array where steps add
         different numbers: item i is what the first i steps add, and item 0 is 0.
-    window_sum: tokens that every step adds to that sum.
+    window_sum: tokens that every step adds to that sum, or an array as for `context_sum`.
     longest_context: tokens that every step adds to `StepBatch.longest_context`.
     """
 
     context_sum: int | NDArray[np.int64] = 0
-    window_sum: int = 0
+    window_sum: int | NDArray[np.int64] = 0
     longest_context: int = 0
 
     def contexts(self, ahead: NDArray[np.float64], first: int = 0) -> NDArray[np.float64]:
@@ -63,24 +63,33 @@ class StepGrowth:
 
         A new array; exact, since token counts are far below 2^53.
         """
-        added, num_steps = self.context_sum, len(ahead)
-        if not isinstance(added, int):
-            return first + added[:num_steps].astype(float)
-        if not added:
-            return np.full(num_steps, float(first))
-        return np.arange(first, first + num_steps * added, added, dtype=float)
+        return _sums(first, self.context_sum, len(ahead))
+
+    def windows(self, ahead: NDArray[np.float64], first: int = 0) -> NDArray[np.float64]:
+        """Return the same for `window_sum`."""
+        return _sums(first, self.window_sum, len(ahead))
+
+
+def _sums(first: int, added: int | NDArray[np.int64], num_steps: int) -> NDArray[np.float64]:
+    if not isinstance(added, int):
+        return first + added[:num_steps].astype(float)
+    if not added:
+        return np.full(num_steps, float(first))
+    return np.arange(first, first + num_steps * added, added, dtype=float)
 
 
 def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
     """Return the batch as it is `num_steps` steps later."""
-    added = growth.context_sum
     window_sum, longest = batch.window_sum, batch.longest_context
     return StepBatch(
         tuple((new, context + num_steps * new) for new, context in batch.chunks),
         batch.num_decodes,
-        batch.context_sum
-        + (num_steps * added if isinstance(added, int) else int(added[num_steps])),
-        None if window_sum is None else window_sum + num_steps * growth.window_sum,
+        batch.context_sum + _added(growth.context_sum, num_steps),
+        None if window_sum is None else window_sum + _added(growth.window_sum, num_steps),
         None if longest is None else longest + num_steps * growth.longest_context,
         batch.num_drafts,
     )
+
+
+def _added(added: int | NDArray[np.int64], num_steps: int) -> int:
+    return num_steps * added if isinstance(added, int) else int(added[num_steps])

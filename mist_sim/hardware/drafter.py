@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.loading import load_model
 from mist_sim.models.spec import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
@@ -22,6 +23,7 @@ class Drafter:
         head. A matrix of twice the hidden size first joins the target's last hidden state with
         the token's embedding; every rank has it whole, in 16 bits (`eh_proj` in vLLM's
         `deepseek_mtp.py`, `fc` in `llama_eagle.py`).
+        Such a layer has full attention, whatever the target's have.
     copies_embedding: whether it has a copy of the target's embedding, which lies on the first
         rank of a pipeline (vLLM shares it only without one).
     """
@@ -50,9 +52,20 @@ class Drafter:
         )
 
     @property
+    def num_layers_in_groups(self) -> int:
+        """Layers that share pages with the target's, since they keep equal bytes of a token."""
+        return 1 if self.is_target_layer else 0
+
+    @property
     def kv_bytes_per_token_per_rank(self) -> int:
         """Bytes that its cache takes for a token; it shares the target's block table."""
         return self.model.kv_bytes_per_token_per_rank(self.cluster.tensor_parallel_size)
+
+
+def shared_groups(target: ModelSpec, drafter: Drafter | None) -> KvGroups:
+    """Return how the layers of a model, and a layer that drafts for it, share pages."""
+    num_layers = target.num_layers + (drafter.num_layers_in_groups if drafter else 0)
+    return kv_groups(num_layers, len(target.window_layers), target.sliding_window)
 
 
 def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter | None:
@@ -60,11 +73,6 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
 
     Raises ScenarioError for models that cannot go together.
     """
-    if target.sliding_window:
-        raise ScenarioError(
-            f"speculative_config must be null for {target.name}; drafts are not simulated with "
-            "sliding windows"
-        )
     if config.method == "ngram":
         return None
     if config.method == "draft_model":
@@ -75,7 +83,14 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
             "experts; mtp is a layer with experts"
         )
     moe = replace(target.moe, dense_layers=frozenset()) if target.moe else None
-    layer = replace(target, name=f"{config.method} of {target.name}", num_layers=1, moe=moe)
+    layer = replace(
+        target,
+        name=f"{config.method} of {target.name}",
+        num_layers=1,
+        moe=moe,
+        sliding_window=None,
+        window_layers=frozenset(),
+    )
     last_rank = replace(cluster, pipeline_parallel_size=1)
     in_pipeline = cluster.pipeline_parallel_size > 1
     return Drafter(layer, last_rank, is_target_layer=True, copies_embedding=in_pipeline)
@@ -83,6 +98,12 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
 
 def _draft_model(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> Drafter:
     model = load_model(config.model or "")
+    if target.sliding_window:
+        raise ScenarioError(
+            f"speculative_config must have another method than draft_model for {target.name}, "
+            "whose layers share pages of one size because of its sliding windows; mtp and eagle "
+            "add a layer of that size, ngram none"
+        )
     if model.vocab_size != target.vocab_size:
         raise ScenarioError(
             f"speculative_config must name a model with the vocabulary of {target.name} "

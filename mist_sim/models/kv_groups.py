@@ -35,14 +35,16 @@ class KvGroups:
         """Pages that a block of tokens takes as long as no window drops it."""
         return self.num_full_groups + self.num_window_groups
 
-    def max_window_blocks(self, block_size: int) -> int:
+    def max_window_blocks(self, block_size: int, num_extra_slots: int = 0) -> int:
         """Blocks that a sequence holds at most in a window group.
 
         A query sees itself and window - 1 tokens before it, which lie in so many blocks and one
         more where they do not begin at a block's start (vLLM's
         `SlidingWindowSpec.max_memory_usage_bytes`, without the tokens of a prompt's chunk).
+
+        num_extra_slots: slots for drafts that a decode holds behind its newest token.
         """
-        reach = (self.sliding_window or 1) - 1
+        reach = (self.sliding_window or 1) - 1 + num_extra_slots
         return -(-reach // block_size) + 1
 
 

@@ -100,3 +100,8 @@ class SpeculativeConfig:
         Source: vLLM v1, `num_lookahead_tokens` in `vllm/v1/core/sched/scheduler.py`.
         """
         return 0 if self.method == "ngram" else self.num_speculative_tokens
+
+    @property
+    def num_extra_slots(self) -> int:
+        """Tokens that a decode keeps memory for behind its newest one: drafts and lookahead."""
+        return self.num_speculative_tokens + self.num_lookahead_tokens

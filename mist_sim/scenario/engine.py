@@ -13,7 +13,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.drafter import drafter
+from mist_sim.hardware.drafter import drafter, shared_groups
 from mist_sim.hardware.predictors import (
     EngineOverhead,
     PipelinePredictor,
@@ -101,7 +101,7 @@ def llm_client(
         ),
         block_size=kv_cache.block_size,
         watermark=kv_cache.watermark,
-        kv_groups=spec.kv_groups if spec.sliding_window else None,
+        kv_groups=shared_groups(spec, draft) if spec.sliding_window else None,
         enable_prefix_caching=kv_cache.enable_prefix_caching,
         cache_tiers=cache_tiers(kv_cache, spec, cluster),
         max_model_len=max_model_len,

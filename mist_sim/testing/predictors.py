@@ -78,9 +78,12 @@ def _batches(*, drafts: bool) -> Iterator[tuple[StepBatch, StepGrowth, int]]:
             growth.window_sum = int((contexts < 900).sum())
         num_steps = int(draws.integers(1, 40))
         yield batch, growth, num_steps
-        if drafts and num_decodes and k % 5 == 1:  # accepted here more and there fewer
+        if drafts and num_decodes and k % 5 < 2:  # accepted here more and there fewer
             num_drafts = int(draws.integers(1, 8))
             tokens = draws.integers(num_decodes, num_decodes * (1 + num_drafts) + 1, num_steps)
             added = np.concatenate(([0], np.cumsum(tokens[:-1])))
-            yield replace(batch, num_drafts=num_drafts), StepGrowth(added), num_steps
+            growth = StepGrowth(added)
+            if batch.window_sum is not None:
+                growth.window_sum = added // 2
+            yield replace(batch, num_drafts=num_drafts), growth, num_steps
     yield StepBatch((), 1, 1), StepGrowth(1), 3_000  # a long run

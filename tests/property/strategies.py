@@ -140,7 +140,7 @@ def cases(
         tokens = draw(prompt), draw(output)
         jobs.append(Job(time, *tokens, draw(priority), content(*tokens), **draw(limits)))
     drafting = draw(st.none() | st.none() | some_drafting()) if drafts else None
-    windows = None if drafting else draw(st.none() | st.none() | some_windows(longest))
+    windows = draw(st.none() | st.none() | some_windows(longest))
     num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
     num_spare = drafting.num_speculative_tokens + drafting.num_lookahead_tokens if drafting else 0
     pages = 1 if windows is None else windows.num_full_groups + windows.num_window_groups

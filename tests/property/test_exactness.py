@@ -101,8 +101,11 @@ def step_features(engine: Reference) -> set[str]:
     if any(step.batch.chunks and step.batch.num_decodes for step in engine.steps):
         found.add("prompts beside decodes")
     decodes = [step.batch for step in engine.steps if step.batch.num_decodes]
-    if any((batch.window_sum or batch.context_sum) < batch.context_sum for batch in decodes):
+    beyond = [b for b in decodes if (b.window_sum or b.context_sum) < b.context_sum]
+    if beyond:
         found.add("a context beyond its window")
+    if any(batch.num_drafts for batch in beyond):
+        found.add("drafts beyond a window")
     return found
 
 
@@ -200,6 +203,7 @@ def test_the_random_cases_reach_what_is_hard():
         "cached at its first admission",
         "drafts accepted",
         "drafts accepted and preempted",
+        "drafts beyond a window",
         "loaded from a tier",
     ):
         assert seen[feature] > number / 200, (feature, seen)
@@ -284,6 +288,22 @@ def test_windows_under_memory_pressure(policy, groups):
         assert any(step.batch.window_sum < step.batch.context_sum for step in decoding(engine))
     preempted = [outcome for outcome in engine.outcomes if outcome.preempted_at]
     assert preempted or not groups[0]
+
+
+@pytest.mark.parametrize("groups", [(0, 1), (1, 1), (1, 6)])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_drafts_of_models_with_windows_under_memory_pressure(policy, groups):
+    """Answers that outgrow their windows, and paths longer than what the clock looks ahead."""
+    windows, num_blocks = Windows(100, *groups), 290 * groups[0] + 40 * groups[1]
+    options = EngineOptions(policy, num_blocks, 4, 8, 512, windows=windows, drafting=DRAFTS)
+    jobs = [Job(0.001 * k, 8 + 30 * k, 150 + 7 * k) for k in range(8)]
+    case = Case(options, (*jobs, Job(0.5, 5, 900), Job(0.6, 12, 1_100)))
+    engine = assert_exact(case, AWKWARD)
+    assert any(step.batch.window_sum < step.batch.context_sum for step in decoding(engine))
+    preempted = [outcome for outcome in engine.outcomes if outcome.preempted_at]
+    assert preempted or not groups[0]
+    mtp = replace(DRAFTS, method="mtp")
+    assert_exact(replace(case, options=replace(options, drafting=mtp)), windowed_roofline())
 
 
 def decoding(engine: Reference) -> list[Step]:

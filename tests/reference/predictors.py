@@ -46,7 +46,7 @@ class AffinePredictor:
         seconds += self.per_draft * (batch.num_decodes * batch.num_drafts)
         contexts = batch.context_sum + growth.contexts(ahead.astype(float))
         seconds += self.per_context_token * contexts
-        windows = (batch.window_sum or 0) + growth.window_sum * ahead
+        windows = growth.windows(ahead.astype(float), batch.window_sum or 0)
         seconds += self.per_window_token * windows
         longest = (batch.longest_context or 0) + growth.longest_context * ahead
         return np.asarray(seconds + self.per_longest * longest)

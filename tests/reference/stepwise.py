@@ -17,8 +17,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
   anew. Who has tokens and would need more than the whole pool in its next step has outgrown it.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
-  every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, and
-  one for the newest token.
+  every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
+  drafts and lookahead behind them, and one for the newest token.
 """
 
 from __future__ import annotations
@@ -362,7 +362,8 @@ class StepwiseEngine(ABC):
         num_blocks = full + 1 if rest else full
         if self.windows is None:
             return num_blocks
-        touched = self.windows.size - 1 + self.block_size - 1  # from a block's last token on
+        beyond = self.num_drafts + self.num_lookahead
+        touched = self.windows.size - 1 + beyond + self.block_size - 1  # from a block's last token
         in_window = min(num_blocks, touched // self.block_size + 1)
         pages = self.windows.num_full_groups * num_blocks
         return pages + self.windows.num_window_groups * in_window

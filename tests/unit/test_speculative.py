@@ -73,7 +73,10 @@ def test_a_list_of_rates_and_one_number_mean_the_same():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": "gpt-oss-120b"}, "must be null for gpt-oss-120b; drafts are not simulated"),
+        (
+            {"model": "gpt-oss-120b", "speculative_config": DRAFTED},
+            "another method than draft_model for gpt-oss-120b, whose layers share pages",
+        ),
         (
             {"speculative_config": speculative(method="draft_model", model="qwen3-0.6b")},
             r"vocabulary of llama-3.1-8b \(128,256 tokens\), got qwen3-0.6b \(151,936\)",
@@ -178,6 +181,8 @@ def timed(config: SpeculativeConfig, model: str = "llama-3.1-8b", ranks: int = 1
         (DRAFTED, "llama-3.1-8b", 1),
         (speculative(method="eagle", num_speculative_tokens=1), "llama-3.1-8b", 2),
         (speculative(method="mtp"), "deepseek-v3", 16),
+        (speculative(method="mtp"), "gpt-oss-120b", 1),
+        (speculative(method="eagle"), "gemma-3-27b", 2),
     ],
 )
 def test_predictors_that_draft_pass_the_checks(config, model, ranks):

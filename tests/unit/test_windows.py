@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from mist_sim import ARRIVALS, ScenarioError, Simulation, Workload, llm_client
+from mist_sim import (
+    ARRIVALS,
+    ScenarioError,
+    Simulation,
+    SpeculativeConfig,
+    Workload,
+    llm_client,
+)
 from mist_sim.clients.kv_cache import WindowPool
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import KvGroups, kv_groups
@@ -147,6 +156,16 @@ def test_a_window_lies_in_so_many_blocks_at_most(block_size, window):
     assert groups.max_window_blocks(block_size) == most
 
 
+@pytest.mark.parametrize("num_drafts", [1, 3, 7])
+def test_a_window_and_drafts_lie_in_so_many_blocks_at_most(num_drafts):
+    groups = KvGroups(layers_per_group=1, num_full_groups=0, num_window_groups=1, sliding_window=10)
+    most = max(
+        len({token // 4 for token in range(max(0, last - 9), last + num_drafts + 1)})
+        for last in range(80)
+    )
+    assert groups.max_window_blocks(4, num_drafts) == most
+
+
 def test_pages_of_a_sequence():
     groups = KvGroups(layers_per_group=10, num_window_groups=6, sliding_window=1024)
     pool = WindowPool(1000, 16, 0, groups)
@@ -163,6 +182,21 @@ def test_capacity_counts_pages_of_a_group():
     whole = llm_client("llm", model=kept, gpu="h200")
     assert client.num_gpu_blocks == pytest.approx(2 * whole.num_gpu_blocks, abs=1)
     assert client._kv_cache().pool.blocks_for(131_072) == 8192 + 9
+
+
+def test_a_layer_that_drafts_is_in_the_groups():
+    """gpt-oss-120B: of 19 layers with full attention and 18 with windows, 19 share a page."""
+    config = SpeculativeConfig(method="mtp", num_speculative_tokens=3, acceptance_rate=0.7)
+    plain = llm_client("llm", model="gpt-oss-120b", gpu="h200")
+    drafting = llm_client("llm", model="gpt-oss-120b", gpu="h200", speculative_config=config)
+    assert plain.kv_groups.layers_per_group == 18
+    assert drafting.kv_groups == replace(plain.kv_groups, layers_per_group=19)
+    model = load_model("gpt-oss-120b")
+    layer = model.kv_bytes_per_token_per_rank(1) // model.num_layers
+    before = plain.num_gpu_blocks * 16 * 18 * layer
+    after = drafting.num_gpu_blocks * 16 * 19 * layer
+    weights = drafter(config, model, Cluster(load_gpu("h200"))).weight_bytes_per_rank
+    assert before - after == pytest.approx(weights, rel=1e-3)
 
 
 def fields(model: ModelSpec) -> dict[str, object]:
@@ -218,6 +252,17 @@ def test_decodes_read_no_more_than_the_window():
     assert short == long
     full = roofline(read(sliding_window=None))
     assert full.step_time(StepBatch((), 4, 12_000)) > long
+
+
+def test_tokens_to_verify_read_a_window_once_and_see_one_at_most():
+    found = roofline(read())._windows  # 32 tokens
+    for contexts in ([5], [31], [500], [3, 9], [400, 900]):
+        queries = 4 * len(contexts)
+        positions = [[c + draft for draft in range(4)] for c in contexts]
+        keys = sum(min(c, 31) for c in contexts) + queries
+        pairs = sum(min(position + 1, 32) for places in positions for position in places)
+        batch = StepBatch((), len(contexts), sum(contexts), keys - queries, num_drafts=3)
+        assert found.add(0.0, batch) == found.decode.add(0.0, queries, keys, pairs)
 
 
 def test_without_a_count_contexts_are_taken_as_equal():

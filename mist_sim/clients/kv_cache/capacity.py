@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mist_sim.clients.kv_cache.tiers import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.drafter import Drafter
+from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.hardware.memory import MemoryTier
 from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, check_name
@@ -123,22 +123,38 @@ def num_gpu_blocks(
     sizes = (max_num_batched_tokens, max_num_seqs)
     parts = [rank_part(model, rank, size) for rank in range(size)]
     drafters = [*[None] * (size - 1), drafter]
+    kept = _layers_kept(model, parts, drafter)
     return min(
-        _blocks_on_rank(config, model, part, cluster, *sizes, drafts)
-        for part, drafts in zip(parts, drafters, strict=True)
+        _blocks_on_rank(config, part, num_layers, cluster, *sizes, drafts)
+        for part, num_layers, drafts in zip(parts, kept, drafters, strict=True)
     )
+
+
+def _layers_kept(model: ModelSpec, parts: list[ModelSpec], drafter: Drafter | None) -> list[int]:
+    """Return of how many layers a block has entries on each rank.
+
+    Every group of layers is spread over the ranks as the layers are; a layer that drafts is one
+    of the last rank's.
+    """
+    per_group = shared_groups(model, drafter).layers_per_group
+    layers = [part.num_layers for part in parts]
+    layers[-1] += drafter.num_layers_in_groups if drafter else 0
+    return [-(-per_group * number // sum(layers)) for number in layers]
 
 
 def _blocks_on_rank(
     config: KvCacheConfig,
-    model: ModelSpec,
     part: ModelSpec,
+    num_layers: int,
     cluster: Cluster,
     max_num_batched_tokens: int,
     max_num_seqs: int,
     drafter: Drafter | None,
 ) -> int:
-    """Return the blocks for which a rank with one part of the model has room."""
+    """Return the blocks for which a rank with one part of the model has room.
+
+    num_layers: of which a block has entries there. drafter: what drafts on that rank.
+    """
     tp = cluster.tensor_parallel_size
     budget = config.gpu_memory_utilization * cluster.gpu.memory
     weights = part.weight_bytes_per_rank(tp, cluster.expert_parallel_size)
@@ -147,15 +163,14 @@ def _blocks_on_rank(
     activations = activation_bytes(part, tp, max_num_batched_tokens, max_num_seqs, slices)
     cache = budget - weights - activations - config.context_memory
     layer_bytes = part.kv_bytes_per_token_per_rank(tp) // part.num_layers
-    # every group of layers is spread over the ranks as the layers are
-    num_layers = -(-model.kv_groups.layers_per_group * part.num_layers // model.num_layers)
     token_bytes = layer_bytes * num_layers
-    token_bytes += drafter.kv_bytes_per_token_per_rank if drafter else 0
+    if drafter and not drafter.num_layers_in_groups:
+        token_bytes += drafter.kv_bytes_per_token_per_rank
     num_blocks = int(cache // (token_bytes * config.block_size))
     if num_blocks < 1:
         num_gpus = tp * cluster.pipeline_parallel_size
         raise ScenarioError(
-            f"{model.name} does not fit on {num_gpus} x {cluster.gpu.name}: of "
+            f"{part.name} does not fit on {num_gpus} x {cluster.gpu.name}: of "
             f"{cluster.gpu.memory / _GIB:.1f} GiB a GPU, gpu_memory_utilization="
             f"{config.gpu_memory_utilization} gives {budget / _GIB:.1f} GiB; weights take "
             f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, context "

@@ -14,17 +14,24 @@ class WindowPool(BlockPool):
     of its blocks: vLLM gives a page back when the window has left it, a few steps before it takes
     the next. What a window group holds of a prompt beyond the window, while it is computed, is
     not counted.
+
+    num_extra_slots: tokens that a decode keeps memory for behind its newest one (drafts).
     """
 
     __slots__ = ("_full", "_max_window_blocks", "_window")
 
     def __init__(
-        self, num_blocks: int, block_size: int, num_reserved: int, groups: KvGroups
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_reserved: int,
+        groups: KvGroups,
+        num_extra_slots: int = 0,
     ) -> None:
         super().__init__(num_blocks, block_size, num_reserved)
         self.groups = groups
         self._full, self._window = groups.num_full_groups, groups.num_window_groups
-        self._max_window_blocks = groups.max_window_blocks(block_size)
+        self._max_window_blocks = groups.max_window_blocks(block_size, num_extra_slots)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Pages that a sequence of `num_tokens` tokens holds."""

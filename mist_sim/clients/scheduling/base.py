@@ -11,6 +11,7 @@ from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling.order import ORDERS, Order, waiting_queue
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.speculative_clock import Speculation, SpeculativeClock
+from mist_sim.clients.speculative_window_clock import SpeculativeWindowClock
 from mist_sim.clients.window_clock import WindowClock
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import did_you_mean
@@ -93,7 +94,12 @@ class Scheduler(ABC):
     def speculate(self, speculation: Speculation) -> None:
         """Let all decodes verify drafts; called right after `start`."""
         self.speculation = speculation
-        self.clock = SpeculativeClock(self.pool.block_size, speculation)
+        block_size, groups = self.pool.block_size, self.pool.groups
+        self.clock = (
+            SpeculativeWindowClock(block_size, speculation, groups)
+            if groups
+            else SpeculativeClock(block_size, speculation)
+        )
 
     @abstractmethod
     def schedule(self, limit: int) -> StepPlan | None:

@@ -74,6 +74,8 @@ class ExpandedAttentionTime(AttentionTime):
 class WindowAttentionTime:
     """Attention of the layers with a sliding window.
 
+    The tokens that a decode verifies read its window once, and each sees a window of keys at most.
+
     window: keys that a query attends to at most, its own included.
     prefill, decode: what queries, keys and pairs cost in the window layers.
     """
@@ -93,8 +95,12 @@ class WindowAttentionTime:
             keys = new + min(context, window - 1)
             seconds = self.prefill.add(seconds, new, keys, pairs)
         if batch.num_decodes:
-            keys = self._seen(batch) + batch.num_decodes
-            seconds = self.decode.add(seconds, batch.num_decodes, keys, keys)
+            queries = batch.num_decode_queries
+            keys = self._seen(batch) + queries
+            pairs = decode_pairs(batch, keys)
+            if batch.num_drafts:
+                pairs = min(pairs, queries * window)
+            seconds = self.decode.add(seconds, queries, keys, pairs)
         return seconds
 
     def add_run(
@@ -111,8 +117,12 @@ class WindowAttentionTime:
             keys = new + np.minimum(contexts, window - 1)
             seconds = self.prefill.add_run(seconds, new, keys, pairs)
         if batch.num_decodes:
-            keys = self._seen_run(batch, growth, ahead) + batch.num_decodes
-            seconds = self.decode.add_run(seconds, batch.num_decodes, keys, keys)
+            queries = batch.num_decode_queries
+            keys = self._seen_run(batch, growth, ahead) + queries
+            pairs = decode_pairs(batch, keys)
+            if batch.num_drafts:
+                pairs = np.minimum(pairs, queries * window)
+            seconds = self.decode.add_run(seconds, queries, keys, pairs)
         return seconds
 
     def _seen(self, batch: StepBatch) -> int:
@@ -123,6 +133,6 @@ class WindowAttentionTime:
 
     def _seen_run(self, batch: StepBatch, growth: StepGrowth, ahead: Array) -> Array:
         if batch.window_sum is not None:
-            return ahead * float(growth.window_sum) + batch.window_sum
+            return growth.windows(ahead, batch.window_sum)
         contexts = growth.contexts(ahead) + batch.context_sum
         return np.minimum(contexts, batch.num_decodes * (self.window - 1))
