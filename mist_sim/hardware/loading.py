@@ -142,6 +142,10 @@ def _convert(hint: Any, value: object, where: str, name: str) -> object:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ScenarioError(f"{where}: {name} must be a number, got {value!r}")
         return float(value)
+    if hint == int | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ScenarioError(f"{where}: {name} must be a whole number, got {value!r}")
+        return value
     if not isinstance(value, str):
         raise ScenarioError(f"{where}: {name} must be a string, got {value!r}")
     return value

@@ -110,6 +110,9 @@ class GpuSpec:
     prefill, decode: efficiencies of the two phases.
     dispatch: seconds of host time to launch a module ("rmsnorm", "attention", "mlp"); empty
         where CUDA graphs are replayed, which leaves no floor under a step.
+    attention_slots: blocks of a decode attention kernel that run at once, for engines whose CUDA
+        graphs keep the kernel from splitting contexts (FlashAttention 2: blocks that fit into the
+        shared memory of all multiprocessors); None where it splits them, or nobody knows.
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
         `EngineOverhead`. Counts where a scenario does not say it.
     confidence: how the efficiencies were found.
@@ -127,6 +130,7 @@ class GpuSpec:
     decode: Efficiency = TYPICAL_DECODE
     dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
+    attention_slots: int | None = None
     confidence: Confidence = "spec-only"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -145,6 +149,8 @@ class GpuSpec:
             _check_choice("overhead", name, OVERHEADS)
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
+        if self.attention_slots is not None and self.attention_slots < 1:
+            raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
         _check_choice("confidence", self.confidence, get_args(Confidence))
 
     def source_of(self, figure: str) -> str:

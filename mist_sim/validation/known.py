@@ -28,7 +28,7 @@ CLOSED_LOOP = "vllm-0.12-h100-qwen3-32b-closed-loop.csv"
 SPLITWISE = "splitwise_perf_model.csv"
 
 _FIT_ON = 60  # of the 300 requests, those that the time of prefill steps was fitted on
-_PREFILL_STEP = "5 ms"  # least mean error of their TTFTs, of whole milliseconds
+_PREFILL_STEP = "4 ms"  # least mean error of their TTFTs, of whole milliseconds
 
 
 def known_runs(folder: Path) -> list[MeasuredRun]:

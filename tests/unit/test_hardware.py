@@ -49,7 +49,7 @@ def figures(value: object, prefix: str = "") -> list[str]:
     elif isinstance(value, dict):
         parts = value
     else:
-        return [prefix.removesuffix(".")]
+        return [] if value is None else [prefix.removesuffix(".")]
     left_out = {"name", "kind", "confidence", "sources"}
     return [
         name

@@ -18,6 +18,7 @@ from mist_sim.hardware.grids import Curve, Plane, Volume, resampled, rising
 from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.layers import layers_curve
 from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
+from mist_sim.hardware.tables.uneven import UnsplitDecodes, share_plane
 from mist_sim.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def read_layer_profile(
     counts, seconds = curve(samples, "sequences", "time_us")
     uneven: tuple[Plane | None, Plane | None] = (None, None)
     if (path / "skew.csv").exists():
-        uneven = _uneven(read_columns(path / "skew.csv", _SKEW), attention)
+        rows = read_columns(path / "skew.csv", _SKEW)
+        uneven = _uneven(rows, attention, _unsplit(model, cluster))
     return StepTables(
         alone=tokens,
         tokens=tokens,
@@ -89,11 +91,21 @@ class _Attention:
         )
 
 
-def _uneven(rows: pd.DataFrame, attention: _Attention) -> tuple[Plane | None, Plane | None]:
+def _unsplit(model: ModelSpec, cluster: Cluster) -> UnsplitDecodes | None:
+    """Return how decodes are read where CUDA graphs keep kernels from splitting contexts."""
+    slots = cluster.gpu.attention_slots
+    if slots is None:
+        return None
+    return UnsplitDecodes(slots, model.kv_heads_per_rank(cluster.tensor_parallel_size))
+
+
+def _uneven(
+    rows: pd.DataFrame, attention: _Attention, unsplit: UnsplitDecodes | None
+) -> tuple[Plane | None, Plane | None]:
     """Return by which share uneven decodes take longer, alone and beside prompts.
 
     The share is of what equal decodes add: all of the attention alone, what goes beyond the
-    chunk's own beside one. Medians over chunks and lengths, by number and mean / longest.
+    chunk's own beside one.
     """
     chunks = zip(rows["pc"].astype(int), rows["kp"], strict=True)
     own = [attention.prefill.at(new, context) if new else 0.0 for new, context in chunks]
@@ -101,18 +113,4 @@ def _uneven(rows: pd.DataFrame, attention: _Attention) -> tuple[Plane | None, Pl
     share = (rows["t_skew_us"] - rows["t_mean_us"]) / added
     rows = rows.assign(share=share, ratio=rows["kv_mean"] / rows["kv_big"])[added > 0]
     beside = rows["pc"] > 0
-    return _shares(rows[~beside]), _shares(rows[beside])
-
-
-def _shares(rows: pd.DataFrame) -> Plane | None:
-    """Return median shares by number of decodes and mean / longest context; none at ratio 1."""
-    if rows.empty:
-        return None
-    ratios = np.append(np.unique(rows["ratio"]), 1.0)
-    counts, slices = [1.0], [np.zeros(len(ratios))]
-    for count, some in rows.groupby("n"):
-        points, shares = curve(some, "ratio", "share")
-        points, shares = np.append(points, 1.0), np.append(shares, 0.0)
-        counts.append(float(str(count)))
-        slices.append(np.interp(ratios, points, np.maximum(shares, 0.0)))
-    return Plane(np.array(counts), ratios, np.stack(slices), holds=True)
+    return share_plane(rows[~beside], unsplit), share_plane(rows[beside])
