@@ -8,6 +8,7 @@ from math import inf
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +20,8 @@ class AdmissionControl:
     drop_expired: a request that waits without a token when its first one is due is dropped then,
         so that nothing is computed too late (no counterpart in vLLM).
     early_rejection: a request is refused when it arrives if its first token is not expected in
-        time: the prompts without a first token, one after the other, and its own take longer
-        than it has (no counterpart in vLLM; Mooncake, FAST 2025, early rejection).
+        time: the prompts without a first token, spread evenly over the engines, and its own
+        take longer than it has (no counterpart in vLLM; Mooncake, FAST 2025, early rejection).
     """
 
     max_num_waiting: int | None = None
@@ -33,24 +34,35 @@ class AdmissionControl:
 
 
 class PromptBacklog:
-    """How long an engine needs for the prompts that have no first token yet.
+    """How long engines need for the prompts that have no first token yet.
 
     Each is timed as a step of its own, whole and without decodes beside it, when it arrives:
-    the engine's best case. What is already computed of it counts until its first token.
+    the best case. What is already computed of it counts until its first token. Prompts follow
+    one another through the ranks of a pipeline, so each delays the next by its time on its
+    slowest rank. Several engines are taken to have equal shares of them.
+
+    num_engines: that the predictor times.
     """
 
-    def __init__(self, predictor: Predictor) -> None:
-        self._predictor = predictor
+    def __init__(self, predictor: Predictor | PipelinePredictor, num_engines: int = 1) -> None:
+        if isinstance(predictor, PipelinePredictor):
+            self._ranks, self._hand_over = predictor.ranks, predictor.hand_over
+        else:
+            self._ranks, self._hand_over = (predictor,), _no_hand_over
+        self._num_engines = num_engines
         self._seconds: dict[Sequence, float] = {}
         self._total = 0.0
 
     def add_if_in_time(self, sequence: Sequence, time_left: float) -> bool:
         """Count a sequence that arrives, unless its first token would come after `time_left` s."""
-        seconds = self._predictor.step_time(StepBatch(((sequence.num_prompt_tokens, 0),)))
-        if self._total + seconds > time_left:
+        num_tokens = sequence.num_prompt_tokens
+        batch = StepBatch(((num_tokens, 0),))
+        seconds = [rank.step_time(batch) for rank in self._ranks]
+        alone = sum(seconds) + (len(seconds) - 1) * self._hand_over(num_tokens)
+        if self._total / self._num_engines + alone > time_left:
             return False
-        self._seconds[sequence] = seconds
-        self._total += seconds
+        self._seconds[sequence] = slowest = max(seconds)
+        self._total += slowest
         return True
 
     def remove(self, sequence: Sequence) -> None:
@@ -58,6 +70,10 @@ class PromptBacklog:
         self._total -= self._seconds.pop(sequence, 0.0)
         if not self._seconds:
             self._total = 0.0  # and with it the rounding of the sums
+
+
+def _no_hand_over(num_tokens: int) -> float:
+    return 0.0
 
 
 class Gate:

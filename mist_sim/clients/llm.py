@@ -104,18 +104,13 @@ class LlmClient(Client):
             )
         self.async_scheduling = async_scheduling
         self.admission = admission or AdmissionControl()
-        alone = data_parallel_size == 1 and not isinstance(predictor, PipelinePredictor)
-        if self.admission.early_rejection and not alone:
-            raise ScenarioError(
-                "admission.early_rejection must be false where pipeline_parallel_size or "
-                "data_parallel_size is above 1; first tokens are estimated for one engine alone"
-            )
         if self.admission != AdmissionControl() and async_scheduling:
             raise ScenarioError(
                 "admission must have its defaults with async_scheduling; "
                 "that combination is not simulated"
             )
         self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
+        self.data_parallel_size = data_parallel_size
         self.block_size = block_size
         self.lockstep = lockstep
         self.kv_groups = kv_groups
@@ -215,8 +210,8 @@ class LlmClient(Client):
         if self.admission == AdmissionControl():
             return None
         backlog = None
-        if self.admission.early_rejection and not isinstance(self.predictor, PipelinePredictor):
-            backlog = PromptBacklog(self.predictor)
+        if self.admission.early_rejection:
+            backlog = PromptBacklog(self.predictor, self.data_parallel_size)
         return Gate(self.admission.max_num_waiting, backlog, self.request_overhead)
 
     def takes(self, stages: Stages[Stage]) -> int:

@@ -185,7 +185,7 @@ def cases(
         drafting=drafting,
         max_num_waiting=draw(st.sampled_from([*[None] * 6, 1, 3])),
         drop_expired=draw(st.booleans()),
-        early_rejection=not parallel and draw(st.booleans()),
+        early_rejection=draw(st.booleans()),
     )
     case = Case(options, tuple(jobs))
     return without_limits(case) if options.async_scheduling or options.tiers else case
@@ -232,9 +232,8 @@ def overloads(draw: st.DrawFn) -> Case:
         for job in case.jobs
     ]
     jobs.sort(key=lambda job: job.arrival_time)
-    options = replace(case.options, async_scheduling=False, tiers=())
-    if options.pipeline_parallel_size == options.data_parallel_size == 1 and not options.lockstep:
-        options = replace(options, early_rejection=draw(st.booleans()))
+    early = draw(st.booleans())
+    options = replace(case.options, async_scheduling=False, tiers=(), early_rejection=early)
     return Case(options, tuple(jobs))
 
 

@@ -151,7 +151,8 @@ class EngineOptions:
         reference: Reference
         if self.lockstep:
             lanes = [self._lane(predictor, 0) for _ in range(replicas)]
-            reference = StepwiseFleet([StepwiseLockstep(lanes, times)], self.max_num_waiting)
+            group = StepwiseLockstep(lanes, times)
+            reference = StepwiseFleet([group], replicas, self.max_num_waiting)
         elif size * replicas > 1:
             if not isinstance(times, PipelinePredictor):
                 times = pipeline_of(times, 1)
@@ -164,6 +165,7 @@ class EngineOptions:
                     )
                     for _ in range(replicas)
                 ],
+                replicas,
                 self.max_num_waiting,
             )
         else:

@@ -11,6 +11,10 @@ Rules of a pipeline with p ranks, which has p lanes (engines with a part of memo
 Of several engines a request goes to the one with the smallest 4 x waiting + running, the first of
 equals. Engines in lockstep plan together, and a step ends when the slowest has ended; those
 without work compute an empty batch.
+
+With early rejection a job is turned away whose first token is not expected in time. Each prompt
+that has none yet takes its time on its slowest rank, an engine has an equal share of them all, and
+then the job's own prompt goes through all ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +25,16 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from mist_sim.core.batch import StepBatch
-from tests.reference.stepwise import Job, Live, Outcome, Step, StepwiseEngine, TimesSteps
+from tests.reference.stepwise import (
+    Job,
+    Live,
+    Outcome,
+    Step,
+    StepwiseEngine,
+    TimesSteps,
+    prompt,
+    time_left,
+)
 
 
 class StepwiseGroup(ABC):
@@ -55,6 +68,10 @@ class StepwiseGroup(ABC):
     @abstractmethod
     def next_time(self) -> float:
         """Return when a step ends or a lane can plan, whichever comes first."""
+
+    @abstractmethod
+    def prompt_times(self, live: Live) -> tuple[list[float], float]:
+        """Return the seconds of a prompt alone on each rank, and of a hand-over."""
 
     @abstractmethod
     def end_steps(self, now: float) -> None:
@@ -113,6 +130,10 @@ class StepwisePipeline(StepwiseGroup):
     def is_computing(self, lane: StepwiseEngine) -> bool:
         number = next(number for number, each in enumerate(self.lanes) if each is lane)
         return self.returns[number] < inf
+
+    def prompt_times(self, live: Live) -> tuple[list[float], float]:
+        times = [rank.step_time(prompt(live)) for rank in self.ranks]
+        return times, self.hand_over(live.job.num_prompt_tokens)
 
     def wanting(self) -> list[tuple[float, int]]:
         """Return (ready since, number) of the lanes that would plan, the next one first."""
@@ -179,6 +200,9 @@ class StepwiseLockstep(StepwiseGroup):
         if self.end == inf:
             self.wants = now
 
+    def prompt_times(self, live: Live) -> tuple[list[float], float]:
+        return [self.predictor.step_time(prompt(live))], 0.0
+
     def is_computing(self, lane: StepwiseEngine) -> bool:
         return self.end < inf
 
@@ -210,8 +234,11 @@ class StepwiseLockstep(StepwiseGroup):
 class StepwiseFleet:
     """Engines side by side; has the records of all, as a `StepwiseEngine` has its own."""
 
-    def __init__(self, groups: list[StepwiseGroup], max_num_waiting: int | None) -> None:
+    def __init__(
+        self, groups: list[StepwiseGroup], num_engines: int, max_num_waiting: int | None
+    ) -> None:
         self.groups = groups
+        self.num_engines = num_engines
         self.max_num_waiting = inf if max_num_waiting is None else max_num_waiting
         self.outcomes: list[Outcome] = []
 
@@ -259,8 +286,20 @@ class StepwiseFleet:
     def arrive(self, live: Live, now: float) -> None:
         any_lane = self.tracks[0]
         num_waiting = sum(group.num_waiting for group in self.groups)
-        if any_lane.is_hopeless(live) or num_waiting >= self.max_num_waiting:
+        busy = num_waiting >= self.max_num_waiting or self.comes_too_late(live)
+        if any_lane.is_hopeless(live) or busy:
             any_lane.reject(live, now)
             return
         scores = [4 * group.num_waiting + group.num_running for group in self.groups]
         self.groups[scores.index(min(scores))].arrive(live, now)
+
+    def comes_too_late(self, live: Live) -> bool:
+        """Tell whether prompts without a first token leave too little time for another one."""
+        if not self.tracks[0].early_rejection:
+            return False
+        group = self.groups[0]  # all take the same time
+        ahead = [other for _, _, other in self.inside() if not other.num_emitted]
+        waits = sum(max(group.prompt_times(other)[0]) for other in ahead) / self.num_engines
+        times, hand_over = group.prompt_times(live)
+        alone = sum(times) + (len(times) - 1) * hand_over
+        return waits + alone > time_left(live.job)

@@ -318,11 +318,10 @@ class StepwiseEngine(ABC):
         ahead = [other for other in self.queue + self.running if not other.num_emitted]
         ahead.sort(key=self.arrival)
         seconds = sum(self.prompt_time(other) for other in ahead) + self.prompt_time(live)
-        deadline = live.job.arrival_time + live.job.ttft_deadline
-        return seconds > deadline - live.job.arrival_time
+        return seconds > time_left(live.job)
 
     def prompt_time(self, live: Live) -> float:
-        return self.predictor.step_time(StepBatch(((live.job.num_prompt_tokens, 0),)))
+        return self.predictor.step_time(prompt(live))
 
     # --- memory -------------------------------------------------------------------------------
 
@@ -548,6 +547,16 @@ class StepwiseEngine(ABC):
             if live not in complete:
                 self.leave(live)
         self.leaving.clear()
+
+
+def prompt(live: Live) -> StepBatch:
+    """Return a step that computes the whole prompt of a job and nothing else."""
+    return StepBatch(((live.job.num_prompt_tokens, 0),))
+
+
+def time_left(job: Job) -> float:
+    """Return how long its first token may take when a job arrives."""
+    return (job.arrival_time + job.ttft_deadline) - job.arrival_time
 
 
 @dataclass(kw_only=True)

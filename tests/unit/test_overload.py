@@ -7,6 +7,7 @@ from mist_sim.clients import LlmClient, SequentialClient
 from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
@@ -30,11 +31,21 @@ class ConstantPredictor:
         return np.ones(num_steps)
 
 
-def engine(scheduler=None, num_gpu_blocks=1000, request_overhead=0.0, **admission):
+def engine(
+    scheduler=None,
+    num_gpu_blocks=1000,
+    request_overhead=0.0,
+    num_ranks=1,
+    num_engines=1,
+    **admission,
+):
+    rank = ConstantPredictor()
+    ranks = PipelinePredictor((rank,) * num_ranks, lambda num_tokens: 0.5)
     return LlmClient(
         "llm",
         scheduler=scheduler or ContinuousScheduler(),
-        predictor=ConstantPredictor(),
+        predictor=ranks if num_ranks > 1 else rank,
+        data_parallel_size=num_engines,
         num_gpu_blocks=num_gpu_blocks,
         request_overhead=request_overhead,
         admission=AdmissionControl(**admission),
@@ -352,6 +363,25 @@ def test_early_rejection_adds_up_the_prompts_ahead():
     assert result.requests.finished_at[2] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "num_engines", "deadline", "num_accepted"),
+    [
+        (1, 2, 2.0, 3),  # 1, 0.5 + 1 and 2 / 2 + 1 s, and not 3 / 2 + 1
+        (1, 3, 2.0, 4),
+        (2, 1, 4.5, 3),  # 1 + 0.5 + 1 s through the ranks, and 1 for each prompt ahead
+        (2, 2, 3.5, 3),
+    ],
+)
+def test_early_rejection_spreads_prompts_over_ranks_and_engines(
+    num_ranks, num_engines, deadline, num_accepted
+):
+    one = engine(num_ranks=num_ranks, num_engines=num_engines, early_rejection=True)
+    result = run([10] * 6, [1] * 6, clients=[one], ttft_deadline=deadline)
+    refused = 6 - num_accepted
+    expected = ["finished"] * num_accepted + ["rejected"] * refused
+    assert list(result.requests.status) == expected
+
+
 def test_deadlines_by_priority_order_the_queue():
     one = engine(ContinuousScheduler(max_num_seqs=1, order="earliest_deadline_first"))
     each = [{"ttft_deadline": seconds} if seconds else None for seconds in (9.0, None, 8.0, 3.0)]
@@ -405,9 +435,6 @@ def test_what_is_not_simulated_together_is_refused():
             **more,
         )
 
-    early = AdmissionControl(early_rejection=True)
-    with pytest.raises(ScenarioError, match="early_rejection must be false where pipeline_par"):
-        client(data_parallel_size=2, admission=early)
     with pytest.raises(ScenarioError, match="admission must have its defaults with async_sch"):
         client(async_scheduling=True, admission=AdmissionControl(max_num_waiting=1))
     with pytest.raises(ScenarioError, match="async_scheduling must be false where requests have"):
