@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from time import monotonic
 
 from simpy.events import Event
 
@@ -24,9 +25,9 @@ from mist_sim.sender import Sender
 from mist_sim.traces import ClosedLoop, Workload
 
 Progress = Callable[[int, float], None]
-"""Called with (requests finished or failed, simulated seconds), now and then."""
+"""Called with (requests finished or failed, simulated seconds), ten times a second at most."""
 
-_PROGRESS_EVERY = 500
+_PROGRESS_EVERY = 0.1  # seconds of the user's time
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
@@ -89,7 +90,7 @@ class Simulation:
             self.workload.retries,
             self.streams.generator("retries"),
         )
-        self._progress = progress
+        self._progress, self._next_progress = progress, 0.0
         self._num_injected = 0
         self._all_sent = False
         self._all_done = env.event()
@@ -167,8 +168,9 @@ class Simulation:
         """Send a request, notice when it was the last, and return when it ended (seconds)."""
         ended_at = yield from self._sender.send(request)
         num_done = self._sender.num_ended
-        if self._progress is not None and num_done % _PROGRESS_EVERY == 0:
+        if self._progress is not None and (now := monotonic()) >= self._next_progress:
             self._progress(num_done, self._env.now)
+            self._next_progress = now + _PROGRESS_EVERY
         self._stop_when_done()
         return ended_at
 

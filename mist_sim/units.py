@@ -81,6 +81,9 @@ BANDWIDTH = _kind("bandwidth", "B/s", _byte_units("/s"))
 COMPUTE = _kind("compute rate", "FLOP/s", _FLOPS)
 POWER = _kind("power", "W", {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6})
 
+KINDS = (DURATION, RATE, SIZE, BANDWIDTH, COMPUTE, POWER)
+"""All kinds of quantities."""
+
 Seconds = Annotated[float, DURATION]
 PerSecond = Annotated[float, RATE]
 Bytes = Annotated[float, SIZE]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
+from mist_sim.user_paths import write_whole
 
 Array = NDArray[np.float64]
 
@@ -142,7 +142,4 @@ def write_spec(path: Path, calibration: Calibration) -> None:
         lines += ["", f"[{part}]", *entries]
     lines += ["", "[sources]"]
     lines += [f'{name} = "mist calibrate: {calibration.source}"' for name in calibration.values]
-    try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be written: {error.strerror or error}") from None
+    write_whole(path, "\n".join(lines) + "\n")

@@ -35,7 +35,11 @@ def fit_file(
         )
     remarks: list[str] = []
     notes: dict[str, str] = {}
+    if tensor_parallel_size < 0:
+        raise ScenarioError(f"tensor_parallel_size must be >= 1, got {tensor_parallel_size}")
     if form == "steps":
+        if subset:
+            raise ScenarioError("subset has no effect with format steps; leave it out")
         steps, notes = read_steps(path)
     else:
         _required({"subset": subset, "tensor_parallel_size": tensor_parallel_size})

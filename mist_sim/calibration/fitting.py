@@ -23,6 +23,7 @@ from mist_sim.calibration.ensemble import (
 from mist_sim.calibration.measured_steps import MeasuredSteps
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.regression import FORMAT, VERSION
+from mist_sim.user_paths import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +45,7 @@ class Regression:
 
     def save(self, path: Path) -> None:
         """Write the file. Raises ScenarioError when that cannot be done."""
-        try:
-            path.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ScenarioError(f"{path}: cannot be written: {error.strerror or error}") from None
+        write_whole(path, json.dumps(self.content, indent=1) + "\n")
 
 
 def fit_regression(

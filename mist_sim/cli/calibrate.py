@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from mist_sim.calibration.figures import Calibration
     from mist_sim.hardware import GpuSpec
 
-KINDS = ("splitwise", "closed_loop", "catalog")
+# the options that each kind of measurements takes
+KINDS = {
+    "splitwise": ("gpu", "out"),
+    "closed_loop": ("gpu", "model", "out"),
+    "catalog": (),
+}
+_GPU, _MODEL = "h100-sxm", "qwen3-32b"
 
 
 def calibrate(
@@ -23,29 +29,40 @@ def calibrate(
     measurements: Path = typer.Argument(
         help="The file; for catalog, the folder of all files.", show_default=False
     ),
-    gpu: str = typer.Option("h100-sxm", help="The GPU measured, as the catalog calls it."),
-    model: str = typer.Option("qwen3-32b", help="The model measured, for closed_loop."),
+    gpu: str | None = typer.Option(
+        None, help=f"The GPU measured, as the catalog calls it; {_GPU} without it."
+    ),
+    model: str | None = typer.Option(
+        None, help=f"The model measured, for closed_loop; {_MODEL} without it."
+    ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
 ) -> None:
     """Fit the roofline's figures of a GPU to measurements, and say how well they fit.
 
-    Every second row is held out and scored. The file that it writes is a GPU spec: a scenario
-    names it as its gpu.
+    Every second row is held out and scored.
+
+    The file that it writes is a GPU spec, which a scenario names as its gpu.
     """
     from mist_sim.calibration.figures import write_spec
     from mist_sim.errors import ScenarioError, did_you_mean
     from mist_sim.hardware import load_gpu
+    from mist_sim.user_paths import require_writable
 
     if kind not in KINDS:
         raise ScenarioError(
             f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
         )
+    for name, given in {"gpu": gpu, "model": model, "out": out}.items():
+        if given is not None and name not in KINDS[kind]:
+            raise ScenarioError(f"--{name} has no effect with {kind} measurements; leave it out")
+    if out is not None:
+        require_writable(out)
     if kind == "catalog":
         _print_catalog(measurements)
         return
-    found = _calibrated(kind, measurements, load_gpu(gpu), model)
+    found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL)
     for quantity, rows, number, mean, median in found.report():
         typer.echo(
             f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"

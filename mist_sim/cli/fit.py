@@ -31,7 +31,9 @@ def fit(
     from rich.table import Table
 
     from mist_sim.calibration import fit_file
+    from mist_sim.user_paths import require_writable
 
+    require_writable(out)
     console = Console(highlight=False)
     with console.status("learning ..."):
         found = fit_file(

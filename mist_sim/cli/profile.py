@@ -40,8 +40,10 @@ def profile(
     from mist_sim.hardware import Cluster, load_gpu
     from mist_sim.hardware.predictors.extras import installed_version
     from mist_sim.models import load_model
+    from mist_sim.user_paths import require_writable
 
     installed_version("torch", extra="torch")
+    require_writable(out)
     from mist_sim.hardware.execution.timing import Timing
     from mist_sim.hardware.execution.torch_source import TorchSource
 
@@ -76,18 +78,15 @@ def profile(
 
 def _write_dispatch(source: TorchSource, gpu: str, out: Path) -> None:
     """Write a GPU spec with the host times of a family's modules."""
-    from mist_sim.errors import ScenarioError
     from mist_sim.hardware.execution.dispatch import dispatch_times
+    from mist_sim.user_paths import write_whole
 
     times = dispatch_times(source)
     told = f"mist profile --dispatch: {source.model.name} on {source.device_name}"
     lines = [f'based_on = "{gpu}"', "", "[dispatch]"]
     lines += [f'{module} = "{seconds * 1e6:.3g} us"' for module, seconds in times.items()]
     lines += ["", "[sources]", f'dispatch = "{told}"', ""]
-    try:
-        out.write_text("\n".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{out}: cannot be written: {error.strerror or error}") from None
+    write_whole(out, "\n".join(lines))
     for module, seconds in times.items():
         typer.echo(f"{module:10} {seconds * 1e6:8.1f} us")
     typer.echo(f"Written to {out}; name it as the gpu of a scenario", err=True)

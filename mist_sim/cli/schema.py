@@ -15,14 +15,11 @@ def schema(
     """Print the JSON Schema of a scenario file, with which editors check and complete it."""
     import json
 
-    from mist_sim.errors import ScenarioError
     from mist_sim.scenario.load import json_schema
+    from mist_sim.user_paths import write_whole
 
     text = json.dumps(json_schema(), indent=2)
     if out is None:
         typer.echo(text)
         return
-    try:
-        out.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{out}: cannot be written: {error.strerror}") from error
+    write_whole(out, f"{text}\n")

@@ -119,6 +119,8 @@ class ModelSpec:
         """
         try:
             return cls(name=name, source=source, **read_config(config, source))
+        except ScenarioError:
+            raise
         except ValueError as error:
             raise ScenarioError(f"{source}: {error}") from None
 

@@ -132,6 +132,11 @@ class LlmClientSpec(ClientSpec):
         return bool(cache.tiers)
 
     @property
+    def uses_priorities(self) -> bool:
+        """Whether the engine looks at the requests' priorities."""
+        return getattr(self.scheduler, "order", "") == "priority"
+
+    @property
     def uses_deadlines(self) -> str:
         """The option with which the engine looks at deadlines; empty when it does not."""
         control: AdmissionControl = self.admission.make()

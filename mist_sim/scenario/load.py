@@ -16,6 +16,7 @@ from mist_sim.scenario.paths import Origin
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.scenario.problems import problems_of, summed_up
 from mist_sim.scenario.schema import Scenario
+from mist_sim.units import KINDS
 
 _HEADER = """\
 # A resolved scenario: every default is written out, and quantities are in base units.
@@ -26,7 +27,7 @@ _HEADER = """\
 def load(name: str | Path, overrides: Mapping[str, Any]) -> Scenario:
     """Return the scenario of a file or preset; see `Scenario.load`."""
     path = Path(name)
-    if path.is_file():
+    if path.exists() and not path.is_dir():  # a file, or a pipe
         return _read(path, overrides, Origin(str(path), path.parent, tuple(overrides)))
     if str(name) in preset_names():
         origin = Origin(f"preset {name}", overrides=tuple(overrides))
@@ -79,4 +80,17 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a scenario file, plugins of installed packages included."""
     load_plugins()
     schema = Scenario.model_json_schema(by_alias=True)
+    _write_defaults(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _write_defaults(schema: Any) -> None:
+    """Write the defaults of quantities with their units, as a file has to."""
+    for inner in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(inner, dict | list):
+            _write_defaults(inner)
+    if isinstance(schema, dict) and isinstance(schema.get("default"), float):
+        for choice in (schema, *schema.get("anyOf", ())):
+            if "pattern" in choice:
+                kind = next(kind for kind in KINDS if choice["examples"] == [f"1 {kind.base}"])
+                schema["default"] = kind.format(schema["default"])

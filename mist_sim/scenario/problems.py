@@ -6,7 +6,7 @@ pydantic's own `ValidationError`, whose texts are final from the innermost model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any
@@ -19,6 +19,7 @@ from mist_sim.scenario.paths import Origin
 
 Location = tuple[str | int, ...]
 
+_LONGEST = 60  # characters of a value that a message shows
 _SAID = "said"  # the type of an error whose text is final
 
 
@@ -117,7 +118,22 @@ def _text(details: ErrorDetails, model: type[BaseModel]) -> str:
 def _unknown_key(key: str, model: type[BaseModel]) -> str:
     known = keys_of(model)
     of_type = f" for type {model.__name__}" if "type_" in model.model_fields else ""
+    inside = [place for place, part in _parts_of(model) if key in keys_of(part)]
+    if inside:
+        return f"unknown key{of_type}; it belongs in {inside[0]}. Known: {', '.join(known)}"
     return f"unknown key{of_type}{did_you_mean(key, known)} Known: {', '.join(known)}"
+
+
+def _parts_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield the mappings that lie in a model, each at its key: the default where one chooses."""
+    for key, info in model.model_fields.items():
+        default = info.get_default(call_default_factory=False)
+        for mark in info.metadata:
+            part = getattr(mark, "model", None)
+            if part is None and isinstance(default, str) and hasattr(mark, "part_type"):
+                part = mark.part_type(default)
+            if part is not None:
+                yield info.alias or key, part
 
 
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -128,6 +144,8 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than_equal": lambda ctx: f"must be >= {ctx['ge']}",
     "int_type": lambda _: "must be a whole number",
     "invalid_key": lambda _: "keys must be text",
+    "less_than": lambda ctx: f"must be < {ctx['lt']}",
+    "less_than_equal": lambda ctx: f"must be <= {ctx['le']}",
     "literal_error": lambda ctx: f"must be {ctx['expected']}",
     "model_type": lambda _: "must be a mapping of keys to values",
     "none_required": lambda _: "must be null",
@@ -160,7 +178,27 @@ def shown(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
-        value = list(value)
-    text = repr(value) if isinstance(value, str | int | float | dict | list) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    text = ""
+    for piece in _pieces(value):  # a YAML file of a few lines can hold more than memory does
+        text += piece
+        if len(text) > _LONGEST:
+            return f"{text[: _LONGEST - 3]}..."
+    return text
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """Yield the parts of a value's text, as `repr` writes it, one after another."""
+    if isinstance(value, dict):
+        yield "{"
+        for position, (key, item) in enumerate(value.items()):
+            yield f"{', ' if position else ''}{key!r}: "
+            yield from _pieces(item)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "["
+        for position, item in enumerate(value):
+            yield ", " if position else ""
+            yield from _pieces(item)
+        yield "]"
+    else:
+        yield repr(value) if isinstance(value, str | int | float) else str(value)

@@ -100,6 +100,7 @@ class Scenario(Strict):
         yield from self._equal_names()
         yield from self._unserved_stages()
         yield from self._useless_deadlines()
+        yield from self._useless_priorities()
         yield from self._limits_with_what_cannot_abort()
 
     def _nameless_models(self) -> Iterable[Problem]:
@@ -132,6 +133,27 @@ class Scenario(Strict):
             )
         if self.workload.ttft_deadline is None and used:
             yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
+
+    def _useless_priorities(self) -> Iterable[Problem]:
+        """Priorities that nobody looks at, and deadlines of priorities that nobody has."""
+        engines = [client for client in self.clients if isinstance(client, LlmClientSpec)]
+        priorities, deadline = self.workload.priorities, self.workload.ttft_deadline
+        by_priority = isinstance(deadline, dict)
+        used = by_priority or any(client.uses_priorities for client in engines)
+        if priorities is not None and not used and _is_ours(self.router, engines):
+            yield Problem(
+                ("workload", "priorities"),
+                "has no effect: no client has scheduler.order: priority, and ttft_deadline is "
+                "not given by priority",
+            )
+        if isinstance(deadline, dict):
+            known = priorities or {0: 1.0}
+            for priority in sorted(set(deadline) - set(known)):
+                yield Problem(
+                    ("workload", "ttft_deadline", str(priority)),
+                    f"no request has this priority; workload.priorities has "
+                    f"{', '.join(map(str, known)) if priorities else 'none, so all have 0'}",
+                )
 
     def _limits_with_what_cannot_abort(self) -> Iterable[Problem]:
         if self.workload.make_time_limits() is None:

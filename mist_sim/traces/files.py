@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TextIO
 
 from mist_sim.errors import ScenarioError, TraceError, did_you_mean
-from mist_sim.traces.base import TraceRow
+from mist_sim.traces.base import MAX_COUNT, TraceRow
 
-MAX_DIGITS = 15
-"""Longest token count that is read; longer ones are garbage, not lengths."""
+_MAX_DIGITS = 15  # longer texts are garbage, not numbers
 
 
 @contextmanager
@@ -87,9 +86,9 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> in
 
 def tokens_from_text(text: str, path: str, line: int, column: str) -> int:
     """Return a token count written in decimal digits, or raise TraceError."""
-    if text.isdecimal() and len(text) <= MAX_DIGITS:
+    if text.isdecimal() and len(text) <= _MAX_DIGITS:
         count = int(text)
-        if count > 0:
+        if 0 < count <= MAX_COUNT:
             return count
     stripped = text.strip()
     if stripped != text:
@@ -99,7 +98,7 @@ def tokens_from_text(text: str, path: str, line: int, column: str) -> int:
 
 def tokens_from_json(value: object, path: str, line: int, key: str) -> int:
     """Return a token count that was a JSON integer, or raise TraceError."""
-    if type(value) is int and value > 0:
+    if type(value) is int and 0 < value <= MAX_COUNT:
         return value
     raise bad_tokens(value, path, line, key)
 
@@ -109,7 +108,8 @@ def bad_tokens(value: object, path: str, line: int, column: str) -> TraceError:
     return TraceError(
         path,
         line,
-        f"{column} must be a whole number of tokens >= 1, got {value!r}; correct or remove the row",
+        f"{column} must be a whole number of tokens from 1 to {MAX_COUNT}, got {value!r}; "
+        "correct or remove the row",
     )
 
 
@@ -126,7 +126,7 @@ def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
 def require_num_requests(num_requests: int | None) -> None:
     """Raise ValueError unless the number of rows to read is at least 1, or None for all."""
     if num_requests is not None and num_requests < 1:
-        raise ValueError(f"num_requests must be >= 1 or None for all, got {num_requests}")
+        raise ValueError(f"num_requests must be >= 1 (leave it out for all), got {num_requests}")
 
 
 def first_rows(rows: Iterator[TraceRow], num_requests: int | None, path: str) -> Iterator[TraceRow]:

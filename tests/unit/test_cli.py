@@ -333,3 +333,53 @@ def test_an_unforeseen_error_is_a_message_and_no_traceback(mist, monkeypatch):
 
 def test_an_unknown_option_is_typers_business(mist):
     assert mist("run", "--sett", "x")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["calibrate", "splitwise", "m.csv", "--model", "qwen3-32b"], "--model has no effect"),
+        (["calibrate", "catalog", ".", "--out", "x.toml"], "--out has no effect with catalog"),
+        (["calibrate", "splitwise", "m.csv", "--out", "no/x.toml"], "there is no folder no"),
+        (["fit", "m.csv", "--out", "no/x.json"], "no/x.json: cannot be written"),
+        (["fit", "m.csv", "--out", "."], ".: cannot be written: is a folder"),
+        (["fit", "m.csv", "--out", "x.json", "--subset", "a/b"], "subset has no effect"),
+        (["fit", "m.csv", "--out", "x.json", "--tensor-parallel-size", "-1"], "must be >= 1"),
+    ],
+)
+def test_options_without_effect_and_files_without_a_place_are_refused_before_work(
+    mist, args, words
+):
+    Path("m.csv").write_text("a,b\n1,2\n")
+    code, out, err = mist(*args)
+    assert code == 2
+    assert words in err
+    assert out == ""
+    assert listing() == ["m.csv", "s.yaml"]
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_written(mist, monkeypatch):
+    def full(path, *args, **kwargs):
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    Path("schema.json").write_text("before")
+    monkeypatch.setattr(Path, "write_text", full)
+    code, _, err = mist("schema", "--out", "schema.json")
+    assert code == 2
+    assert "schema.json: cannot be written: No space left on device" in err
+    assert listing() == ["s.yaml", "schema.json"]
+    assert Path("schema.json").read_text() == "before"
+
+
+def test_a_scenario_may_come_through_a_pipe(mist):
+    import os
+    import threading
+
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=lambda: Path("pipe").write_text(SCENARIO))
+    writer.start()
+    code, out, _ = mist("run", "pipe")
+    writer.join()
+    assert code == 0
+    assert "requests finished" in out

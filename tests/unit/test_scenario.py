@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,27 @@ def test_scenarios_are_equal_when_they_say_the_same():
     ("path", "value", "expected"),
     [
         ("clients__0__cuont", 3, "clients.0.cuont: unknown key; did you mean 'count'? Known: name"),
+        (
+            "clients__0__gpu_memory_utilization",
+            0.8,
+            "clients.0.gpu_memory_utilization: unknown key; it belongs in kv_cache. Known: name",
+        ),
+        (
+            "clients__0__max_num_seqs",
+            8,
+            "clients.0.max_num_seqs: unknown key; it belongs in scheduler. Known: name",
+        ),
+        (
+            "workload__priorities",
+            {0: 0.2, 10: 0.8},
+            "workload.priorities: has no effect: no client has scheduler.order: priority",
+        ),
+        (
+            "clients__0__kv_cache",
+            {"num_gpu_blocks_override": 100, "gpu_memory_utilization": 0.8},
+            "clients.0.kv_cache.gpu_memory_utilization: must be left out where num_gpu_blocks_over",
+        ),
+        ("clients__0__count", 10_001, "clients.0.count: must be <= 10000, got 10001"),
         ("clients__0__count", -1, "clients.0.count: must be >= 1, got -1"),
         ("clients__0__count", "3", "must be a whole number, got '3'; write it without quotes"),
         ("clients__0__count", 1.5, "must be a whole number, got 1.5"),
@@ -427,6 +449,33 @@ def test_a_plugin_without_parameters_needs_no_dataclass():
 # --- schema -----------------------------------------------------------------------------------
 
 
+def test_the_json_schema_writes_defaults_as_files_do():
+    schema = json_schema()
+    cache = schema["$defs"]["LlmClientSpec"]["properties"]["kv_cache"]["properties"]
+    assert cache["context_memory"]["default"] == "268435456.0 B"
+    assert cache["gpu_memory_utilization"]["default"] == 0.9
+    assert schema["properties"]["warmup"]["default"] == "0.0 s"
+
+
+def test_the_json_schema_accepts_its_own_defaults():
+    schema = json_schema()
+    for inner in mappings(schema):
+        if "default" in inner and inner["default"] != {}:
+            assert fits(inner["default"], inner, schema["$defs"]), inner
+
+
+def mappings(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield all mappings of a schema that describe a value."""
+    if isinstance(schema, dict):
+        if "title" in schema or "type" in schema:
+            yield schema
+        for inner in schema.values():
+            yield from mappings(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from mappings(inner)
+
+
 def test_the_json_schema_knows_every_plugin():
     text = str(json_schema())
     for family in FAMILIES.values():
@@ -467,7 +516,7 @@ def fits(value: Any, schema: dict[str, Any], defs: dict[str, Any]) -> bool:
         "const" not in schema or value == schema["const"],
         "enum" not in schema or value in schema["enum"],
         "pattern" not in schema or (isinstance(value, str) and re.search(schema["pattern"], value)),
-        "minimum" not in schema or value >= schema["minimum"],
+        "minimum" not in schema or value is None or value >= schema["minimum"],
         "minItems" not in schema or len(value) >= schema["minItems"],
     ]
     if isinstance(value, list) and "items" in schema:
@@ -480,8 +529,21 @@ def fits(value: Any, schema: dict[str, Any], defs: dict[str, Any]) -> bool:
     return all(checks)
 
 
+def test_deadlines_of_priorities_that_nobody_has_are_refused():
+    deadlines = {
+        "clients__0__admission__drop_expired": True,
+        "workload__ttft_deadline": {0: "1 s", 5: "2 s"},
+    }
+    with pytest.raises(ScenarioError, match=r"ttft_deadline.5: no request has this priority; .*0$"):
+        scenario(**deadlines)
+    with pytest.raises(ScenarioError, match=r"workload.priorities has 0, 10$"):
+        scenario(workload__priorities={0: 0.2, 10: 0.8}, **deadlines)
+    assert scenario(workload__priorities={0: 0.2, 5: 0.8}, **deadlines)
+
+
 def test_priorities_survive_the_resolved_scenario():
-    first = scenario(workload__priorities={0: 0.2, 10: 0.8})
+    by_priority = {"type": "chunked", "order": "priority"}
+    first = scenario(workload__priorities={0: 0.2, 10: 0.8}, clients__0__scheduler=by_priority)
     again = Scenario.from_dict(YAML(typ="safe", pure=True).load(first.resolved()))
     assert again.workload.priorities == {0: 0.2, 10: 0.8}
 
@@ -490,3 +552,12 @@ def test_priorities_survive_the_resolved_scenario():
 def test_impossible_paths_are_refused(model):
     with pytest.raises(ScenarioError):
         scenario(model=model)
+
+
+def test_a_value_that_grows_beyond_memory_is_refused_at_once():
+    """Nine lists of nine, nine deep: 400 million values in a file of ten lines."""
+    value = ["x"] * 9
+    for _ in range(8):
+        value = [value] * 9
+    with pytest.raises(ScenarioError, match=r"workload: must be a mapping .*, got \[\[\[.*\.\.\."):
+        scenario(workload=value)

@@ -226,9 +226,9 @@ PRESSED = {
             "output": {"type": "uniform", "low": 10, "high": 200},
         },
         "arrivals": {"type": "poisson", "rate": "60 /s"},
-        "priorities": {0: 1.0, 5: 1.0},
     },
 }
+PRIORITIES = {"workload__priorities": {0: 1.0, 5: 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,8 @@ PRESSED = {
 )
 def test_every_option_of_an_engine_changes_a_result(path, value):
     plain = simulate(scenario(**PRESSED)).summary
-    changed = simulate(scenario(**PRESSED | {f"clients__0__{path}": value})).summary
+    needed = PRIORITIES if value == "priority" else {}
+    changed = simulate(scenario(**PRESSED | needed | {f"clients__0__{path}": value})).summary
     assert plain["num_preemptions"] > 0
     assert changed["mean_e2el_ms"] != plain["mean_e2el_ms"]
 
@@ -352,7 +353,8 @@ def test_partial_prefills_are_limited_beside_a_threshold():
 
 def test_priorities_have_their_shares_and_shift_no_other_draw():
     def requests(**priorities):
-        return list(build(scenario(**PRESSED, **priorities)).workload.requests(Streams(3)))
+        order = {"clients__0__scheduler__order": "priority"}
+        return list(build(scenario(**PRESSED, **order, **priorities)).workload.requests(Streams(3)))
 
     shares = {"workload__priorities": {0: 0.25, 7: 0.75}, "workload__lengths__num_requests": 4000}
     urgent = requests(**shares)
@@ -414,7 +416,8 @@ def test_every_option_of_retries_changes_a_result(option, value):
 )
 @pytest.mark.parametrize("deadline", ["500 ms", {0: "200 ms", 5: "2 s"}])
 def test_deadlines_change_a_result_where_an_engine_looks_at_them(using, deadline, tmp_path):
-    found = scenario(**PRESSED, **using, workload__ttft_deadline=deadline)
+    needed = PRIORITIES if isinstance(deadline, dict) else {}
+    found = scenario(**PRESSED, **needed, **using, workload__ttft_deadline=deadline)
     result = simulate(found).summary
     plain = simulate(scenario(**PRESSED)).summary
     if isinstance(deadline, dict) or "clients__0__scheduler__order" not in using:

@@ -1,6 +1,7 @@
 """Runs as a whole: walks, rejections, ties, closed loops, and what a user can get wrong."""
 
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import pytest
@@ -233,11 +234,14 @@ def test_chunked_budget_must_hold_every_sequence():
         ChunkedScheduler(max_num_seqs=64, max_num_batched_tokens=32)
 
 
-def test_progress_is_reported():
+def test_progress_is_reported_ten_times_a_second(monkeypatch):
+    """A run that takes 1/64 s for each request by the user's clock: 7 of them are 109 ms."""
+    clock = count(0)
+    monkeypatch.setattr("mist_sim.simulation.monotonic", lambda: next(clock) / 64)
     seen = []
-    workload = Workload.from_lists([4] * 1200, [1] * 1200)
+    workload = Workload.from_lists([4] * 100, [1] * 100)
     Simulation(clients=[engine()], workload=workload).run(lambda done, now: seen.append(done))
-    assert seen == [500, 1000]
+    assert seen == list(range(1, 101, 7))
 
 
 def test_a_run_without_engines_has_an_empty_table_of_steps():

@@ -157,7 +157,7 @@ def test_every_reader_refuses_unusable_files(name, tmp_path):
         read(b"")
     with pytest.raises(ScenarioError, match=r"not UTF-8 text \(byte 0x8b\); decompress"):
         read(b"\x1f\x8b\x08")
-    with pytest.raises(ValueError, match="num_requests must be >= 1 or None for all, got 0"):
+    with pytest.raises(ValueError, match="num_requests must be >= 1 .leave it out for all., got 0"):
         TRACE_READERS[name](path="x", num_requests=0)
 
 
@@ -199,8 +199,14 @@ def test_a_header_alone_is_no_trace(tmp_path):
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ("2023-11-16 18:15:51.0,0,5", "ContextTokens must be a whole number of tokens >= 1"),
-        ("2023-11-16 18:15:51.0,5,0", "GeneratedTokens must be a whole number of tokens >= 1"),
+        (
+            "2023-11-16 18:15:51.0,0,5",
+            "ContextTokens must be a whole number of tokens from 1 to 1000000000",
+        ),
+        (
+            "2023-11-16 18:15:51.0,5,0",
+            "GeneratedTokens must be a whole number of tokens from 1 to 1000000000",
+        ),
         ("2023-11-16 18:15:51.0,-3,5", "got '-3'; correct or remove the row"),
         ("2023-11-16 18:15:51.0,5,2.0", "got '2.0'"),
         ("2023-11-16 18:15:51.0,nan,5", "got 'nan'"),
@@ -243,8 +249,14 @@ NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_le
         ("{", "not valid JSON"),
         ("[1]", NO_OBJECT),
         (line(hash_ids="-", timestamp="-"), f"{NO_OBJECT}; missing: timestamp, hash_ids"),
-        (line(input_length=0), "input_length must be a whole number of tokens >= 1, got 0"),
-        (line(output_length=0), "output_length must be a whole number of tokens >= 1, got 0"),
+        (
+            line(input_length=0),
+            "input_length must be a whole number of tokens from 1 to 1000000000, got 0",
+        ),
+        (
+            line(output_length=0),
+            "output_length must be a whole number of tokens from 1 to 1000000000, got 0",
+        ),
         (line(output_length=1.5), "got 1.5"),
         (line(output_length=True), "got True"),
         (line(input_length="7"), "got '7'"),

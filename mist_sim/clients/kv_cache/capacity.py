@@ -34,7 +34,8 @@ class KvCacheConfig:
     block_size: tokens in a block (>= 1).
     gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1].
     kv_cache_dtype: how keys and values are stored ("fp8", ...); "auto": as the model says.
-    num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it.
+    num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it
+        from gpu_memory_utilization and context_memory.
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
         communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
         vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
@@ -69,6 +70,13 @@ class KvCacheConfig:
             raise ValueError(
                 f"num_gpu_blocks_override must be >= 1, got {self.num_gpu_blocks_override}"
             )
+        for name in ("gpu_memory_utilization", "context_memory"):
+            default = type(self).__dataclass_fields__[name].default
+            if self.num_gpu_blocks_override is not None and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} must be left out where num_gpu_blocks_override says how many blocks "
+                    f"there are, got {getattr(self, name)}"
+                )
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")
         if self.context_memory < 0:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import product
 from pathlib import Path
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.sampled import SamplePoints, StepSource, powers
 from mist_sim.hardware.predictors.timing_store import TimingStore
 from mist_sim.hardware.tables.steps import COLUMNS
+from mist_sim.user_paths import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +103,11 @@ def write_table(
 
     Raises ScenarioError when the file cannot be written.
     """
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(f"# {key}: {value}\n" for key, value in notes.items())
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for batch, seconds in steps:
-                new, context = batch.chunks[0] if batch.chunks else (0, 0)
-                writer.writerow((new, context, batch.num_decodes, batch.context_sum, seconds))
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be written: {error.strerror or error}") from None
+    file = StringIO(newline="")
+    file.writelines(f"# {key}: {value}\n" for key, value in notes.items())
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for batch, seconds in steps:
+        new, context = batch.chunks[0] if batch.chunks else (0, 0)
+        writer.writerow((new, context, batch.num_decodes, batch.context_sum, seconds))
+    write_whole(path, file.getvalue())
