@@ -11,6 +11,7 @@ is served. Within a phase, the event scheduled first goes first.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from heapq import heappop, heappush
 from typing import Any
 
@@ -30,7 +31,9 @@ class Environment(simpy.Environment):
         """Return an event that happens at `time` (seconds, not before now) in `phase`."""
         if time < self._now:
             raise _in_the_past(time, self._now)
-        event = Event(self)
+        event = Event.__new__(Event)  # one call less than Event(self), for every event
+        event.env = self
+        event.callbacks = []
         event._ok = True
         event._value = None
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
@@ -53,6 +56,17 @@ class Environment(simpy.Environment):
         earlier = self.at(time, phase)
         earlier.callbacks, event.callbacks = event.callbacks, []
         return earlier
+
+    def start(self, steps: Generator[Event, Any, object]) -> None:
+        """Run a generator from now on, as a process that nobody waits for or interrupts.
+
+        It costs no events beside those it yields; a process has one for its start and one for
+        its end. What it raises ends the run.
+        """
+        started = Event(self)
+        started._ok = True
+        started._value = None
+        _Course(steps).go_on(started)
 
     def run(self, until: float | Event | None = None) -> Any:
         """Run until an event has happened, as SimPy does, in a loop without a call an event.
@@ -77,7 +91,33 @@ class Environment(simpy.Environment):
     @property
     def phase_is_last(self) -> bool:
         """True when nothing else is scheduled at the present time."""
-        return self.peek() > self._now
+        queue = self._queue
+        return not queue or queue[0][0] > self._now
+
+
+class _Course:
+    """A generator on its way from event to event."""
+
+    __slots__ = ("_send", "_throw")
+
+    def __init__(self, steps: Generator[Event, Any, object]) -> None:
+        self._send = steps.send
+        self._throw = steps.throw
+
+    def go_on(self, event: Event) -> None:
+        """Give it what it waited for, until it waits for something that has not happened."""
+        try:
+            while True:
+                if event._ok:
+                    event = self._send(event._value)
+                else:
+                    event._defused = True
+                    event = self._throw(event._value)
+                if event.callbacks is not None:
+                    break
+        except StopIteration:
+            return
+        event.callbacks.append(self.go_on)
 
 
 def _in_the_past(time: float, now: float) -> ValueError:

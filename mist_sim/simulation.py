@@ -96,9 +96,9 @@ class Simulation:
         self._all_done = env.event()
         requests = self.workload.requests(self.streams)
         if isinstance(self.workload.closed_loop, ClosedLoop):
-            env.process(self._start_users(self.workload.closed_loop, requests))
+            env.start(self._start_users(self.workload.closed_loop, requests))
         else:
-            env.process(self._inject(requests))
+            env.start(self._inject(requests))
         try:
             with _rare_collections():
                 env.run(until=self._all_done)
@@ -126,8 +126,8 @@ class Simulation:
             if request.arrival_time is None:
                 raise InvariantError(f"open-loop request {request.request_id} has no arrival time")
             yield self._env.at(request.arrival_time, MOVE)
-            self._env.process(self._follow(request))
             self._num_injected += 1
+            self._env.start(self._follow(request))
         self._all_sent = True
         self._stop_when_done()
 
@@ -144,7 +144,7 @@ class Simulation:
             if first is None:
                 break
             self._num_sending += 1
-            self._env.process(self._user(first, requests, loop.think_time))
+            self._env.start(self._user(first, requests, loop.think_time))
         self._stop_sending()
 
     def _user(
@@ -153,7 +153,7 @@ class Simulation:
         for request in chain((first,), others):
             request.arrival_time = self._env.now
             self._num_injected += 1
-            ended_at = yield self._env.process(self._follow(request))
+            ended_at = yield from self._follow(request)
             next_at = ended_at + think_time
             if next_at > self._env.now:
                 yield self._env.at(next_at)

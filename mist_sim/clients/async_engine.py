@@ -27,10 +27,10 @@ class AsyncEngine(Engine):
     """
 
     def __init__(self, env: Environment, lane: Lane, predictor: Predictor) -> None:
-        super().__init__(env, lane, predictor)
         lane.scheduler.plans_ahead = True
         self._held: deque[tuple[float, Sequence]] = deque()  # arrival, who no plan knows yet
         self._latest: Run | None = None
+        super().__init__(env, lane, predictor)
 
     @property
     def num_waiting(self) -> int:

@@ -63,7 +63,7 @@ class LockstepEngine:
         self._num_steps = 0
         self._idle = False
         self._wake = env.event()
-        env.process(self._serve())
+        env.start(self._serve())
 
     @property
     def num_waiting(self) -> int:

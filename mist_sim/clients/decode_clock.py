@@ -125,6 +125,8 @@ class DecodeClock:
         """New KV blocks that the next `num_steps` steps take, in all."""
         phases = self._phases
         size = len(phases)
+        if num_steps == 1:
+            return phases[self.steps % size]
         cycles, rest = divmod(num_steps, size)
         first = self.steps % size
         end = first + rest

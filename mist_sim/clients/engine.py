@@ -30,7 +30,7 @@ class Engine:
         self._run: Run | None = None
         self._idle = False
         self._wake = env.event()
-        env.process(self._serve())
+        env.start(self._serve())
 
     @property
     def num_waiting(self) -> int:

@@ -218,11 +218,10 @@ class LlmClient(Client):
         """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""
         if stages[0].kind != Prefill.kind:
             return 0  # the KV entries of a bare decode are not here
-        followers = stages[1:]
-        num_decodes = next(
-            (i for i, stage in enumerate(followers) if stage.kind != Decode.kind), len(followers)
-        )
-        return 1 + num_decodes
+        num_stages = 1
+        while num_stages < len(stages) and stages[num_stages].kind == Decode.kind:
+            num_stages += 1
+        return num_stages
 
     def _accept(self, visit: Visit) -> None:
         sequence = _sequence(visit)
@@ -238,7 +237,7 @@ class LlmClient(Client):
             self._sequences[visit] = sequence
         self.view.num_waiting += 1
         if self.request_overhead:
-            self.env.process(self._enter_later(sequence))
+            self.env.start(self._enter_later(sequence))
         else:
             self._enter(sequence)
 

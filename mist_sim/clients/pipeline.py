@@ -54,7 +54,7 @@ class PipelineEngine:
         self._entered: deque[_Pass] = deque()  # those that an arrival may take back
         self._num_ahead = _FIRST_PASSES
         self._wake = env.event()
-        env.process(self._serve())
+        env.start(self._serve())
 
     @property
     def num_waiting(self) -> int:

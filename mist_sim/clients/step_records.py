@@ -54,10 +54,11 @@ class StepRecords:
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
         """Write executed steps."""
-        batch = run.batch
+        batch, ends = run.batch, run.ends
+        if not isinstance(ends, float):
+            ends = ends[: run.num_steps]
         num_gaps = batch.num_decodes
-        ends = run.ends if isinstance(run.ends, float) else run.ends[: run.num_steps]
-        if batch.num_decodes:
+        if num_gaps:
             if self._last_decode_end != run.start:
                 first_end = ends if isinstance(ends, float) else ends.item(0)
                 num_gaps = self._stalls(run.start, first_end, num_gaps)

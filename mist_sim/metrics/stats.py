@@ -45,7 +45,7 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
     for values, counts in parts():
         counts_by_bin = accumulate_bins(counts_by_bin, _bins(values), counts)
         total += int(counts.sum())
-        weighted_sum += float(np.dot(values, counts))
+        weighted_sum += _sum_weighted(values, counts)
     if not total:
         return describe(np.empty(0))
     mean = weighted_sum / total
@@ -56,7 +56,7 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
     bins = np.searchsorted(up_to, wanted, side="right")
     squares, chosen = 0.0, []
     for values, counts in parts():
-        squares += float(np.dot(np.square(values - mean), counts))
+        squares += _sum_weighted(np.square(values - mean), counts)
         inside = np.isin(_bins(values), bins)
         chosen.append((values[inside], counts[inside]))
     values, counts = (np.concatenate(arrays) for arrays in zip(*chosen, strict=True))
@@ -69,6 +69,11 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
         "std": (squares / total) ** 0.5,
         **{f"p{p}": float(q) for p, q in zip(PERCENTILES, quantiles, strict=True)},
     }
+
+
+def _sum_weighted(values: Array, counts: NDArray[np.integer]) -> float:
+    """Sum values that occur so often; unlike `np.dot`, the same on any number of threads."""
+    return float((values * counts).sum())
 
 
 def accumulate_bins(total: Array, bins: NDArray[np.int64], counts: NDArray[np.integer]) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from mist_sim.core.request import Stage
 from mist_sim.stages.llm import Decode, Prefill
@@ -16,10 +17,18 @@ def completion(num_prompt_tokens: int, num_output_tokens: int) -> tuple[Stage, .
     """
     if num_output_tokens < 1:
         raise ValueError(f"num_output_tokens must be >= 1, got {num_output_tokens}")
-    return (
-        Prefill(num_prompt_tokens=num_prompt_tokens),
-        Decode(num_tokens=num_output_tokens - 1),
-    )
+    return _prefill(num_prompt_tokens), _decode(num_output_tokens - 1)
+
+
+# Stages never change, and lengths repeat, so requests of a trace share them.
+@lru_cache(maxsize=4096)
+def _prefill(num_prompt_tokens: int) -> Prefill:
+    return Prefill(num_prompt_tokens=num_prompt_tokens)
+
+
+@lru_cache(maxsize=4096)
+def _decode(num_tokens: int) -> Decode:
+    return Decode(num_tokens=num_tokens)
 
 
 def validate_pipeline(stages: Sequence[Stage]) -> None:

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TextIO
 
@@ -45,7 +46,7 @@ def _similar_file(path: str) -> str:
 def csv_records(
     file: TextIO, path: str, columns: Sequence[str]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (line, values of `columns`) for every row of a CSV file with a header.
+    """Yield (line, values of `columns`, two or more) for every row of a CSV file with a header.
 
     Columns may stand in any order and beside others; blank lines are skipped. Raises TraceError
     for an empty file, a header without one of the columns, or a row of another width.
@@ -54,10 +55,11 @@ def csv_records(
     try:
         header = [name.strip() for name in next(reader, [])]
         places = [_place(path, header, name, columns) for name in columns]
+        pick = itemgetter(*places)
         width = len(header)
         for fields in reader:
             if len(fields) == width:
-                yield reader.line_num, tuple([fields[place] for place in places])
+                yield reader.line_num, pick(fields)
             elif fields:
                 raise TraceError(
                     path,

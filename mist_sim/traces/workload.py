@@ -160,8 +160,8 @@ class Workload:
         checked: set[tuple[str, ...]] | None = None
         if not plain and not isinstance(self.pipeline, StageTemplate):
             checked = set()
-        priorities = self._priorities(streams)
-        for request_id, (row, time) in enumerate(self._timed_rows(streams)):
+        rows = zip(self._timed_rows(streams), self._priorities(streams), strict=False)
+        for request_id, ((row, time), priority) in enumerate(rows):
             prompt, output = row.num_prompt_tokens, row.num_output_tokens
             try:
                 stages = self.pipeline(row)
@@ -171,20 +171,15 @@ class Workload:
                 raise ScenarioError(f"pipeline of request {request_id}: {error}") from error
             if not plain:
                 prompt, output = token_totals(stages)
-            priority = next(priorities)
             yield Request(
                 request_id, time, stages, prompt, output, row.session_id, priority, row.content
             )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
-        """Yield the priority of each request, drawn from a stream of their own."""
+        """Return the priority of each request, without end."""
         if not self.priorities:
-            yield from repeat(0)
-            return
-        rng = streams.generator("priorities")
-        values, shares = zip(*self.priorities.items(), strict=True)
-        while True:
-            yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()
+            return repeat(0)
+        return _drawn(self.priorities, streams.generator("priorities"))
 
     def _timed_rows(self, streams: Streams) -> Iterator[tuple[TraceRow, float | None]]:
         """Return every row with its arrival time in seconds; None in a closed loop."""
@@ -215,6 +210,13 @@ class Workload:
                 )
             last = time
             yield row, time
+
+
+def _drawn(priorities: Mapping[int, float], rng: np.random.Generator) -> Iterator[int]:
+    """Yield priorities, each as often as its share says."""
+    values, shares = zip(*priorities.items(), strict=True)
+    while True:
+        yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()
 
 
 def _own_times(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.free_queue import FreeQueue
 from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
@@ -19,6 +21,9 @@ class KvCacheManager:
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
+
+    has_tiers: ClassVar[bool] = False  # whether blocks may be loaded from lower ones
+    shares_blocks: bool = False  # whether any sequence may find blocks of others, so far
 
     @property
     def caches_prefixes(self) -> bool:
@@ -99,12 +104,12 @@ class PrefixCachingManager(KvCacheManager):
     def __init__(self, pool: BlockPool) -> None:
         super().__init__(pool)
         self.cache = PrefixCache(pool.num_blocks)
-        self._is_used = False
+        self.shares_blocks = False
 
     @property
     def free_queue(self) -> FreeQueue:
         """All free blocks, in the order in which they will be used."""
-        return self.cache.queue if self._is_used else FreeQueue(self.pool.num_free)
+        return self.cache.queue if self.shares_blocks else FreeQueue(self.pool.num_free)
 
     @property
     def caches_prefixes(self) -> bool:
@@ -162,7 +167,7 @@ class PrefixCachingManager(KvCacheManager):
 
     def grow(self, num_blocks: int) -> None:
         self.pool.allocate(num_blocks)
-        if self._is_used:
+        if self.shares_blocks:
             self.cache.evict(num_blocks)
 
     def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
@@ -182,7 +187,7 @@ class PrefixCachingManager(KvCacheManager):
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
         """Queue the blocks of a sequence, its last one first."""
-        if not self._is_used:
+        if not self.shares_blocks:
             self.pool.release(num_blocks)
             return
         num_held = chain.num_held if chain is not None else 0
@@ -196,8 +201,8 @@ class PrefixCachingManager(KvCacheManager):
 
     def _chain(self, content: Content) -> Chain:
         """Return a chain of blocks; with the first one, keep the order of the free blocks."""
-        if not self._is_used:
-            self._is_used = True
+        if not self.shares_blocks:
+            self.shares_blocks = True
             self.cache.queue = FreeQueue(self.pool.num_free)
         return Chain(content, self.pool.block_size)
 

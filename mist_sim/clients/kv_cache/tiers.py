@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mist_sim.clients import sequence as sequences
 from mist_sim.clients.kv_cache.block_pool import BlockPool
@@ -64,6 +65,8 @@ class TieredManager(PrefixCachingManager):
     A sequence whose blocks lie in tiers takes its memory, waits for the load, and is admitted
     before all others. Then other sequences find the loaded blocks, too.
     """
+
+    has_tiers: ClassVar[bool] = True
 
     def __init__(self, pool: BlockPool, tiers: Sequence[CacheTier]) -> None:
         super().__init__(pool)

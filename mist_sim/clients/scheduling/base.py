@@ -212,8 +212,8 @@ class Scheduler(ABC):
                 self.kv_cache.compute(sequence, sequence.num_computed_tokens + num_steps * new)
         if plan.decodes:
             self.kv_cache.grow(clock.advance(num_steps))
-        self.num_peak_blocks = pool.num_used
         num_free = pool.num_free
+        self.num_peak_blocks = pool.num_blocks - num_free
         if plan.decodes:
             finished = clock.pop_finished()
             for sequence in finished:
@@ -288,6 +288,8 @@ class Scheduler(ABC):
 
     def _next_head(self, plan: StepPlan) -> Sequence | None:
         """Return who may be admitted next, after loads were started for those before it."""
+        if not self.kv_cache.has_tiers:
+            return self.head()
         while (sequence := self.head()) is not None and not self.loaded:
             if not self._fits(sequence):
                 break
@@ -311,9 +313,10 @@ class Scheduler(ABC):
 
     def _make_room(self, plan: StepPlan) -> bool:
         """Preempt running sequences until the next decode step fits; return whether any was."""
-        if self.clock.blocks_needed_now() <= self.pool.num_free:
+        clock, pool = self.clock, self.pool
+        if clock.blocks_needed_now() <= pool.num_free:
             return False
-        while self.clock.blocks_needed_now() > self.pool.num_free:
+        while clock.blocks_needed_now() > pool.num_free:
             sequence = self.waiting.victim(self.running)
             num_tokens, num_computed = self._stop(sequence)
             self.kv_cache.preempt(sequence, self.pool.blocks_for(num_tokens), num_computed)

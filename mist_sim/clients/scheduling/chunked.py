@@ -100,7 +100,7 @@ class ChunkedScheduler(Scheduler):
         With budget to spare, another prompt may start in the step that completes one; that
         step then needs a plan of its own.
         """
-        if plan.prefills and self._shares_change(plan, budget):
+        if plan.prefills and self.kv_cache.shares_blocks and self._shares_change(plan, budget):
             return 1
         spare = 1 if budget else 0
         for sequence, new in plan.prefills:

@@ -27,7 +27,7 @@ class StaticScheduler(WholePromptScheduler):
             self._admit_prompts(plan)
         if plan.prefills:
             return plan
-        return self._decode(plan, limit)
+        return self._decode(plan, 1 if self._make_room(plan) else limit)
 
     def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
         return False

@@ -49,11 +49,12 @@ class WholePromptScheduler(Scheduler):
             budget -= num_tokens
 
     def _decode(self, plan: StepPlan, limit: int) -> StepPlan | None:
-        """Let the running decodes run until something changes; None when there are none."""
-        disturbed = self._make_room(plan)
+        """Let the running decodes, which have room for a step, run until something changes.
+
+        Returns None when there are none and nothing else is planned.
+        """
         if not self.clock.num_decodes:
             return None if plan.is_empty else plan
         plan.decodes = True
-        if not disturbed:
-            plan.num_steps = self._steps_until_change(limit)
+        plan.num_steps = self._steps_until_change(limit)
         return plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mist_sim.models.moe import MoeSpec
@@ -80,9 +80,19 @@ class PhaseTime:
     by_sample: tuple[Term, ...]
     experts: Experts | None
     communication: Communication | None
+    _by_tokens: dict[int, float] = field(default_factory=dict, init=False)
 
     def time(self, num_tokens: int, num_samples: int) -> float:
         """Return the seconds of all operators but attention, communication included."""
+        seconds = self._by_tokens.get(num_tokens)
+        if seconds is None:
+            seconds = self._by_tokens[num_tokens] = self._time(num_tokens)
+        for work, weights, traffic in self.by_sample:
+            seconds += max(num_samples * work, weights + num_samples * traffic)
+        return seconds
+
+    def _time(self, num_tokens: int) -> float:
+        """Return the seconds of what depends on all tokens of a step."""
         seconds = num_tokens * self.per_token
         if self.communication:
             seconds += self.communication.time(num_tokens)
@@ -90,6 +100,4 @@ class PhaseTime:
             seconds += max(num_tokens * work, weights + num_tokens * traffic)
         if self.experts:
             seconds += self.experts.time(num_tokens)
-        for work, weights, traffic in self.by_sample:
-            seconds += max(num_samples * work, weights + num_samples * traffic)
         return seconds

@@ -75,7 +75,7 @@ class RooflinePredictor:
         )
         self._launch = launch_time(gpu.dispatch, self.model.num_layers, self.enforce_eager)
         self._padded: dict[int, tuple[int, float]] = {}
-        self._decode_only: dict[int, float] = {}
+        self._decodes_alone: dict[int, tuple[float, float]] = {}
 
     def _check_graphs(self) -> None:
         if self.max_cudagraph_capture_size < 0:
@@ -133,19 +133,18 @@ class RooflinePredictor:
         never makes a step shorter.
         """
         num_decodes = batch.num_decode_queries  # of each decode, and of its drafts
-        decodes_alone = self._decodes_alone(num_decodes) if num_decodes else 0.0
+        alone = self._decodes_alone.get(num_decodes)
+        if alone is None:
+            alone = self._decodes_alone[num_decodes] = self._without_prompts(num_decodes)
         if not batch.chunks:
-            return decodes_alone, self._replayed(num_decodes)[1]
+            return alone
         num_tokens, floor = self._replayed(batch.num_prefill_tokens + num_decodes)
         together = self._prefill.time(num_tokens, len(batch.chunks) + num_decodes)
-        return max(together, decodes_alone), floor
+        return max(together, alone[0]), floor
 
-    def _decodes_alone(self, num_decodes: int) -> float:
-        seconds = self._decode_only.get(num_decodes)
-        if seconds is None:
-            seconds = self._decode.time(self._replayed(num_decodes)[0], num_decodes)
-            self._decode_only[num_decodes] = seconds
-        return seconds
+    def _without_prompts(self, num_decodes: int) -> tuple[float, float]:
+        num_tokens, floor = self._replayed(num_decodes)
+        return self._decode.time(num_tokens, num_decodes) if num_decodes else 0.0, floor
 
     def _replayed(self, num_tokens: int) -> tuple[int, float]:
         """Return the tokens that a step computes, and the seconds that launching it takes."""
