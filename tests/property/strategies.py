@@ -126,10 +126,19 @@ def cases(
     ample: bool = False,
     drafts: bool = True,
 ) -> Case:
-    """One engine with jobs; unless `ample`, most pools hold few of them at once."""
+    """One engine with jobs; unless `ample`, most pools hold few of them at once.
+
+    Where lanes or replicas share the jobs there are up to twice as many of them.
+    """
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8, 16, 32]) | st.integers(1, 32))
     prompt = lengths(block_size, draw(st.sampled_from([longest, longest // 10])))
     output = lengths(block_size, longest)
+    max_num_seqs = draw(st.integers(1, 16) | st.integers(4, 16))
+    drafting = draw(st.none() | st.none() | some_drafting()) if drafts else None
+    parallel = draw(parallelism(max_num_seqs, bool(drafting)))
+    lanes = parallel.get("pipeline_parallel_size", 1)
+    if lanes * parallel.get("data_parallel_size", 1) > 1:
+        max_jobs *= draw(st.integers(1, 2))
     num_jobs = draw(st.integers(1, max_jobs) | st.just(max_jobs))
     times = draw(arrival_times(num_jobs))
     priority = st.integers(0, 2)
@@ -139,7 +148,6 @@ def cases(
     for time in times:
         tokens = draw(prompt), draw(output)
         jobs.append(Job(time, *tokens, draw(priority), content(*tokens), **draw(limits)))
-    drafting = draw(st.none() | st.none() | some_drafting()) if drafts else None
     windows = draw(st.none() | st.none() | some_windows(longest))
     num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
     num_spare = drafting.num_speculative_tokens + drafting.num_lookahead_tokens if drafting else 0
@@ -157,15 +165,12 @@ def cases(
         | st.integers(max(1, largest - 2), together + 1)
     )
     policy = policy or draw(st.sampled_from(sorted(POLICIES)))
-    max_num_seqs = draw(st.integers(1, 16))
     max_num_batched_tokens = draw(
         st.integers(0, 8).map(lambda spare: num_queries * max_num_seqs + spare)
         | st.integers(num_queries * max_num_seqs, num_queries * max_num_seqs + 2 * longest)
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )
-    parallel = draw(parallelism(max_num_seqs, bool(drafting)))
-    lanes = parallel.get("pipeline_parallel_size", 1)
     caching = windows is None and draw(st.sampled_from([True, True, False]))
     options = EngineOptions(
         policy,
