@@ -29,6 +29,7 @@ class AsyncEngine(Engine):
     def __init__(self, env: Environment, lane: Lane, predictor: Predictor) -> None:
         lane.scheduler.plans_ahead = True
         self._held: deque[tuple[float, Sequence]] = deque()  # arrival, who no plan knows yet
+        self._ended_loads: deque[tuple[float, Sequence]] = deque()  # nor that their blocks came
         self._latest: Run | None = None
         super().__init__(env, lane, predictor)
 
@@ -39,9 +40,10 @@ class AsyncEngine(Engine):
     def _plan(self) -> StepPlan | None:
         self._let_in(self._planned_at())
         scheduler = self.lane.scheduler
-        changes = self._held or (scheduler.holds_back and scheduler.waiting)
+        news = self._held or self._ended_loads
+        changes = news or (scheduler.holds_back and scheduler.head() is not None)
         plan = self.lane.plan(1 if changes else None)
-        if plan is None and self._held:
+        if plan is None and news:
             self._let_in(inf)
             plan = self.lane.plan()
         if plan is None:
@@ -60,6 +62,8 @@ class AsyncEngine(Engine):
     def _let_in(self, until: float) -> None:
         while self._held and self._held[0][0] <= until:
             self.lane.scheduler.add_request(self._held.popleft()[1])
+        while self._ended_loads and self._ended_loads[0][0] <= until:
+            self.lane.scheduler.finish_load(self._ended_loads.popleft()[1])
 
     def _start(self, plan: StepPlan) -> Run:
         self._latest = super()._start(plan)
@@ -73,6 +77,14 @@ class AsyncEngine(Engine):
         if self._run is not None:
             self._cut_ahead(self._run)
         return self.lane
+
+    def _end_load(self, sequence: Sequence) -> None:
+        if self._idle:
+            super()._end_load(sequence)
+            return
+        self._ended_loads.append((self.env.now, sequence))
+        if self._run is not None:
+            self._cut_ahead(self._run)
 
     def _cut_ahead(self, run: Run) -> None:
         """End a run one step after the step in flight, unless there is no seat then either."""

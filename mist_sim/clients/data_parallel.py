@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -63,6 +64,8 @@ class LockstepEngine:
         self._num_steps = 0
         self._idle = False
         self._wake = env.event()
+        for lane in lanes:
+            lane.on_load_end = partial(self._end_load, lane)
         env.start(self._serve())
 
     @property
@@ -126,6 +129,16 @@ class LockstepEngine:
         """Queue a sequence at the least loaded replica; cut the steps that it could join."""
         lane = least_loaded(self.lanes)
         lane.scheduler.add_request(sequence)
+        self._notice(lane, sequence)
+        return lane
+
+    def _end_load(self, lane: Lane, sequence: sequences.Sequence) -> None:
+        """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
+        joins = lane.scheduler.finish_load(sequence)
+        self._notice(lane, sequence if joins else None)
+
+    def _notice(self, lane: Lane, sequence: sequences.Sequence | None) -> None:
+        """Wake, or cut the steps that a sequence, or the head of the lane's queue, could join."""
         if self._idle:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, PLAN)
@@ -133,7 +146,6 @@ class LockstepEngine:
             num_steps = self._steps_in_flight()
             if lane not in self._runs or lane.would_admit(sequence, num_steps):
                 self._cut(num_steps)
-        return lane
 
     def abort(self, sequence: sequences.Sequence, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else at the end of the step in flight."""
@@ -142,8 +154,7 @@ class LockstepEngine:
             self._cut(self._steps_in_flight())
             return
         lane.abort(sequence)
-        if self._runs and lane.would_admit(None, self._steps_in_flight()):
-            self._cut(self._steps_in_flight())
+        self._notice(lane, None)
 
     def _steps_in_flight(self) -> int:
         """Return how many steps have begun."""

@@ -87,12 +87,12 @@ class Engine:
         return self.lane
 
     def _end_load(self, sequence: Sequence) -> None:
-        """Let a sequence join whose blocks have come."""
-        self.lane.scheduler.finish_load(sequence)
-        self._notice(sequence)
+        """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
+        joins = self.lane.scheduler.finish_load(sequence)
+        self._notice(sequence if joins else None)
 
-    def _notice(self, sequence: Sequence) -> None:
-        """Wake, or cut the run that a sequence could join."""
+    def _notice(self, sequence: Sequence | None) -> None:
+        """Wake, or cut the run that a sequence, or the head of the queue, could join."""
         if self._idle:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, PLAN)
@@ -102,14 +102,12 @@ class Engine:
     def abort(self, sequence: Sequence, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else at the end of the step in flight."""
         run = self._run
-        if run is None:
-            lane.abort(sequence)
-        elif lane.is_running(sequence):
+        if run is not None and lane.is_running(sequence):
             lane.abort_after_run(sequence)
             self._cut(run, always=True)
         else:
             lane.abort(sequence)
-            self._cut(run)  # another may be at the head of the queue now, and fit
+            self._notice(None)  # another may be at the head of the queue now, and fit
 
     def _cut(self, run: Run, sequence: Sequence | None = None, *, always: bool = False) -> None:
         """End a run with the step in flight if a sequence, or the head, could be admitted then."""

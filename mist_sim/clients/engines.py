@@ -33,7 +33,8 @@ class AnyEngine(Protocol):
 class Engines:
     """All engines of a client; a request goes to the least loaded one and stays there.
 
-    schedulers: one a lane, engine by engine. make_lane: gives a lane its memory.
+    schedulers: one a lane, engine by engine. make_lane: gives a lane of an engine, which is
+    numbered from 0, its memory.
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
     """
 
@@ -42,15 +43,17 @@ class Engines:
         env: Environment,
         schedulers: Sequence[Scheduler],
         predictor: Predictor | PipelinePredictor,
-        make_lane: Callable[[Scheduler], Lane],
+        make_lane: Callable[[Scheduler, int], Lane],
         *,
         lockstep: bool,
         async_scheduling: bool,
     ) -> None:
-        lanes = [make_lane(scheduler) for scheduler in schedulers]
+        size = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+        lanes = [
+            make_lane(scheduler, number // size) for number, scheduler in enumerate(schedulers)
+        ]
         self._engines: list[AnyEngine]
         if isinstance(predictor, PipelinePredictor):
-            size = len(predictor.ranks)
             groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
             self._engines = [PipelineEngine(env, group, predictor) for group in groups]
         elif lockstep:

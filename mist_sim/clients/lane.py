@@ -52,7 +52,7 @@ class Lane:
         self._leave = leave
         self._run_limit = _FIRST_RUN
         self._given_up: list[Sequence] = []  # to be let go at the end of the run in flight
-        self.on_load_end: Callable[[Sequence], None]  # the engine's
+        self.on_load_end: Callable[[Sequence], None]  # the engine's; tells the scheduler
         scheduler.start(kv_cache)
         if speculation:
             scheduler.speculate(speculation)
@@ -182,7 +182,8 @@ class Lane:
         self._given_up.clear()
 
     def _check_empty(self) -> None:
-        if self.scheduler.waiting and not self.scheduler.loading:
+        scheduler = self.scheduler
+        if scheduler.waiting and not (scheduler.loading or scheduler.abandoned):
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
                 f"requests waiting, the first is {self.scheduler.waiting.head().visit.request}"

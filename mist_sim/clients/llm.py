@@ -17,6 +17,7 @@ from mist_sim.clients.kv_cache import (
     KvCacheManager,
     PrefixCachingManager,
     TieredManager,
+    TierLink,
     WindowPool,
 )
 from mist_sim.clients.lane import Lane
@@ -51,6 +52,8 @@ class LlmClient(Client):
     enable_prefix_caching: whether full blocks are kept for later requests with equal tokens.
         None: where the model has no sliding windows, with which it does not work.
     cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first.
+        Every engine has its own, and each lane of a pipeline an equal part of that; the lanes
+        share the links.
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
         answer ends there (vLLM's name and meaning). None: no limit.
     request_overhead: seconds from arrival until a request can be scheduled.
@@ -124,14 +127,8 @@ class LlmClient(Client):
         )
         if cache_tiers and not self.enable_prefix_caching:
             raise ScenarioError("tiers must be empty without a prefix cache")
-        one_by_one = num_lanes * data_parallel_size == 1 and not async_scheduling
-        if cache_tiers and (not one_by_one or self.admission != AdmissionControl()):
-            raise ScenarioError(
-                "tiers must be empty where pipeline_parallel_size or data_parallel_size is above "
-                "1, with async_scheduling, and unless admission has its defaults; these "
-                "combinations are not simulated"
-            )
-        self.cache_tiers = tuple(cache_tiers)
+        self.cache_tiers = tuple(tier.divided_by(num_lanes) for tier in cache_tiers)
+        self._num_engines = data_parallel_size
         self.max_model_len = max_model_len
         self.request_overhead = request_overhead
         self.estimate = getattr(predictor, "estimate", "custom")
@@ -147,6 +144,9 @@ class LlmClient(Client):
         self._gate = self._make_gate()
         self._sequences: dict[Visit, Sequence] = {}  # of visits that may be given up
         self._lanes: dict[Sequence, Lane] = {}  # of those that have entered an engine
+        self._tier_links = [
+            [TierLink() for _ in self.cache_tiers] for _ in range(self._num_engines)
+        ]
         self._engines = Engines(
             env,
             self.schedulers,
@@ -156,11 +156,11 @@ class LlmClient(Client):
             async_scheduling=self.async_scheduling,
         )
 
-    def _lane(self, scheduler: Scheduler) -> Lane:
+    def _lane(self, scheduler: Scheduler, engine: int) -> Lane:
         lane = Lane(
             self.env,
             scheduler,
-            self._kv_cache(),
+            self._kv_cache(engine),
             records=StepRecords(self.recorder, self.client_id, self.predictor),
             load=self.view,
             leave=self._leave,
@@ -171,14 +171,14 @@ class LlmClient(Client):
             scheduler.clock.watch_longest()
         return lane
 
-    def _kv_cache(self) -> KvCacheManager:
+    def _kv_cache(self, engine: int) -> KvCacheManager:
         sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)
         config = self.speculative_config
         num_extra = config.num_extra_slots if config else 0
         groups = self.kv_groups
         pool = WindowPool(*sizes, groups, num_extra) if groups else BlockPool(*sizes)
         if self.cache_tiers:
-            return TieredManager(pool, self.cache_tiers)
+            return TieredManager(pool, self.cache_tiers, self._tier_links[engine])
         return PrefixCachingManager(pool) if self.enable_prefix_caching else KvCacheManager(pool)
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
@@ -269,11 +269,6 @@ class LlmClient(Client):
         if self.async_scheduling:
             raise ScenarioError(
                 f"{self.name}: async_scheduling must be false where requests have time limits; "
-                "that combination is not simulated"
-            )
-        if self.cache_tiers:
-            raise ScenarioError(
-                f"{self.name}: kv_cache.tiers must be empty where requests have time limits; "
                 "that combination is not simulated"
             )
         super()._watch(visit)

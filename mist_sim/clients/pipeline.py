@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Generator, Sequence
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -54,6 +55,8 @@ class PipelineEngine:
         self._entered: deque[_Pass] = deque()  # those that an arrival may take back
         self._num_ahead = _FIRST_PASSES
         self._wake = env.event()
+        for lane in self.lanes:
+            lane.lane.on_load_end = partial(self._end_load, lane)
         env.start(self._serve())
 
     @property
@@ -159,7 +162,19 @@ class PipelineEngine:
         """
         lane = min(self.lanes, key=_num_unfinished)
         lane.lane.scheduler.add_request(sequence)
+        self._notice(lane, sequence)
+        return lane.lane
+
+    def _end_load(self, lane: _PipelineLane, sequence: sequences.Sequence) -> None:
+        """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
+        joins = lane.lane.scheduler.finish_load(sequence)
+        self._notice(lane, sequence if joins else None)
+
+    def _notice(self, lane: _PipelineLane, sequence: sequences.Sequence | None) -> None:
+        """Let a lane plan, or cut the run that a sequence, or the head of its queue, could join."""
         if lane.idle:
+            if not _num_unfinished(lane):
+                return
             lane.idle = False
             lane.ready = self.env.now
             while self._entered and _goes_after(self._entered[-1], lane):
@@ -168,7 +183,6 @@ class PipelineEngine:
             self._look_again()
         elif lane.run is not None:  # else it plans as soon as rank 0 is free
             self._cut(lane, lane.run, sequence)
-        return lane.lane
 
     def abort(self, sequence: sequences.Sequence, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else when the pass in flight has returned."""
@@ -179,12 +193,12 @@ class PipelineEngine:
             self._cut(its_lane, run, always=True)
             return
         lane.abort(sequence)
-        if run is not None:
-            self._cut(its_lane, run)  # another may be at the head of the queue now, and fit
-        elif not _num_unfinished(its_lane):
+        if run is None and not its_lane.idle and not _num_unfinished(its_lane):
             its_lane.idle = True
             self._order.remove(its_lane)
             self._look_again()
+        else:
+            self._notice(its_lane, None)  # another may be at the head of the queue now, and fit
 
     def _cut(
         self,

@@ -13,7 +13,7 @@ class MemoryTier:
     """One tier: host memory, a disk, a store in the network.
 
     name: unique among the tiers of an engine, such as "cpu".
-    capacity: bytes for the cache of one engine.
+    capacity: bytes for the cache of one engine, of which there are data_parallel_size.
     read_bandwidth: bytes/s to all accelerators of the engine together; None: that of their
         host links (`GpuSpec.host_bandwidth`) side by side, as for host memory.
     latency: seconds before the first byte of a load. The default is that of DDR4 memory in MIST

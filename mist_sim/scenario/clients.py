@@ -126,12 +126,6 @@ class LlmClientSpec(ClientSpec):
         return LLM_STAGES
 
     @property
-    def has_tiers(self) -> bool:
-        """Whether blocks are also kept below the GPU."""
-        cache: KvCacheConfig = self.kv_cache.make()
-        return bool(cache.tiers)
-
-    @property
     def uses_priorities(self) -> bool:
         """Whether the engine looks at the requests' priorities."""
         return getattr(self.scheduler, "order", "") == "priority"

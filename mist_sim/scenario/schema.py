@@ -164,8 +164,6 @@ class Scenario(Strict):
             why = "where requests have time limits; that combination is not simulated"
             if client.async_scheduling:
                 yield Problem(("clients", position, "async_scheduling"), f"must be false {why}")
-            if client.has_tiers:
-                yield Problem(("clients", position, "kv_cache", "tiers"), f"must be empty {why}")
 
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}

@@ -71,10 +71,10 @@ def time_limits() -> st.SearchStrategy[dict[str, float]]:
     return st.just({}) | st.dictionaries(st.sampled_from(names), seconds, max_size=3)
 
 
-def some_tiers(num_blocks: int) -> st.SearchStrategy[tuple[Tier, ...]]:
+def some_tiers(num_blocks: int, lanes: int) -> st.SearchStrategy[tuple[Tier, ...]]:
     """None, or one or two tiers, smaller and larger than the GPU's memory, fast and slow."""
     seconds = st.sampled_from([0.0, 2.0**-14, 2.0**-9, 1e-3 / 3])
-    tier = st.builds(Tier, st.integers(1, 3 * num_blocks), seconds, seconds)
+    tier = st.builds(Tier, st.integers(lanes, 3 * num_blocks * lanes), seconds, seconds)
     return st.just(()) | st.lists(tier, min_size=1, max_size=2).map(tuple)
 
 
@@ -186,14 +186,14 @@ def cases(
         windows=windows,
         **parallel,
         caching=caching,
-        tiers=draw(some_tiers(num_blocks)) if caching and not parallel else (),
+        tiers=draw(some_tiers(num_blocks, lanes)) if caching else (),
         drafting=drafting,
         max_num_waiting=draw(st.sampled_from([*[None] * 6, 1, 3])),
         drop_expired=draw(st.booleans()),
         early_rejection=draw(st.booleans()),
     )
     case = Case(options, tuple(jobs))
-    return without_limits(case) if options.async_scheduling or options.tiers else case
+    return without_limits(case) if options.async_scheduling else case
 
 
 def without_limits(case: Case) -> Case:
@@ -238,7 +238,7 @@ def overloads(draw: st.DrawFn) -> Case:
     ]
     jobs.sort(key=lambda job: job.arrival_time)
     early = draw(st.booleans())
-    options = replace(case.options, async_scheduling=False, tiers=(), early_rejection=early)
+    options = replace(case.options, async_scheduling=False, early_rejection=early)
     return Case(options, tuple(jobs))
 
 
@@ -275,7 +275,7 @@ def with_time_outs_on_boundaries(data: st.DataObject, case: Case, predictor: Pre
     Only those that arrive at time 0 are sure to meet it to the bit: for others the sum of arrival
     and time-out rounds.
     """
-    case = replace(case, options=replace(case.options, async_scheduling=False, tiers=()))
+    case = replace(case, options=replace(case.options, async_scheduling=False))
     jobs = list(case.jobs)
     jobs[0] = replace(jobs[0], arrival_time=0.0)
     for _ in range(data.draw(st.integers(1, 4), label="number of time-outs")):

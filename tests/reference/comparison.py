@@ -216,7 +216,7 @@ class EngineOptions:
             max_num_waiting=inf if self.max_num_waiting is None else self.max_num_waiting,
             drop_expired=self.drop_expired,
             early_rejection=self.early_rejection,
-            tiers=self.tiers,
+            tiers=tuple(replace(tier, num_blocks=tier.num_blocks // size) for tier in self.tiers),
             **more,
         )
 

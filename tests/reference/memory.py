@@ -36,13 +36,20 @@ class Tier:
     seconds_per_block: float
 
 
+@dataclass
+class Link:
+    """The way from a tier to an engine, free again at a time."""
+
+    free_at: float = 0.0
+
+
 class Shelf:
-    """What lies in a tier, least recently used first, and when its link is free."""
+    """What lies in a tier, least recently used first, and its link."""
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
         self.names: dict[Hashable, None] = {}
-        self.link_free_at = 0.0
+        self.link = Link()
 
     def use(self, names: list[Hashable]) -> None:
         """Write or touch blocks given from the first one on; the first is the latest used."""
@@ -54,8 +61,8 @@ class Shelf:
 
     def load(self, number: int, now: float) -> float:
         seconds = self.tier.latency + number * self.tier.seconds_per_block
-        self.link_free_at = max(self.link_free_at, now) + seconds
-        return self.link_free_at
+        self.link.free_at = max(self.link.free_at, now) + seconds
+        return self.link.free_at
 
 
 class Memory:
@@ -145,17 +152,24 @@ class Memory:
 
     def leave(self, live: Any, num_tokens: int, preempted: bool) -> None:
         self.enter(live, num_tokens, private=preempted)
-        for block in reversed(live.blocks):
-            block.holders -= 1
-            if not block.holders:
-                self.free.append(block)
         num_full = num_tokens // self.block_size
         for tier in self.tiers:
             tier.use(self.names(live, live.num_entered))
             tier.use([object() for _ in range(num_full - live.num_entered)])
+        self.give_back(live)
+
+    def give_back(self, live: Any) -> None:
+        for block in reversed(live.blocks):
+            block.holders -= 1
+            if not block.holders:
+                self.free.append(block)
         live.blocks = []
 
     # --- tiers --------------------------------------------------------------------------------
+
+    def share_links(self, other: Memory) -> None:
+        for shelf, its in zip(self.tiers, other.tiers, strict=True):
+            shelf.link = its.link
 
     def names(self, live: Any, number: int) -> list[Hashable]:
         return [self.name(live, position) for position in range(number)]

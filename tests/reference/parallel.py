@@ -4,8 +4,10 @@ Rules of a pipeline with p ranks, which has p lanes (engines with a part of memo
 
 - A pass of a lane goes through ranks 0 to p - 1. Rank r begins it when rank r - 1 has ended it
   and handed it over, and when it has ended all passes that entered before.
-- A lane with work is ready when its last pass has left the last rank, or when the work came. It
-  plans when rank 0 is free; of several, the one ready first, then the one of lower number.
+- A lane with requests is ready when its last pass has left the last rank, or, if there was nothing
+  to compute then, when a request came, one's blocks were loaded or another one gave up. It plans
+  when rank 0 is free; of several, the one ready first, then the one of lower number.
+- The lanes of a pipeline share the links to their tiers.
 - A request goes to the lane with the fewest unfinished requests, the first of equals.
 
 Of several engines a request goes to the one with the smallest 4 x waiting + running, the first of
@@ -48,7 +50,7 @@ class StepwiseGroup(ABC):
 
     @property
     def num_waiting(self) -> int:
-        return sum(len(lane.queue) for lane in self.lanes)
+        return sum(lane.num_waiting for lane in self.lanes)
 
     @property
     def num_running(self) -> int:
@@ -58,8 +60,14 @@ class StepwiseGroup(ABC):
     def choose(self) -> int:
         """Return the lane that gets the next arrival."""
 
+    def arrive(self, live: Live, now: float) -> None:
+        lane = self.lanes[self.choose()]
+        lane.enter(live)
+        self.wake(lane, now)
+
     @abstractmethod
-    def arrive(self, live: Live, now: float) -> None: ...
+    def wake(self, lane: StepwiseEngine, now: float) -> None:
+        """Something came to a lane, or left it, so that it may have something to compute."""
 
     @abstractmethod
     def is_computing(self, lane: StepwiseEngine) -> bool:
@@ -81,6 +89,21 @@ class StepwiseGroup(ABC):
     def plan(self, now: float) -> None:
         """Let lanes plan that can."""
 
+    def end_loads(self, now: float) -> None:
+        """Let blocks come that are there now."""
+        for lane in self.lanes:
+            for time, live in [load for load in lane.loading if load[0] <= now]:
+                lane.end_load(time, live)
+                self.wake(lane, now)
+
+    def reach_limits(self, lane: StepwiseEngine, live: Live, now: float) -> None:
+        """Let a request give up whose time is up."""
+        num_inside = lane.num_inside
+        while live.limits and live.limits[0][0] <= now:
+            lane.limit_reached(live, now, in_step=self.is_computing(lane))
+        if lane.num_inside < num_inside:
+            self.wake(lane, now)
+
     def complete(self, lane: StepwiseEngine, start: float, now: float, busy: float) -> None:
         lane.now = now
         lane.complete(start, busy)
@@ -90,12 +113,13 @@ class StepwiseGroup(ABC):
     def begin(self, lane: StepwiseEngine, now: float) -> StepBatch | None:
         """Plan until there is a step or no work is left."""
         lane.now = now
-        while lane.queue or lane.running:
-            num_inside = len(lane.queue) + len(lane.running)
+        before = None
+        while lane.members != before:
+            before = lane.members
             chunks, decodes = lane.plan()
             if chunks or decodes:
                 return lane.begin(chunks, decodes)
-            assert len(lane.queue) + len(lane.running) < num_inside, "the lane is stuck"
+        assert lane.loading or not lane.num_inside, "the lane is stuck"
         return None
 
 
@@ -114,22 +138,28 @@ class StepwisePipeline(StepwiseGroup):
         self.free = [0.0] * len(ranks)  # when each rank is free again
         self.ready = [0.0] * len(lanes)
         self.returns = [inf] * len(lanes)  # inf: no pass is under way
+        self.asleep = [True] * len(lanes)  # it has nothing to compute
         self.busy = [0.0] * len(lanes)
+        for lane in lanes:
+            lane.memory.share_links(lanes[0].memory)
 
     def choose(self) -> int:
-        unfinished = [len(lane.queue) + len(lane.running) for lane in self.lanes]
+        unfinished = [lane.num_inside for lane in self.lanes]
         return unfinished.index(min(unfinished))
 
-    def arrive(self, live: Live, now: float) -> None:
-        number = self.choose()
-        lane = self.lanes[number]
-        if not lane.queue and not lane.running:
+    def number(self, lane: StepwiseEngine) -> int:
+        return next(number for number, each in enumerate(self.lanes) if each is lane)
+
+    def wake(self, lane: StepwiseEngine, now: float) -> None:
+        number = self.number(lane)
+        if not lane.num_inside:
+            self.asleep[number] = True
+        elif self.asleep[number]:
             self.ready[number] = now
-        lane.enter(live)
+            self.asleep[number] = False
 
     def is_computing(self, lane: StepwiseEngine) -> bool:
-        number = next(number for number, each in enumerate(self.lanes) if each is lane)
-        return self.returns[number] < inf
+        return self.returns[self.number(lane)] < inf
 
     def prompt_times(self, live: Live) -> tuple[list[float], float]:
         times = [rank.step_time(prompt(live)) for rank in self.ranks]
@@ -139,8 +169,8 @@ class StepwisePipeline(StepwiseGroup):
         """Return (ready since, number) of the lanes that would plan, the next one first."""
         return sorted(
             (self.ready[number], number)
-            for number, lane in enumerate(self.lanes)
-            if self.returns[number] == inf and (lane.queue or lane.running)
+            for number in range(len(self.lanes))
+            if self.returns[number] == inf and not self.asleep[number]
         )
 
     def next_time(self) -> float:
@@ -155,6 +185,7 @@ class StepwisePipeline(StepwiseGroup):
                 self.complete(lane, self.ready[number], now, self.busy[number])
                 self.ready[number] = now
                 self.returns[number] = inf
+                self.asleep[number] = not lane.num_inside
 
     def plan(self, now: float) -> None:
         while self.wanting():
@@ -164,6 +195,8 @@ class StepwisePipeline(StepwiseGroup):
             batch = self.begin(self.lanes[number], now)
             if batch is not None:
                 self.pass_through(number, batch, now)
+            else:
+                self.asleep[number] = True
 
     def pass_through(self, number: int, batch: StepBatch, now: float) -> None:
         num_tokens = sum(new for new, _ in batch.chunks) + batch.num_decodes * (
@@ -192,11 +225,10 @@ class StepwiseLockstep(StepwiseGroup):
         self.wants = inf  # when the lanes could plan
 
     def choose(self) -> int:
-        scores = [4 * len(lane.queue) + len(lane.running) for lane in self.lanes]
+        scores = [4 * lane.num_waiting + len(lane.running) for lane in self.lanes]
         return scores.index(min(scores))
 
-    def arrive(self, live: Live, now: float) -> None:
-        self.lanes[self.choose()].enter(live)
+    def wake(self, lane: StepwiseEngine, now: float) -> None:
         if self.end == inf:
             self.wants = now
 
@@ -258,6 +290,7 @@ class StepwiseFleet:
         while True:
             times = [group.next_time() for group in self.groups]
             times += [live.limits[0][0] for _, _, live in self.inside() if live.limits]
+            times += [time for lane in self.tracks for time, _ in lane.loading]
             if arriving:
                 times.append(arriving[0].job.arrival_time)
             now = min(times)
@@ -267,9 +300,10 @@ class StepwiseFleet:
                 group.end_steps(now)
             while arriving and arriving[0].job.arrival_time <= now:
                 self.arrive(arriving.popleft(), now)
+            for group in self.groups:
+                group.end_loads(now)
             for group, lane, live in self.inside():
-                while live.limits and live.limits[0][0] <= now:
-                    lane.limit_reached(live, now, in_step=group.is_computing(lane))
+                group.reach_limits(lane, live, now)
             for group in self.groups:
                 group.plan(now)
 
@@ -279,7 +313,7 @@ class StepwiseFleet:
             (group, lane, live)
             for group in self.groups
             for lane in group.lanes
-            for live in lane.queue + lane.running
+            for live in lane.waiting + lane.running
         ]
         return sorted(found, key=lambda place: place[1].arrival(place[2]))
 

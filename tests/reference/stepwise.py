@@ -3,9 +3,10 @@
 It is what the decode clock of `mist_sim.clients` is held against (DESIGN §5): no clock, no closed
 form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 
-- At equal times steps end, then requests move (who finished leaves, who arrives is queued), then
-  those whose time is up give up, then the engine plans. Who gives up leaves at once while it waits,
-  and at the end of the step in flight while it runs.
+- At equal times steps end, then requests move (who finished leaves, who arrives is queued, whose
+  blocks were loaded goes before the queue), then those whose time is up give up, then the engine
+  plans. Who gives up leaves at once while it waits, and at the end of the step in flight while it
+  runs. Memory that blocks are still loaded into is free when they are there.
 - A step in flight is never preempted; it ends at start + step time.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
   one token at its end. A decode step gives every running decode one token.
@@ -203,37 +204,39 @@ class StepwiseEngine(ABC):
         self.reset()
         self.arriving = deque(Live(job, Outcome()) for job in jobs)
         self.outcomes = [live.outcome for live in self.arriving]
-        known_until = inf  # a step planned ahead knows only who arrived before the last one began
-        stuck = False
+        known_until = inf  # a step planned ahead knows only what was before the last one began
         while self.arriving or self.num_inside:
-            if stuck or not (self.queue or self.running or self.loaded):
-                events = [time for time, _ in self.loading]
-                if self.arriving:
-                    events.append(self.arriving[0].job.arrival_time)
-                self.now = max(self.now, min(events))
-                if self.arriving and self.arriving[0].job.arrival_time > known_until:
-                    known_until = inf  # nothing was planned ahead
-                    self.num_left = self.num_left_blocks = 0
-            self.end_loads()
             while (event := self.next_event()) and event[0] <= min(self.now, known_until):
                 self.happen(*event, in_step=False)
-            before = [*self.queue, None, *self.running]
+            before = self.members
             chunks, decodes = self.plan()
-            stuck = False
             if chunks or decodes:
                 known_until = self.now if self.plans_ahead else inf
                 self.execute(chunks, decodes)
             elif self.num_left:  # nothing runs, so nothing is ahead
                 self.num_left = self.num_left_blocks = 0
-            elif self.arriving and known_until < self.arriving[0].job.arrival_time <= self.now:
+            elif self.members == before and (event := self.next_event()):
                 known_until = inf
-            elif [*self.queue, None, *self.running] == before:
-                stuck = True  # until blocks come or a request does
-                assert self.loading or not self.num_inside, "the engine is stuck"
+                self.now = max(self.now, event[0])
+            else:
+                assert self.members != before or not self.num_inside, "the engine is stuck"
+
+    @property
+    def members(self) -> list[Live | None]:
+        return [*self.queue, None, *self.running]
+
+    @property
+    def waiting(self) -> list[Live]:
+        coming = [live for _, live in self.loading if not live.has_given_up]
+        return [*self.queue, *coming, *self.loaded]
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
 
     @property
     def num_inside(self) -> int:
-        return len(self.queue) + len(self.running) + len(self.loading) + len(self.loaded)
+        return self.num_waiting + len(self.running)
 
     @property
     def tracks(self) -> list[StepwiseEngine]:
@@ -263,11 +266,12 @@ class StepwiseEngine(ABC):
     # --- arrivals, and those who give up ------------------------------------------------------
 
     def next_event(self) -> tuple[float, Live] | None:
-        """Return who arrives or gives up next, and when; at equal times arrivals go first."""
+        """Return who arrives, has its blocks or gives up next, and when; in this order."""
         events = [(live.job.arrival_time, live) for live in list(self.arriving)[:1]]
-        inside = [live for live in self.queue + self.running if live.limits]
+        events += self.loading
         events += sorted(
-            ((live.limits[0][0], live) for live in inside), key=lambda event: self.arrival(event[1])
+            ((live.limits[0][0], live) for live in self.waiting + self.running if live.limits),
+            key=lambda event: self.arrival(event[1]),
         )
         return min(events, key=lambda event: event[0]) if events else None
 
@@ -275,6 +279,8 @@ class StepwiseEngine(ABC):
         if self.arriving and live is self.arriving[0]:
             self.arriving.popleft()
             self.arrive(live)
+        elif (time, live) in self.loading:
+            self.end_load(time, live)
         else:
             self.limit_reached(live, time, in_step=in_step)
 
@@ -287,8 +293,12 @@ class StepwiseEngine(ABC):
             return
         live.outcome.status = "rejected" if name == "ttft_deadline" else "timed_out"
         live.outcome.finished_at = time
-        if live in self.queue:
-            self.queue.remove(live)
+        if live not in self.running:
+            if live in self.queue:
+                self.queue.remove(live)
+            elif live in self.loaded:
+                self.loaded.remove(live)
+                self.memory.give_back(live)
             live.outcome.left_at = time
         elif in_step:
             self.leaving.append(live)
@@ -297,7 +307,7 @@ class StepwiseEngine(ABC):
             self.leave(live)
 
     def arrive(self, live: Live) -> None:
-        busy = len(self.queue) >= self.max_num_waiting or self.comes_too_late(live)
+        busy = self.num_waiting >= self.max_num_waiting or self.comes_too_late(live)
         if self.is_hopeless(live) or busy:
             self.reject(live, live.job.arrival_time)
         else:
@@ -315,7 +325,7 @@ class StepwiseEngine(ABC):
         """Tell whether prompts without a first token leave too little time for another one."""
         if not self.early_rejection:
             return False
-        ahead = [other for other in self.queue + self.running if not other.num_emitted]
+        ahead = [other for other in self.waiting + self.running if not other.num_emitted]
         ahead.sort(key=self.arrival)
         seconds = sum(self.prompt_time(other) for other in ahead) + self.prompt_time(live)
         return seconds > time_left(live.job)
@@ -398,11 +408,13 @@ class StepwiseEngine(ABC):
             live.outcome.num_loaded_blocks += sum(numbers)
         return bool(self.queue or self.loaded)
 
-    def end_loads(self) -> None:
-        """Let those go first whose blocks are there, in that order."""
-        over = [pair for pair in self.loading if pair[0] <= self.now]
-        self.loading = [pair for pair in self.loading if pair[0] > self.now]
-        self.loaded += [live for _, live in sorted(over, key=lambda pair: pair[0])]
+    def end_load(self, time: float, live: Live) -> None:
+        """Let one go first whose blocks are there, or free them if it has given up."""
+        self.loading.remove((time, live))
+        if live.has_given_up:
+            self.memory.give_back(live)
+        else:
+            self.loaded.append(live)
 
     def head(self) -> Live:
         """Return who is next: of equals, the first to arrive."""

@@ -9,8 +9,10 @@ import pytest
 from mist_sim import (
     ChunkedScheduler,
     LlmClient,
+    Result,
     Scenario,
     ScenarioError,
+    Simulation,
     load_model,
     simulate,
 )
@@ -18,8 +20,11 @@ from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.kv_cache import CacheTier, KvCacheConfig, cache_tiers
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.memory import MemoryTier
+from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.scenario.build import build
+from tests.reference.comparison import workload
 from tests.reference.predictors import ConstantPredictor
+from tests.reference.stepwise import Job
 
 DDR4 = MemoryTier(name="cpu", capacity=1e12, read_bandwidth=150e9)
 NVME = MemoryTier(name="ssd", capacity=1e12, read_bandwidth=7e9, latency=50e-6)
@@ -149,9 +154,11 @@ def test_results_with_loads_are_saved(tmp_path):
         ([CPU | {"name": ""}], {}, "name: must not be empty"),
         ([CPU | {"size": "1 GiB"}], {}, "unknown key"),
         ([CPU], {"clients__0__kv_cache__enable_prefix_caching": False}, "tiers must be empty"),
-        ([CPU], {"clients__0__pipeline_parallel_size": 2}, "tiers must be empty where pipeline"),
-        ([CPU], {"clients__0__data_parallel_size": 2}, "tiers must be empty where pipeline"),
-        ([CPU], {"clients__0__async_scheduling": True}, "with async_scheduling"),
+        (
+            [CPU | {"capacity": "3 MiB"}],
+            {"clients__0__pipeline_parallel_size": 2},
+            "tier cpu has 1 blocks, less than one for each of 2 lanes",
+        ),
     ],
 )
 def test_refusals(tiers, changes, message):
@@ -159,13 +166,92 @@ def test_refusals(tiers, changes, message):
         build(scenario(*tiers, **changes))
 
 
-def test_admission_control_is_refused_with_tiers():
-    with pytest.raises(ScenarioError, match="unless admission has its defaults"):
-        LlmClient(
-            "llm",
-            scheduler=ChunkedScheduler(),
-            predictor=ConstantPredictor(0.01),
-            num_gpu_blocks=10,
-            cache_tiers=[CacheTier("cpu", 10, 0.0, 0.0)],
-            admission=AdmissionControl(max_num_waiting=3),
-        )
+# --- who gives up, and engines of several lanes -------------------------------------------------
+
+STEP, LOAD = 1.0, 10.0  # seconds; of any step, and of any block from the tier
+LONG = ((7, 40),)  # ten blocks that come back
+
+
+def engine(num_lanes: int = 1, **more: Any) -> LlmClient:
+    """Room for 45 blocks of four tokens in each lane, and for more in a slow tier."""
+    one = ConstantPredictor(STEP)
+    ranks = (one,) * num_lanes
+    options: dict[str, Any] = {
+        "scheduler": ChunkedScheduler(),
+        "predictor": one if num_lanes == 1 else PipelinePredictor(ranks, lambda num_tokens: 0.0),
+        "num_gpu_blocks": 45 * num_lanes,
+        "block_size": 4,
+        "cache_tiers": [CacheTier("cpu", 200 * num_lanes, 0.0, LOAD)],
+    }
+    return LlmClient("llm", **options | more)
+
+
+def served(client: LlmClient, jobs: list[Job]) -> Result:
+    return Simulation(clients=[client], workload=workload(jobs)).run()
+
+
+def prompt(time: float, num_tokens: int, **more: Any) -> Job:
+    return Job(time, num_tokens, 1, **more)
+
+
+FORGOTTEN = [prompt(0.0, 41, content=LONG), prompt(5.0, 180)]  # the second one takes all memory
+
+
+def test_memory_that_blocks_come_into_stays_taken_when_the_sender_gives_up():
+    again, other = prompt(10.0, 41, content=LONG, timeout=20.0), prompt(40.0, 180)
+    requests = served(engine(), [*FORGOTTEN, again, other]).requests
+    assert requests["status"].tolist()[2:] == ["timed_out", "finished"]
+    assert requests["finished_at"].tolist()[2:] == [30.0, 10 + 10 * LOAD + STEP]
+
+
+def test_loaded_memory_is_free_as_soon_as_its_sender_gives_up():
+    """The blocks are there at 110 s, its sender gives up at 115 s, and at 130 s it had a seat."""
+    again = prompt(10.0, 41, content=LONG, timeout=105.0)
+    busy, next_one = Job(11.0, 1, 119), prompt(112.0, 180)
+    client = engine(scheduler=ChunkedScheduler(max_num_seqs=1))
+    requests = served(client, [*FORGOTTEN, again, busy, next_one]).requests
+    assert requests["status"].tolist()[2:] == ["timed_out", "finished", "finished"]
+    assert requests["finished_at"].tolist()[2:] == [115.0, 130.0, 131.0]
+    assert requests["wasted_input_tokens"].sum() == 0
+
+
+def test_what_waits_for_blocks_counts_as_waiting():
+    client = engine(admission=AdmissionControl(max_num_waiting=1))
+    again = prompt(10.0, 41, content=LONG)
+    requests = served(client, [*FORGOTTEN, again, prompt(11.0, 1)]).requests
+    assert requests["status"].tolist()[2:] == ["finished", "rejected"]
+
+
+def test_async_scheduling_lets_loaded_ones_in_a_step_later():
+    """Steps end at whole seconds while another one decodes; the last block comes at 110.5 s."""
+    jobs = [*FORGOTTEN, prompt(10.5, 41, content=LONG), Job(11.0, 1, 125)]
+    for ahead, end in ((False, 112.0), (True, 113.0)):
+        client = engine(async_scheduling=ahead)
+        assert served(client, jobs).requests["finished_at"][2] == end
+
+
+def test_lanes_of_a_pipeline_share_a_tier_and_its_link():
+    """Both lanes load ten blocks at 20 s; those of the second come behind those of the first."""
+    jobs = [prompt(0.0, 41, content=((k, 40),)) for k in (0, 1)]
+    jobs += [prompt(5.0, 180), prompt(5.0, 180)]
+    jobs += [prompt(20.0, 41, content=((k, 40),)) for k in (0, 1)]
+    loads = served(engine(num_lanes=2), jobs).loads
+    assert loads["num_tokens"].tolist() == [40, 40]
+    assert loads["end"].tolist() == [20 + 10 * LOAD, 20 + 20 * LOAD]
+
+
+def test_engines_of_a_client_do_not_share_a_tier():
+    """While the first engine decodes, the second one gets what only the first has."""
+    jobs = [Job(0.0, 41, 60, content=LONG), prompt(5.0, 41, content=LONG)]
+    requests = served(engine(data_parallel_size=2), jobs).requests
+    assert requests["num_cached_tokens"].tolist() == [0, 0]
+    assert served(engine(), jobs).requests["num_cached_tokens"].tolist() == [0, 40]
+
+
+def test_host_memory_of_an_engine_is_read_over_its_own_links():
+    model, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
+    config = KvCacheConfig(tiers=(MemoryTier(name="cpu", capacity=2**38),))
+    one, two = (cache_tiers(config, model, Cluster(gpu, 1, replicas))[0] for replicas in (1, 2))
+    assert one == two
+    (half,) = cache_tiers(config, model, Cluster(gpu, pipeline_parallel_size=2))
+    assert half.seconds_per_block == pytest.approx(one.seconds_per_block / 2)

@@ -450,13 +450,6 @@ def test_deadlines_change_a_result_where_an_engine_looks_at_them(using, deadline
             {"workload__timeout": "1 s", "clients__0__async_scheduling": True},
             "clients.0.async_scheduling: must be false where requests have time limits",
         ),
-        (
-            {
-                "workload__timeout": "1 s",
-                "clients__0__kv_cache": {"tiers": [{"name": "cpu", "capacity": "8 GiB"}]},
-            },
-            "clients.0.kv_cache.tiers: must be empty where requests have time limits",
-        ),
     ],
 )
 def test_what_is_wrong_with_time_limits_is_said_where_it_is(overrides, expected):

@@ -3,7 +3,7 @@
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import KvCacheConfig, cache_tiers, num_gpu_blocks
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
-from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager
+from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "KvCacheConfig",
     "KvCacheManager",
     "PrefixCachingManager",
+    "TierLink",
     "TieredManager",
     "WindowPool",
     "cache_tiers",

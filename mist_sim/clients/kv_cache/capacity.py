@@ -93,7 +93,7 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
     """
     ranks = cluster.tensor_parallel_size
     block_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks * config.block_size
-    host_bandwidth = cluster.gpu.host_bandwidth * cluster.num_gpus
+    host_bandwidth = cluster.gpu.host_bandwidth * ranks * cluster.pipeline_parallel_size
     tiers = []
     for tier in config.tiers:
         if tier.capacity < block_bytes:

@@ -83,6 +83,10 @@ class KvCacheManager:
         """Take back all blocks of a sequence that has its tokens."""
         self.pool.release(num_blocks)
 
+    def forget(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence that was given up before it was admitted."""
+        raise InvariantError("a sequence has blocks before it is admitted, without tiers")
+
     def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
         """Take back all blocks of a sequence that will need them again."""
         self.pool.release(num_blocks)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mist_sim.clients import sequence as sequences
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
+from mist_sim.errors import ScenarioError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,38 @@ class CacheTier:
     latency: float
     seconds_per_block: float
 
+    def divided_by(self, num_lanes: int) -> CacheTier:
+        """Return the part of a lane, of so many that share the tier equally.
+
+        Raises ScenarioError when there is not a block for each.
+        """
+        if self.num_blocks < num_lanes:
+            raise ScenarioError(
+                f"tier {self.name} has {self.num_blocks} blocks, less than one for each of "
+                f"{num_lanes} lanes (pipeline_parallel_size); raise its capacity"
+            )
+        return replace(self, num_blocks=self.num_blocks // num_lanes)
+
+
+class TierLink:
+    """The way from a tier to the GPUs of an engine; loads go over it one after the other."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def send(self, seconds: float, now: float) -> float:
+        """Begin a load behind those under way; return when it is there (seconds)."""
+        self._free_at = max(now, self._free_at) + seconds
+        return self._free_at
+
 
 class TierStore:
-    """The blocks in a tier, least recently used first, and its link to the GPU."""
+    """The blocks of a lane in a tier, least recently used first, and the engine's link to it."""
 
-    def __init__(self, tier: CacheTier) -> None:
+    def __init__(self, tier: CacheTier, link: TierLink) -> None:
         self.tier = tier
         self.cache = PrefixCache(tier.num_blocks)
-        self._link_free_at = 0.0
+        self._link = link
 
     def store(self, spans: list[tuple[Hashable, int]], num_blocks: int) -> None:
         """Keep the first blocks of a chain as the latest used, its first one last of all."""
@@ -50,9 +75,7 @@ class TierStore:
 
     def load(self, num_blocks: int, now: float) -> float:
         """Send blocks to the GPU behind those under way; return when they are there (s)."""
-        start = max(now, self._link_free_at)
-        self._link_free_at = start + (self.tier.latency + num_blocks * self.tier.seconds_per_block)
-        return self._link_free_at
+        return self._link.send(self.tier.latency + num_blocks * self.tier.seconds_per_block, now)
 
 
 class TieredManager(PrefixCachingManager):
@@ -63,14 +86,19 @@ class TieredManager(PrefixCachingManager):
     used least recently: it is used when it is written or a sequence that has it is admitted.
 
     A sequence whose blocks lie in tiers takes its memory, waits for the load, and is admitted
-    before all others. Then other sequences find the loaded blocks, too.
+    before all others. Then other sequences find the loaded blocks, too. One that is given up
+    before leaves nothing in the cache.
+
+    links: one a tier; the lanes of an engine share them.
     """
 
     has_tiers: ClassVar[bool] = True
 
-    def __init__(self, pool: BlockPool, tiers: Sequence[CacheTier]) -> None:
+    def __init__(
+        self, pool: BlockPool, tiers: Sequence[CacheTier], links: Sequence[TierLink]
+    ) -> None:
         super().__init__(pool)
-        self.stores = [TierStore(tier) for tier in tiers]
+        self.stores = [TierStore(tier, link) for tier, link in zip(tiers, links, strict=True)]
 
     def missing(self, sequence: sequences.Sequence) -> list[int]:
         """Blocks to load from each tier, the nearest one that has a block."""
@@ -138,6 +166,10 @@ class TieredManager(PrefixCachingManager):
         super().compute(sequence, num_tokens)
         if chain is not None and chain.num_held > num_before:
             self._store(chain)
+
+    def forget(self, sequence: sequences.Sequence) -> None:
+        sequence.num_computed_tokens = 0
+        super()._release(sequence.chain, self.pool.blocks_for(sequence.num_tokens), 0)
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
         num_held = 0

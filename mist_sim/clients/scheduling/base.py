@@ -86,6 +86,7 @@ class Scheduler(ABC):
         self.prefilling: list[Sequence] = []
         self.loading: dict[Sequence, None] = {}  # have memory, and wait for blocks in it
         self.loaded: deque[Sequence] = deque()  # have these, and wait to be admitted
+        self.abandoned: set[Sequence] = set()  # given up; blocks still come into their memory
         self.num_peak_blocks = 0  # held in the last step of the latest run
         self.plans_ahead = False  # whether the next step is planned before this one ends
         self._num_left = self._num_left_blocks = 0  # what the last step freed, if so
@@ -151,17 +152,35 @@ class Scheduler(ABC):
         self.waiting.add(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Forget a sequence that waits or runs, and free its memory; no step in flight has it."""
+        """Forget a sequence that waits or runs, and free its memory; no step in flight has it.
+
+        While blocks come into its memory, that stays taken.
+        """
         if sequence in self.running:
             num_tokens, num_computed = self._stop(sequence)
             self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)
+        elif sequence in self.loading:
+            del self.loading[sequence]
+            self.abandoned.add(sequence)
+            sequence.num_computed_tokens = 0
+        elif sequence in self.loaded:
+            self.loaded.remove(sequence)
+            self.kv_cache.forget(sequence)
         else:
             self.waiting.remove(sequence)
 
-    def finish_load(self, sequence: Sequence) -> None:
-        """Let a sequence be admitted whose blocks have come."""
+    def finish_load(self, sequence: Sequence) -> bool:
+        """Let a sequence be admitted whose blocks have come, unless it was given up.
+
+        Returns whether it can be; otherwise its memory is free now.
+        """
+        if sequence in self.abandoned:
+            self.abandoned.remove(sequence)
+            self.kv_cache.forget(sequence)
+            return False
         del self.loading[sequence]
         self.loaded.append(sequence)
+        return True
 
     @property
     def num_waiting(self) -> int:
