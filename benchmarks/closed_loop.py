@@ -35,7 +35,7 @@ def scores(found: pd.DataFrame) -> dict[str, float]:
 
 def fit(points: pd.DataFrame, timed_by: dict[int, SiliconPredictor]) -> tuple[float, float]:
     """Return step and sequence overhead in seconds with the least squares of TPOT errors."""
-    half = points[(points["half"] == "fitted") & ~queued(points)]
+    half = _fitted_half(points)
 
     def squares(overhead: Any) -> float:
         step, sequence = np.abs(overhead)
@@ -46,6 +46,20 @@ def fit(points: pd.DataFrame, timed_by: dict[int, SiliconPredictor]) -> tuple[fl
     options = {"initial_simplex": start, "xatol": 0.05, "fatol": 0.02, "maxfev": 60}
     step, sequence = np.abs(minimize(squares, start[0], method="Nelder-Mead", options=options).x)
     return step * 1e-3, sequence * 1e-6
+
+
+def fit_prompt_token(points: pd.DataFrame, timed_by: dict[int, SiliconPredictor]) -> float:
+    """Return the half microseconds a token of a prompt with the least mean TTFT error."""
+    half = _fitted_half(points)
+
+    def score(seconds: float) -> float:
+        return float(simulated(half, timed_by, prompt_token=seconds)["ttft_error"].abs().mean())
+
+    return min((0.5e-6 * steps for steps in range(11)), key=score)
+
+
+def _fitted_half(points: pd.DataFrame) -> pd.DataFrame:
+    return points[(points["half"] == "fitted") & ~queued(points)]
 
 
 def table(found: pd.DataFrame) -> str:
@@ -80,7 +94,9 @@ def main() -> None:
     points, timed_by = measured_points(POINTS), predictors()
     if "--fit" in sys.argv:
         step, sequence = fit(points, timed_by)
-        print(f"step {step * 1e3:.2f} ms, sequence {sequence * 1e6:.1f} us")
+        token = fit_prompt_token(points, timed_by)
+        print(f"step {step * 1e3:.2f} ms, sequence {sequence * 1e6:.1f} us, ", end="")
+        print(f"prompt token {token * 1e6:.1f} us")
         return
     found = simulated(points, timed_by)
     print(table(found), score_table(found), sep="\n\n")

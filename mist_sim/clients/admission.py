@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -80,22 +81,25 @@ class Gate:
     """The admission control of one client.
 
     max_num_waiting: as in `AdmissionControl`. backlog: for early rejection; None: without it.
-    request_overhead: seconds from arrival until a request can be scheduled.
+    time_to_enter: returns the seconds from arrival until a sequence can be scheduled.
     """
 
     def __init__(
-        self, max_num_waiting: int | None, backlog: PromptBacklog | None, request_overhead: float
+        self,
+        max_num_waiting: int | None,
+        backlog: PromptBacklog | None,
+        time_to_enter: Callable[[Sequence], float],
     ) -> None:
         self._max_num_waiting = inf if max_num_waiting is None else max_num_waiting
         self._backlog = backlog
-        self._request_overhead = request_overhead
+        self._time_to_enter = time_to_enter
 
     def refusal(self, sequence: Sequence, num_waiting: int, now: float) -> str | None:
         """Return why a sequence that arrives is turned away; None, and it counts as accepted."""
         if num_waiting >= self._max_num_waiting:
             return f"busy, max_num_waiting={self._max_num_waiting} requests wait"
         if self._backlog is not None:
-            time_left = sequence.visit.request.deadline - now - self._request_overhead
+            time_left = sequence.visit.request.deadline - now - self._time_to_enter(sequence)
             if not self._backlog.add_if_in_time(sequence, time_left):
                 return "busy, the first token cannot be expected in time (early_rejection)"
         return None

@@ -56,7 +56,8 @@ class LlmClient(Client):
         share the links.
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
         answer ends there (vLLM's name and meaning). None: no limit.
-    request_overhead: seconds from arrival until a request can be scheduled.
+    request_overhead, prompt_token_overhead: seconds from arrival until a request can be scheduled,
+        for each request and for each token of its prompt.
     speculative_config: how the engine drafts tokens; None: it does not. The predictor's step
         times include the drafting.
     async_scheduling: whether a step is planned while the step before it runs (vLLM's name).
@@ -80,6 +81,7 @@ class LlmClient(Client):
         cache_tiers: Stages[CacheTier] = (),
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
+        prompt_token_overhead: float = 0.0,
         speculative_config: SpeculativeConfig | None = None,
         async_scheduling: bool = False,
         admission: AdmissionControl | None = None,
@@ -131,6 +133,7 @@ class LlmClient(Client):
         self._num_engines = data_parallel_size
         self.max_model_len = max_model_len
         self.request_overhead = request_overhead
+        self.prompt_token_overhead = prompt_token_overhead
         self.estimate = getattr(predictor, "estimate", "custom")
         self.schedulers = lane_schedulers(scheduler, data_parallel_size, num_lanes)
         self._blocks_per_lane = num_gpu_blocks // num_lanes
@@ -212,7 +215,7 @@ class LlmClient(Client):
         backlog = None
         if self.admission.early_rejection:
             backlog = PromptBacklog(self.predictor, self.data_parallel_size)
-        return Gate(self.admission.max_num_waiting, backlog, self.request_overhead)
+        return Gate(self.admission.max_num_waiting, backlog, self._time_to_enter)
 
     def takes(self, stages: Stages[Stage]) -> int:
         """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""
@@ -236,13 +239,18 @@ class LlmClient(Client):
         if visit.request.limits is not None:
             self._sequences[visit] = sequence
         self.view.num_waiting += 1
-        if self.request_overhead:
-            self.env.start(self._enter_later(sequence))
+        delay = self._time_to_enter(sequence)
+        if delay:
+            self.env.start(self._enter_later(sequence, delay))
         else:
             self._enter(sequence)
 
-    def _enter_later(self, sequence: Sequence) -> Generator[Event, object, None]:
-        yield self.env.timeout(self.request_overhead)
+    def _time_to_enter(self, sequence: Sequence) -> float:
+        """Return the seconds from arrival until a sequence can be scheduled."""
+        return self.request_overhead + self.prompt_token_overhead * sequence.num_prompt_tokens
+
+    def _enter_later(self, sequence: Sequence, delay: float) -> Generator[Event, object, None]:
+        yield self.env.timeout(delay)
         if not sequence.visit.is_over:
             self._enter(sequence)
 

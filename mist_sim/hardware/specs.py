@@ -17,7 +17,7 @@ Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
 
 DTYPES = ("bf16", "fp8", "int8", "fp4")  # fp16 runs at the bf16 rate on every card listed
 MODULES = ("rmsnorm", "attention", "mlp")
-OVERHEADS = ("step", "sequence", "prefill_step", "request")
+OVERHEADS = ("step", "sequence", "prefill_step", "request", "prompt_token")
 
 
 def _check_positive(name: str, value: float) -> None:

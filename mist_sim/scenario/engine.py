@@ -106,6 +106,7 @@ def llm_client(
         cache_tiers=cache_tiers(kv_cache, spec, cluster),
         max_model_len=max_model_len,
         request_overhead=overhead.request or 0.0,
+        prompt_token_overhead=overhead.prompt_token or 0.0,
         speculative_config=speculative_config,
         async_scheduling=async_scheduling,
         admission=admission,

@@ -79,4 +79,5 @@ VLLM_NAMES: Mapping[str, str] = {
     "overhead.prefill_step": NO_COUNTERPART,
     "overhead.sequence": NO_COUNTERPART,
     "overhead.request": NO_COUNTERPART,
+    "overhead.prompt_token": NO_COUNTERPART,
 }

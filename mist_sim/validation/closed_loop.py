@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 # means, sums over the number of requests, say ten a user too.
 TOKENS_BEYOND_PROMPT = 128 + 1500
 REQUESTS_PER_USER = 10
+MAX_NUM_SEQS = 1024  # vLLM's server by default on GPUs of 70 GiB and more (engine/arg_utils.py)
 
-CLIENT_DELAY = 2e-3  # seconds; results hardly depend on it, as long as there is one
-STEP, SEQUENCE = (
-    1.5e-3,
-    46e-6,
-)  # seconds; fitted on the TPOT of half of the points, see benchmarks/closed_loop.py
+CLIENT_DELAY = 2e-3  # seconds; an assumption, which hardly matters as long as there is one
+# Seconds. Fitted on half of the points (benchmarks/closed_loop.py): the first two on their TPOT,
+# the time that a token of a prompt takes on its way to the engine on their TTFT.
+STEP, SEQUENCE = 1.6e-3, 45e-6
+PROMPT_TOKEN = 2.5e-6
 QUEUES = 4.0  # seconds of TTFT from which on a point is one of a queue for memory
 
 
@@ -60,6 +61,7 @@ def simulated(
     *,
     step: float = STEP,
     sequence: float = SEQUENCE,
+    prompt_token: float = PROMPT_TOKEN,
     client_delay: float = CLIENT_DELAY,
     max_num_batched_tokens: Callable[[int], int] = lambda prompt: prompt + TOKENS_BEYOND_PROMPT,
 ) -> pd.DataFrame:
@@ -68,8 +70,11 @@ def simulated(
         _summary(
             point,
             predictor=timed_by[point.tp_size],
-            overhead=EngineOverhead(step=step, sequence=sequence),
-            scheduler=ChunkedScheduler(max_num_batched_tokens=max_num_batched_tokens(point.isl)),
+            overhead=EngineOverhead(step=step, sequence=sequence, prompt_token=prompt_token),
+            scheduler=ChunkedScheduler(
+                max_num_seqs=MAX_NUM_SEQS,
+                max_num_batched_tokens=max_num_batched_tokens(point.isl),
+            ),
             users=ClosedLoop(concurrency=point.concurrency, think_time=client_delay),
         )
         for point in _rows(points)

@@ -35,6 +35,7 @@ def engine(
     scheduler=None,
     num_gpu_blocks=1000,
     request_overhead=0.0,
+    prompt_token_overhead=0.0,
     num_ranks=1,
     num_engines=1,
     **admission,
@@ -48,6 +49,7 @@ def engine(
         data_parallel_size=num_engines,
         num_gpu_blocks=num_gpu_blocks,
         request_overhead=request_overhead,
+        prompt_token_overhead=prompt_token_overhead,
         admission=AdmissionControl(**admission),
     )
 
@@ -180,6 +182,9 @@ def test_on_the_way_to_the_engine():
     late = engine(request_overhead=2.0, early_rejection=True)
     result = run([10, 10], [1, 1], clients=[late], each=[{"timeout": 0.5}, None])
     assert ends(result) == [("timed_out", 0.5), ("finished", 3.0)]
+    slow = engine(request_overhead=1.0, prompt_token_overhead=0.1, early_rejection=True)
+    result = run([10, 30], [1, 1], clients=[slow], each=[{"ttft_deadline": 3.5}] * 2)
+    assert ends(result) == [("finished", 3.0), ("rejected", 0.0)]
 
 
 # --- workers ------------------------------------------------------------------------------------

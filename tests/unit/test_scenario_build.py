@@ -258,6 +258,7 @@ PRIORITIES = {"workload__priorities": {0: 1.0, 5: 1.0}}
         ("overhead__sequence", "40 us"),
         ("async_scheduling", True),
         ("overhead__request", "20 ms"),
+        ("overhead__prompt_token", "20 us"),
         ("predictor__enforce_eager", True),
         ("predictor__max_cudagraph_capture_size", 16),
         ("predictor__cudagraph_capture_sizes", [8, 512]),

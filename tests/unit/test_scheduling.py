@@ -260,6 +260,22 @@ def test_request_overhead_comes_before_the_queue():
     assert result.clients.num_visits[0] == 1
 
 
+def test_prompts_come_to_the_queue_as_they_are_tokenised():
+    """Arrivals that are late by as much give the same times, and short prompts overtake."""
+    prompts, arrivals = [40, 10, 8, 25], [1.0, 1.25, 7.0, 7.5]
+    late = run(ChunkedScheduler(), prompts, [2] * 4, arrivals, prompt_token_overhead=0.125)
+    entered = [1.0 + 5.0, 1.25 + 1.25, 7.0 + 1.0, 7.5 + 3.125]
+    order = np.argsort(entered)
+    plain = run(
+        ChunkedScheduler(),
+        [prompts[i] for i in order],
+        [2] * 4,
+        [entered[i] for i in order],
+    )
+    assert [tokens(late)[i] for i in order] == tokens(plain)
+    assert tokens(late)[0] > tokens(late)[1]
+
+
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_overheads_are_times(value):
     with pytest.raises(ValueError, match="request must be finite and >= 0 s"):

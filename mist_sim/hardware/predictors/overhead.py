@@ -35,14 +35,16 @@ class EngineOverhead:
         launches kernels that no CUDA graph replays. Never hidden by async scheduling.
     sequence: seconds of host time more for every sequence of a step: its place in the schedule,
         its token sampled, turned to text and sent.
-    request: seconds from a request's arrival until the engine can schedule it (HTTP,
-        tokenising).
+    request: seconds from a request's arrival until the engine can schedule it (HTTP).
+    prompt_token: seconds more for each token of its prompt: from text to tokens, and on to the
+        engine.
     """
 
     step: Seconds | None = None
     prefill_step: Seconds | None = None
     sequence: Seconds | None = None
     request: Seconds | None = None
+    prompt_token: Seconds | None = None
 
     def __post_init__(self) -> None:
         for name in OVERHEADS:
