@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         RooflinePredictor,
         TablePredictor,
     )
-    from mist_sim.metrics import Result, Slo
+    from mist_sim.metrics import Estimate, Replications, Result, Slo
     from mist_sim.models import ModelSpec, SpeculativeConfig, load_model
     from mist_sim.routers import (
         ROUTERS,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         RoundRobinRouter,
         Router,
     )
-    from mist_sim.scenario import Scenario, llm_client, simulate
+    from mist_sim.scenario import Scenario, llm_client, replicate, simulate
     from mist_sim.simulation import Simulation
     from mist_sim.stages import (
         STAGES,
@@ -126,10 +126,10 @@ _HOMES = {
         "PREDICTORS BestServePredictor EngineOverhead ExecutionPredictor PipelinePredictor "
         "Predictor RegressionPredictor RooflinePredictor TablePredictor"
     ),
-    "mist_sim.metrics": "Result Slo",
+    "mist_sim.metrics": "Estimate Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
     "mist_sim.routers": "ROUTERS LeastOutstandingRouter RandomRouter RoundRobinRouter Router",
-    "mist_sim.scenario": "Scenario llm_client simulate",
+    "mist_sim.scenario": "Scenario llm_client replicate simulate",
     "mist_sim.simulation": "Simulation",
     "mist_sim.stages": (
         "STAGES Decode KvRetrieval Postprocess Prefill Preprocess Rag Reasoning Stage ToolCall"
@@ -169,6 +169,7 @@ __all__ = [
     "ContinuousScheduler",
     "Decode",
     "EngineOverhead",
+    "Estimate",
     "ExecutionPredictor",
     "ExponentialDuration",
     "FixedLength",
@@ -201,6 +202,7 @@ __all__ = [
     "RandomRouter",
     "Reasoning",
     "RegressionPredictor",
+    "Replications",
     "Request",
     "Result",
     "Retries",
@@ -237,6 +239,7 @@ __all__ = [
     "llm_client",
     "load_gpu",
     "load_model",
+    "replicate",
     "simulate",
     "template",
 ]

@@ -20,6 +20,14 @@ def run(
         show_default=False,
     ),
     seed: int | None = typer.Option(None, help="Set the seed.", show_default=False),
+    replications: int | None = typer.Option(
+        None,
+        metavar="N",
+        help="Run so often, with seeds of their own: means and confidence intervals.",
+    ),
+    jobs: int | None = typer.Option(
+        None, metavar="N", help="Replications that run at a time; one a core without it."
+    ),
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Write the results into this new or empty folder."
     ),
@@ -28,13 +36,22 @@ def run(
     ),
 ) -> None:
     """Simulate a scenario and print its results."""
-    from mist_sim.cli.session import run_and_show
+    from mist_sim.cli.session import replicate_and_show, run_and_show
+    from mist_sim.errors import ScenarioError
     from mist_sim.scenario import Scenario
 
     overrides = _overrides(settings)
     if seed is not None:
         overrides["seed"] = seed
-    run_and_show(Scenario.load(scenario, overrides), out, quiet=quiet)
+    if replications is not None:
+        overrides["replications"] = replications
+    loaded = Scenario.load(scenario, overrides)
+    if loaded.replications > 1:
+        replicate_and_show(loaded, out, jobs=jobs, quiet=quiet)
+    elif jobs is not None:
+        raise ScenarioError("--jobs has no effect on one run; give --replications too")
+    else:
+        run_and_show(loaded, out, quiet=quiet)
 
 
 def _overrides(settings: list[str]) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from mist_sim.scenario import Scenario
 
 
@@ -22,24 +24,58 @@ def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -
 
     The folder is checked before anything runs; when something goes wrong, nothing is left in it.
     """
-    from rich.console import Console
-
-    from mist_sim.cli.output import results_folder
     from mist_sim.cli.progress import Progress
-    from mist_sim.report import headline, results_table
+    from mist_sim.report import results_table
     from mist_sim.scenario import simulate
 
-    with results_folder(out) if out else nullcontext() as folder:
+    with _results_folder(out):
         with Progress(scenario.workload.num_requests, visible=not quiet) as progress:
             result = simulate(scenario, progress=progress)
-        files = sorted(file.name for file in result.save(folder).iterdir()) if folder else []
+        if out is not None:
+            result.save(out)
+    _show(scenario, results_table(result), out, quiet=quiet)
+
+
+def replicate_and_show(
+    scenario: Scenario, out: Path | None, *, jobs: int | None = None, quiet: bool = False
+) -> None:
+    """Run a scenario's replications, write the results to `out` if given, and print them.
+
+    The folder is treated as in `run_and_show`.
+    """
+    from mist_sim.cli.progress import Progress
+    from mist_sim.report import replications_table
+    from mist_sim.scenario import replicate
+
+    with _results_folder(out):
+        unit = "replications"
+        with Progress(scenario.replications, visible=not quiet, unit=unit) as progress:
+            found = replicate(scenario, jobs=jobs, progress=progress)
+        if out is not None:
+            found.save(out)
+    _show(scenario, replications_table(found), out, quiet=quiet)
+
+
+def _results_folder(out: Path | None) -> AbstractContextManager[object]:
+    from mist_sim.cli.output import results_folder
+
+    return results_folder(out) if out else nullcontext()
+
+
+def _show(scenario: Scenario, table: RenderableType, out: Path | None, *, quiet: bool) -> None:
+    """Print a run's table, and say where its files are."""
+    from rich.console import Console
+
+    from mist_sim.report import headline
+
     console = Console(highlight=False)
     console.print(headline(scenario), style="bold", markup=False)
     console.print()
-    console.print(results_table(result))
+    console.print(table)
     if quiet:
         return
     if out is None:
         note("Nothing was saved: --out DIR writes the results into a folder.")
     else:
+        files = sorted(file.name for file in out.iterdir())
         note(f"Written to {out}: {', '.join(files)}")

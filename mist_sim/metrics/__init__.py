@@ -2,6 +2,7 @@
 
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.recorder import ColumnRecorder
+from mist_sim.metrics.replications import Estimate, Replications
 from mist_sim.metrics.result import Result
 
-__all__ = ["ColumnRecorder", "Result", "Slo"]
+__all__ = ["ColumnRecorder", "Estimate", "Replications", "Result", "Slo"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mist_sim.errors import ScenarioError
 from mist_sim.metrics import frames
+from mist_sim.metrics.files import write_json, write_text
+from mist_sim.metrics.folders import fill_folder
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.recorder import ColumnRecorder
 from mist_sim.metrics.summary import summarise
-from mist_sim.user_paths import user_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,60 +80,12 @@ class Result:
         A run from a scenario adds scenario.resolved.yaml. The same run writes the same bytes.
         Raises ScenarioError when the folder cannot be written or holds files.
         """
-        target = prepare_folder(folder)
-        partial = target / ".mist-partial"  # files appear all together, or not at all
-        try:
-            partial.mkdir()
-            self._write(partial)
-            for file in sorted(partial.iterdir()):
-                file.replace(target / file.name)
-            partial.rmdir()
-        except OSError as error:
-            raise ScenarioError(
-                f"output folder {target}: cannot be written: {error.strerror or error}"
-            ) from error
-        finally:
-            rmtree(partial, ignore_errors=True)
-        return target
+        return fill_folder(folder, self._write)
 
     def _write(self, folder: Path) -> None:
-        texts = {"summary.json": json.dumps(_jsonable(self.summary), indent=2) + "\n"}
+        write_json(folder / "summary.json", self.summary)
         if self.scenario is not None:
-            texts["scenario.resolved.yaml"] = self.scenario
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+            write_text(folder / "scenario.resolved.yaml", self.scenario)
         tables = ["requests", "stages", "steps", "clients"]
         for name in tables + ["loads"] * bool(len(self.loads)):
             getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)
-
-
-def prepare_folder(folder: str | Path) -> Path:
-    """Make a folder for results and return it.
-
-    Raises ScenarioError unless it is new or empty and can be written.
-    """
-    target = user_path(folder)
-    if target.exists() and not target.is_dir():
-        raise ScenarioError(f"output folder {target}: is a file; name a folder")
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        occupied = any(target.iterdir())
-        probe = target / ".mist-probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ScenarioError(
-            f"output folder {target}: cannot be written: {error.strerror or error}"
-        ) from error
-    if occupied:
-        raise ScenarioError(f"output folder {target}: is not empty; choose another or clear it")
-    return target
-
-
-def _jsonable(value: Any) -> Any:
-    """Replace NaN by null, which is what JSON has for 'no sample'."""
-    if isinstance(value, dict):
-        return {key: _jsonable(item) for key, item in value.items()}
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value

@@ -1,6 +1,7 @@
 """Results for people to read."""
 
 from mist_sim.report.headline import headline
+from mist_sim.report.replications import replications_table
 from mist_sim.report.tables import results_table
 
-__all__ = ["headline", "results_table"]
+__all__ = ["headline", "replications_table", "results_table"]

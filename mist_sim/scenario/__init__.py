@@ -2,6 +2,7 @@
 
 from mist_sim.scenario.build import build, simulate
 from mist_sim.scenario.engine import llm_client
+from mist_sim.scenario.replicate import replicate
 from mist_sim.scenario.schema import Scenario
 
-__all__ = ["Scenario", "build", "llm_client", "simulate"]
+__all__ = ["Scenario", "build", "llm_client", "replicate", "simulate"]

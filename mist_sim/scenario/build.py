@@ -25,11 +25,17 @@ from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
 
 
 def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
-    """Run a scenario and return its records.
+    """Run a scenario once and return its records.
 
     progress: called now and then with (requests done, simulated seconds).
-    Raises ScenarioError for input that cannot be simulated, and InvariantError for a bug.
+    Raises ScenarioError for input that cannot be simulated and for a scenario with replications
+    (see `replicate`), and InvariantError for a bug.
     """
+    if scenario.replications > 1:
+        raise ScenarioError(
+            f"replications must be 1 where one run is asked for, got {scenario.replications}; "
+            "call replicate(scenario)"
+        )
     simulation = build(scenario)
     result = simulation.run(progress)
     return replace(result, scenario=scenario.resolved())

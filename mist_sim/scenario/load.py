@@ -71,9 +71,14 @@ def validated(data: dict[str, Any], overrides: Mapping[str, Any], origin: Origin
 
 def as_text(scenario: Scenario) -> str:
     """Return a scenario as YAML text; see `Scenario.resolved`."""
-    data = scenario.model_dump(mode="json", by_alias=True)
+    return _HEADER + yaml_text.dump(as_data(scenario))
+
+
+def as_data(scenario: Scenario) -> dict[str, Any]:
+    """Return what the resolved scenario says as plain mappings, lists and values."""
+    data: dict[str, Any] = scenario.model_dump(mode="json", by_alias=True)
     del data["workload"]["trace" if scenario.workload.trace is None else "lengths"]
-    return _HEADER + yaml_text.dump(data)
+    return data
 
 
 def json_schema() -> dict[str, Any]:

@@ -42,6 +42,13 @@ class Scenario(Strict):
     warmup: Duration = Field(
         0.0, description="time at the start whose arrivals do not count in the summary"
     )
+    replications: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="independent runs, each with a seed of its own; more than one give means "
+        "with 95 % confidence intervals",
+    )
     _origin: Origin = PrivateAttr(Origin())
 
     def model_post_init(self, context: Any) -> None:

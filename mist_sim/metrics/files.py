@@ -1,0 +1,30 @@
+"""Files of results: the same content, the same bytes on every system."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text with line ends as they are."""
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write JSON for people to read; NaN becomes null, which is what JSON has for 'no sample'."""
+    write_text(path, json.dumps(_jsonable(data), indent=2) + "\n")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,129 @@
+"""Independent runs of one scenario: means of their metrics, with confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan, nan, sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mist_sim.metrics.files import write_json, write_text
+from mist_sim.metrics.folders import fill_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONFIDENCE_LEVEL = 0.95
+
+
+class Estimate(NamedTuple):
+    """The mean of a metric over replications, and the half width of its confidence interval."""
+
+    mean: float
+    half_width: float
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.mean + self.half_width
+
+
+def estimate(values: list[float]) -> Estimate:
+    """Return the mean of a sample with Student's t interval at 95 %.
+
+    NaN values, of runs without a sample, are left out; fewer than two others give no interval.
+    Source: Law, Simulation Modeling and Analysis (5th ed.), §9.4.1, "fixed sample size".
+    """
+    known = [value for value in values if not isnan(value)]
+    if not known:
+        return Estimate(nan, nan)
+    if len(known) < 2:
+        return Estimate(known[0], nan)
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(len(known) - 1, (1 + CONFIDENCE_LEVEL) / 2))
+    error = float(np.std(known, ddof=1)) / sqrt(len(known))
+    return Estimate(float(np.mean(known)), quantile * error)
+
+
+@dataclass(frozen=True)
+class Replications:
+    """Runs of one scenario that differ in their seeds only.
+
+    seeds: one for each run. summaries: what each run's `Result.summary` says, in that order.
+    scenario: the resolved scenario as YAML text.
+    """
+
+    seeds: tuple[int, ...]
+    summaries: tuple[Mapping[str, Any], ...]
+    scenario: str
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """A row a run: its seed, and every number of its summary."""
+        import pandas as pd
+
+        rows = [dict(_numbers(summary)) for summary in self.summaries]
+        return pd.DataFrame(
+            [{"seed": seed} | row for seed, row in zip(self.seeds, rows, strict=True)]
+        )
+
+    def estimate(self, metric: str) -> Estimate:
+        """Return mean and interval of a metric of the summary, such as `mean_ttft_ms`."""
+        return self.estimates[metric]
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """Mean and interval of every metric; of truth values, the share of the runs."""
+        columns = self.runs.drop(columns="seed").astype(float)
+        return {str(name): estimate(list(columns[name])) for name in columns}
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all runs gave the same numbers: nothing in the scenario is random."""
+        rows = self.runs.drop(columns="seed")
+        return bool((rows.nunique(dropna=False) == 1).all())
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The keys of a run's summary with means, and the intervals' ends beside them."""
+        intervals = {name: [found.low, found.high] for name, found in self.estimates.items()}
+        return {
+            **{name: found.mean for name, found in self.estimates.items()},
+            "estimates": dict(self.summaries[0]["estimates"]),
+            "replications": len(self.seeds),
+            "confidence_level": CONFIDENCE_LEVEL,
+            "confidence_intervals": intervals,
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write summary.json, replications.parquet and scenario.resolved.yaml; return the folder.
+
+        The folder has to be new or empty. The same runs write the same bytes. Raises
+        ScenarioError when the folder cannot be written or holds files.
+        """
+
+        def write(target: Path) -> None:
+            write_json(target / "summary.json", self.summary)
+            write_text(target / "scenario.resolved.yaml", self.scenario)
+            self.runs.to_parquet(target / "replications.parquet", index=False)
+
+        return fill_folder(folder, write)
+
+
+def _numbers(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a summary; those in a mapping get names with a dot."""
+    for name, value in summary.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", item) for inner, item in _numbers(value))
+        elif isinstance(value, int | float):
+            yield name, value

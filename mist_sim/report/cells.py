@@ -1,0 +1,61 @@
+"""What all tables of results share: sections, rows of pairs, warnings, numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+
+def section(title: str, body: RenderableType) -> Iterator[RenderableType]:
+    """Yield a title and what stands below it."""
+    yield Text(title, style="bold")
+    yield Padding(body, (0, 0, 1, 2), expand=False)
+
+
+def pairs(rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Return rows of a name, a number and its unit or a remark."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=26)
+    table.add_column(justify="right", min_width=10)
+    table.add_column(style="dim")
+    for name, value, remark in rows:
+        table.add_row(name, value, remark)
+    return table
+
+
+def warnings(texts: Iterable[str]) -> Iterator[RenderableType]:
+    """Yield a title and the warnings; nothing when there are none."""
+    lines = list(texts)
+    if lines:
+        yield Text("Warnings", style="bold yellow")
+        for line in lines:
+            yield Padding(Text(line), (0, 0, 0, 2))
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share in percent."""
+    return f"{share * 100:.{digits}f} %"
+
+
+def count(value: int) -> str:
+    """Return a whole number."""
+    return f"{value:,}"
+
+
+def number(value: float) -> str:
+    """Return a number with three digits or more, and `-` where there is none."""
+    if math.isnan(value):
+        return "-"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, or below one in milliseconds."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"

@@ -1,0 +1,92 @@
+"""Means of replications as text for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isnan
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from mist_sim.metrics import Estimate, Replications
+from mist_sim.report.cells import count, number, pairs, section, warnings
+from mist_sim.report.tables import LATENCIES, SPEC_ONLY
+
+_FIGURES = ("mean", "p50", "p90", "p99")
+_COUNTS = (
+    ("requests finished", "completed"),
+    ("requests rejected", "num_rejected"),
+    ("requests timed out", "num_timed_out"),
+    ("requests cancelled", "num_cancelled"),
+    ("input tokens", "total_input_tokens"),
+    ("output tokens", "total_output_tokens"),
+    ("simulated time", "duration"),
+)
+_RATES = (
+    ("requests", "request_throughput"),
+    ("output tokens", "output_throughput"),
+    ("input and output tokens", "total_token_throughput"),
+    ("goodput", "request_goodput"),
+)
+
+
+def replications_table(found: Replications) -> RenderableType:
+    """Return means with the half widths of their confidence intervals, in 80 columns."""
+    text = f"{len(found.seeds)} replications: mean ± half width of the 95 % confidence interval"
+    return Group(
+        Padding(Text(text), (0, 0, 1, 0)),
+        *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
+        *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
+        *section("Latency, ms", _latency(found)),
+        *warnings(_warning_lines(found)),
+    )
+
+
+def _rows(
+    found: Replications, rows: tuple[tuple[str, str], ...], units: dict[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    for name, metric in rows:
+        if metric not in found.estimates:
+            continue
+        estimate = found.estimate(metric)
+        if estimate.mean or metric == "num_rejected" or not metric.startswith("num_"):
+            yield name, _cell(estimate), units.get(name, "")
+
+
+def _latency(found: Replications) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("")
+    for figure in _FIGURES:
+        table.add_column(figure, justify="right", min_width=15)
+    for key, name, _ in LATENCIES:
+        metrics = (f"{figure}_{key}_ms" for figure in _FIGURES)
+        table.add_row(name, *(_cell(found.estimate(metric)) for metric in metrics))
+    return table
+
+
+def _cell(estimate: Estimate) -> str:
+    """Return a mean and its half width, which has as many decimals; alone where runs agree."""
+    mean, half_width = estimate
+    if isnan(mean):
+        return number(mean)
+    if isnan(half_width) or not half_width:
+        return count(round(mean)) if mean == round(mean) else number(mean)
+    decimals = len(number(mean).partition(".")[2])
+    return f"{number(mean)} ± {half_width:,.{decimals}f}"
+
+
+def _warning_lines(found: Replications) -> Iterator[str]:
+    if found.are_equal:
+        yield (
+            "All replications are equal: nothing in this scenario is drawn at random. The times "
+            "and lengths of a trace are not."
+        )
+    if unstable := round(found.estimate("unstable").mean * len(found.seeds)):
+        yield (
+            f"Unstable in {unstable} of {len(found.seeds)} replications: more work arrives than "
+            "the clients can do, and latencies depend on how long the run is."
+        )
+    if "spec-only" in found.summary["estimates"].values():
+        yield SPEC_ONLY

@@ -1,0 +1,90 @@
+"""Replications: independent runs of a scenario, in parallel processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics.replications import Replications
+from mist_sim.scenario.build import build
+from mist_sim.scenario.families import FAMILIES
+from mist_sim.scenario.load import as_data
+from mist_sim.scenario.schema import Scenario
+
+_STREAM = 7  # the children of streams have keys of three numbers (mist_sim.rng)
+
+Plugins = list[tuple[str, str, type[Any]]]
+"""Family, name and class of plugins that are not ours."""
+
+
+def replicate(
+    scenario: Scenario,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Replications:
+    """Run a scenario `replications` times, each with a seed of its own.
+
+    The first run has the scenario's seed and equals the run without replications; the other
+    seeds are drawn from it. What is not drawn at random, such as the times and lengths of a
+    trace, is the same in every run. The result does not depend on `jobs`.
+
+    jobs: processes at a time, by default one a core. progress: called with the runs done.
+    Raises ScenarioError for fewer than 2 replications, and what `simulate` raises.
+    """
+    if scenario.replications < 2:
+        raise ScenarioError(f"replications must be >= 2, got {scenario.replications}")
+    if jobs is not None and jobs < 1:
+        raise ScenarioError(f"jobs must be >= 1, got {jobs}")
+    build(scenario)  # what is wrong with it shows here, and not in other processes
+    from joblib import Parallel, delayed
+
+    data, folder, plugins = as_data(scenario), Path.cwd(), _plugins_of_others()
+    seeds = seeds_from(scenario.seed, scenario.replications)
+    num_jobs = min(jobs or os.cpu_count() or 1, len(seeds))
+    runs = Parallel(n_jobs=num_jobs, return_as="generator_unordered")(
+        delayed(_run)(number, data, seed, folder, plugins) for number, seed in enumerate(seeds)
+    )
+    found: dict[int, dict[str, Any]] = {}
+    for number, summary in runs:
+        found[number] = summary
+        if progress is not None:
+            progress(len(found))
+    summaries = tuple(found[number] for number in range(len(seeds)))
+    return Replications(seeds=seeds, summaries=summaries, scenario=scenario.resolved())
+
+
+def seeds_from(seed: int, count: int) -> tuple[int, ...]:
+    """Return `count` seeds: the given one, and others drawn from it.
+
+    Other seeds give others, and a longer list begins like a shorter one. They fit into 63 bits.
+    """
+    sequence = np.random.SeedSequence(seed, spawn_key=(_STREAM,))
+    drawn = sequence.generate_state(count - 1, np.uint64)
+    return (seed, *(int(value >> np.uint64(1)) for value in drawn))
+
+
+def _plugins_of_others() -> Plugins:
+    return [
+        (name, plugin, cls)
+        for name, family in FAMILIES.items()
+        for plugin, cls in family.registry.items()
+        if not cls.__module__.startswith("mist_sim.")
+    ]
+
+
+def _run(
+    number: int, data: dict[str, Any], seed: int, folder: Path, plugins: Plugins
+) -> tuple[int, dict[str, Any]]:
+    """Run one replication, maybe in another process, and return its number and its summary."""
+    os.chdir(folder)
+    for family, name, cls in plugins:
+        if name not in FAMILIES[family].registry:
+            FAMILIES[family].registry.register(name)(cls)
+    one = {"seed": seed, "replications": 1}
+    return number, build(Scenario.from_dict(data, one)).run().summary
