@@ -132,7 +132,9 @@ def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
 
     if not find_spec("aiconfigurator_core"):
         return
-    own_time = "overhead of a step and a sequence on TPOT, of a prompt token on TTFT of these points"
+    own_time = (
+        "overhead of a step and a sequence on TPOT, of a prompt token on TTFT of these points"
+    )
     for half, fitted in (("fitted", own_time), ("held out", "nothing on these points")):
         yield MeasuredRun(
             name=f"Qwen3-32B, H100 x TP 2 and 8, closed loop, 30 points: measured kernels, {half}",
