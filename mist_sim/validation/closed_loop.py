@@ -14,7 +14,7 @@ import numpy as np
 
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import EngineOverhead, SiliconPredictor
+from mist_sim.hardware.predictors import EngineOverhead, Predictor, SiliconPredictor
 from mist_sim.models import load_model
 from mist_sim.scenario import llm_client
 from mist_sim.simulation import Simulation
@@ -57,7 +57,7 @@ def predictors() -> dict[int, SiliconPredictor]:
 
 def simulated(
     points: pd.DataFrame,
-    timed_by: Mapping[int, SiliconPredictor],
+    timed_by: Mapping[int, Predictor],
     *,
     step: float = STEP,
     sequence: float = SEQUENCE,

@@ -16,7 +16,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
-from mist_sim.scenario import Scenario, simulate
+from mist_sim.scenario import Scenario
 from mist_sim.validation.closed_loop import measured_points, predictors, queued, simulated
 from mist_sim.validation.runs import MeasuredRun, Row, request_rows
 
@@ -28,6 +28,7 @@ CLOSED_LOOP = "vllm-0.12-h100-qwen3-32b-closed-loop.csv"
 SPLITWISE = "splitwise_perf_model.csv"
 
 _FIT_ON = 60  # of the 300 requests, those that the time of prefill steps was fitted on
+_POINTS_FROM = "aiconfigurator-core, Apache-2.0; points with TTFT above 4 s in TPOT only"
 _PREFILL_STEP = "4 ms"  # least mean error of their TTFTs, of whole milliseconds
 
 
@@ -125,68 +126,41 @@ def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
         yield MeasuredRun(
             name=f"Qwen3-32B, H100 x TP {ranks}, closed loop, 30 points: roofline",
             engine="vLLM 0.12.0",
-            provenance="aiconfigurator-core, Apache-2.0",
-            fitted="the 2.5 ms of a step beyond the kernels, on all 60 points",
+            provenance=_POINTS_FROM,
+            fitted="step overhead on TPOT of all 60 points, prompt_token on TTFT of half of them",
             rows=partial(_closed_loop_rows, file, ranks),
         )
 
     if not find_spec("aiconfigurator_core"):
         return
-    own_time = (
-        "overhead of a step and a sequence on TPOT, of a prompt token on TTFT of these points"
-    )
+    own_time = "step and sequence overhead on TPOT, prompt_token on TTFT of these points"
     for half, fitted in (("fitted", own_time), ("held out", "nothing on these points")):
         yield MeasuredRun(
             name=f"Qwen3-32B, H100 x TP 2 and 8, closed loop, 30 points: measured kernels, {half}",
             engine="vLLM 0.12.0",
-            provenance="aiconfigurator-core, Apache-2.0; points with TTFT above 4 s in TPOT only",
+            provenance=_POINTS_FROM,
             fitted=fitted,
             rows=partial(_silicon_rows, file, half),
         )
 
 
+def _closed_loop_rows(file: Path, ranks: int) -> Iterator[Row]:
+    points = measured_points(file)
+    roofline = RooflinePredictor(load_model("qwen3-32b"), Cluster(load_gpu("h100-sxm"), ranks))
+    return _closed_loop_errors(
+        simulated(points[points["tp_size"] == ranks], {ranks: roofline}, step=2.5e-3, sequence=0.0)
+    )
+
+
 def _silicon_rows(file: Path, half: str) -> Iterator[Row]:
     points = measured_points(file)
-    found = simulated(points[points["half"] == half], predictors())
+    return _closed_loop_errors(simulated(points[points["half"] == half], predictors()))
+
+
+def _closed_loop_errors(found: pd.DataFrame) -> Iterator[Row]:
     for name, kept in (("TTFT", found[~queued(found)]), ("TPOT", found)):
         errors = kept[f"{name.lower()}_error"].to_numpy()
         yield _points_row(f"{name}, mean of a point", errors / 100)
-
-
-def _closed_loop_rows(file: Path, ranks: int) -> Iterator[Row]:
-    import pandas as pd
-
-    points = pd.read_csv(file)
-    points = points[points["tp_size"] == ranks]
-    summaries = [_simulate_point(point) for point in points.to_dict("records")]
-    for name, column, key in (
-        ("TTFT", "silicon_ttft_ms", "mean_ttft_ms"),
-        ("TPOT", "silicon_tpot_ms", "mean_tpot_ms"),
-    ):
-        simulated = np.array([summary[key] for summary in summaries])
-        yield _points_row(f"{name}, mean of a point", simulated / points[column].to_numpy() - 1)
-
-
-def _simulate_point(point: dict[Any, Any]) -> dict[str, Any]:
-    """Ten requests a user, all of one length and without think time; the protocol is unknown."""
-    scenario = Scenario.from_dict(
-        {
-            "model": "qwen3-32b",
-            "workload": {
-                "lengths": {
-                    "type": "synthetic",
-                    "num_requests": 10 * point["concurrency"],
-                    "prompt": {"type": "fixed", "tokens": point["isl"]},
-                    "output": {"type": "fixed", "tokens": point["osl"]},
-                },
-                "arrivals": {"type": "closed_loop", "concurrency": point["concurrency"]},
-            },
-            "clients": [
-                {"name": "vllm", "gpu": "h100-sxm", "tensor_parallel_size": point["tp_size"]}
-            ],
-        }
-    )
-    return simulate(scenario).summary
 
 
 # --- Splitwise: prompts one at a time ---------------------------------------------------------

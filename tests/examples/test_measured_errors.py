@@ -1,9 +1,7 @@
 """The tables of docs/background/roofline.md hold what predictor and measurements give now."""
 
-import json
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -91,58 +89,3 @@ def test_prompts_of_splitwise(shared):
             real = measured[names[model], f"{gpu.lower()}-80gb", int(ranks), length]
             simulated = 1e3 * roofline.step_time(mist.StepBatch(((length, 0),)))
             assert number(shown) == rounded(error(simulated, real)), (setting, length)
-
-
-# --- whole runs -------------------------------------------------------------------------------
-
-
-def test_open_loop_on_one_gpu(shared):
-    lines = shared(RTX + "requests.jsonl").read_text().splitlines()
-    requests = pd.DataFrame(map(json.loads, lines)).sort_values("arrival_time")
-    scheduler = mist.ChunkedScheduler(max_num_seqs=128, max_num_batched_tokens=2048)
-    client = mist.llm_client("llm", model="llama-3.1-8b", gpu="rtx-pro-6000", scheduler=scheduler)
-    workload = mist.Workload.from_lists(
-        requests["input_toks"].tolist(),
-        requests["output_toks"].tolist(),
-        (requests["arrival_time"] - requests["arrival_time"].min()).tolist(),
-    )
-    summary = mist.Simulation(clients=[client], workload=workload).run().summary
-    first, last = requests["first_token_ts"], requests["last_token_ts"]
-    seconds = {
-        "TTFT": first - requests["queued_ts"],
-        "TPOT": (last - first) / (requests["output_toks"] - 1),
-        "E2E": last - requests["queued_ts"],
-    }
-    statistics = {"mean": np.mean, "p99": lambda values: np.percentile(values, 99)}
-    keys = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2el"}
-    for name, *cells in table("| measured, ms | simulated, ms | error"):
-        metric, statistic = name.split(", ")
-        real = 1e3 * statistics[statistic](seconds[metric])
-        simulated = summary[f"{statistic}_{keys[metric]}_ms"]
-        found = [number(cell) for cell in cells]
-        assert found[:2] == pytest.approx([real, simulated], rel=0.002)
-        assert found[2] == rounded(error(simulated, real))
-
-
-def test_closed_loop_on_h100(shared):
-    points = pd.read_csv(shared("measurements/vllm-0.12-h100-qwen3-32b-closed-loop.csv"))
-    errors = {2: [], 8: []}
-    for point in points.itertuples():
-        client = mist.llm_client(
-            "llm", model="qwen3-32b", gpu="h100-sxm", tensor_parallel_size=point.tp_size
-        )
-        num_requests = 10 * point.concurrency
-        users = mist.ClosedLoop(concurrency=point.concurrency)
-        workload = mist.Workload.from_lists(
-            [point.isl] * num_requests, [point.osl] * num_requests, arrivals=users
-        )
-        summary = mist.Simulation(clients=[client], workload=workload).run().summary
-        tpot = error(summary["mean_tpot_ms"], point.silicon_tpot_ms)
-        ttft = error(summary["mean_ttft_ms"], point.silicon_ttft_ms)
-        errors[point.tp_size].append((tpot, ttft))
-    for ranks, *cells in table("| TPOT, median error | TPOT, range | TTFT, median error"):
-        tpot, ttft = np.transpose(errors[int(ranks.removeprefix("TP ").removesuffix(", fitted"))])
-        low, high = cells[1].split(" to ")
-        assert number(cells[0]) == rounded(np.median(tpot))
-        assert [number(low), number(high)] == [rounded(tpot.min()), rounded(tpot.max())]
-        assert number(cells[2]) == rounded(np.median(ttft))
