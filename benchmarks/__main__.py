@@ -14,7 +14,15 @@ from rich.table import Table
 
 from benchmarks.measure import Measurement, measure
 from benchmarks.predictors import step_times
-from benchmarks.workloads import AZURE, azure, lognormal, long_prompt, longer_answers
+from benchmarks.workloads import (
+    AZURE,
+    NEARLY_FULL,
+    azure,
+    lognormal,
+    long_prompt,
+    longer_answers,
+    prefixes,
+)
 
 Row = tuple[str, str, str]
 
@@ -115,11 +123,28 @@ def strategies(quick: bool) -> Table:
     return table
 
 
+def memory(quick: bool) -> Table:
+    """Time 4 clients under every strategy when memory is short, and when prompts share blocks."""
+    table = Table(
+        "T a request",
+        "KV pool nearly full",
+        "shared prefixes",
+        title="The same with 4 clients and a busy KV cache; budget <= 150 T",
+    )
+    for strategy in STRATEGIES:
+        runs = (azure(scheduler=strategy, kv_cache=NEARLY_FULL), prefixes(strategy))
+        costs = (measure(run, 1 if quick else 3).t_per_request for run in runs)
+        table.add_row(strategy, *(f"{cost:.0f} T" for cost in costs))
+    return table
+
+
 def main() -> None:
     console = Console(width=140)
-    console.print(strategies(quick="--quick" in sys.argv))
+    quick = "--quick" in sys.argv
+    console.print(strategies(quick))
+    console.print(memory(quick))
     table = Table("work", "budget", "measured", title="Budgets; T = CPU time of a SimPy timeout")
-    for row in rows(quick="--quick" in sys.argv):
+    for row in rows(quick):
         console.print(*row, sep="  |  ", style="dim")
         table.add_row(*row)
     console.print(table)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 AZURE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.csv"
+NEARLY_FULL = {"num_gpu_blocks_override": 900}  # the longest prompt of the trace takes 879
 AZURE_RATE = "5.53 /s"  # 19,366 requests in 3,502 s
 
 
@@ -80,6 +81,25 @@ def lognormal(*, num_requests: int, num_clients: int, output_factor: int = 1) ->
             "arrivals": {"type": "poisson", "rate": f"{per_second} /s"},
         },
         **_clients(num_clients),
+    }
+
+
+def prefixes(scheduler: str) -> dict[str, Any]:
+    """About the same load on 4 clients, with prompts that begin with one of 50 texts."""
+    return {
+        "model": "llama-3.1-70b",
+        "workload": {
+            "lengths": {
+                "type": "prefix_repetition",
+                "num_requests": 19_366,
+                "num_prefixes": 50,
+                "prefix_len": 512,
+                "suffix": {"type": "lognormal", "mean": 643.0, "std": 1109.0},
+                "output": {"type": "lognormal", "mean": 211.0, "std": 163.0},
+            },
+            "arrivals": {"type": "poisson", "rate": AZURE_RATE},
+        },
+        **_clients(4, scheduler),
     }
 
 

@@ -29,7 +29,7 @@ class Table:
         for (name, dtype), values in zip(
             self._dtypes.items(), zip(*self._rows, strict=True), strict=True
         ):
-            self._packed[name].append(np.array(values, dtype=dtype))
+            self._packed[name].append(np.fromiter(values, dtype, len(values)))
         self._rows.clear()
 
     def columns(self) -> dict[str, NDArray[np.generic]]:

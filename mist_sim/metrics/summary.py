@@ -17,7 +17,6 @@ from mist_sim.metrics.recorder import STATUSES, ColumnRecorder
 if TYPE_CHECKING:
     from mist_sim.metrics.result import Result
 
-Counts = NDArray[np.int64] | Array
 Mask = NDArray[np.bool_]
 
 _MS = 1e3
@@ -208,18 +207,15 @@ def _peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
         counts = recorder.decode_tokens(track)
         first = tokens["first_step"][tokens["track"] == track]
         np.add.at(counts, first - 1, 1)  # the tokens that prefill emitted
-        seconds, counts_in = _summed(np.floor(np.frombuffer(step_ends)), counts)
-        all_seconds.append(seconds)
-        all_counts.append(counts_in)
-    seconds, counts_in = _summed(np.concatenate(all_seconds), np.concatenate(all_counts))
+        if not len(counts):
+            continue
+        seconds = np.floor(np.frombuffer(step_ends))  # never decrease
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(seconds)) + 1))
+        all_seconds.append(seconds[starts])
+        all_counts.append(np.add.reduceat(counts, starts))
+    seconds, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
+    counts_in = np.bincount(places, np.concatenate(all_counts), minlength=len(seconds))
     return float(counts_in[seconds >= math.floor(after)].max(initial=0.0))
-
-
-def _summed(seconds: Array, counts: Counts) -> tuple[Array, Array]:
-    """Return each second that occurs once, with its counts added up."""
-    unique, places = np.unique(seconds, return_inverse=True)
-    summed: Array = np.bincount(places, counts, minlength=len(unique)).astype(np.float64)
-    return unique, summed
 
 
 def _utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
