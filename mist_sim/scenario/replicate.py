@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,16 @@ def replicate(
         delayed(_run)(number, data, seed, folder, plugins) for number, seed in enumerate(seeds)
     )
     found: dict[int, dict[str, Any]] = {}
-    for number, summary in runs:
-        found[number] = summary
-        if progress is not None:
-            progress(len(found))
+    try:
+        for number, summary in runs:
+            found[number] = summary
+            if progress is not None:
+                progress(len(found))
+    except BrokenExecutor as error:
+        raise ScenarioError(
+            f"replications: one of {num_jobs} processes was ended from outside, perhaps for lack "
+            "of memory; lower --jobs (jobs in Python)"
+        ) from error
     summaries = tuple(found[number] for number in range(len(seeds)))
     return Replications(seeds=seeds, summaries=summaries, scenario=scenario.resolved())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from math import isnan, nan
 
@@ -111,6 +112,23 @@ def test_plugins_that_only_this_process_knows_run_in_others(monkeypatch):
     found = replicate(scenario, jobs=2)
     one = Scenario.from_dict(BASE, {"router": "last_candidate", "replications": 1})
     assert found.summaries[0] == simulate(one).summary
+
+
+def test_a_process_that_is_ended_from_outside_is_told(monkeypatch):
+    here = os.getpid()
+
+    @dataclass
+    class Fatal:
+        """End the process, if it is not the one of the test."""
+
+        def choose(self, request, stage, candidates):
+            if os.getpid() != here:
+                os._exit(9)
+            return candidates[0].client_id
+
+    monkeypatch.setitem(ROUTERS._classes, "fatal", Fatal)
+    with pytest.raises(ScenarioError, match="was ended from outside, .* lower --jobs"):
+        replicate(Scenario.from_dict(BASE, {"router": "fatal", "replications": 2}), jobs=2)
 
 
 def test_what_cannot_be_replicated_is_refused():
