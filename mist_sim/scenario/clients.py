@@ -126,6 +126,11 @@ class LlmClientSpec(ClientSpec):
         return LLM_STAGES
 
     @property
+    def turns_away(self) -> bool:
+        """Whether the engine may turn requests away because it is busy."""
+        return bool(self.admission.make() != AdmissionControl())
+
+    @property
     def uses_priorities(self) -> bool:
         """Whether the engine looks at the requests' priorities."""
         return getattr(self.scheduler, "order", "") == "priority"

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 
 from mist_sim.metrics import Slo
 from mist_sim.scenario.clients import AnyClient, LlmClientSpec, ModelName
+from mist_sim.scenario.effects import useless_options
 from mist_sim.scenario.families import ROUTER, Settings
 from mist_sim.scenario.fields import Duration, as_tuple
 from mist_sim.scenario.parts import Part, part_type
@@ -106,8 +107,7 @@ class Scenario(Strict):
         yield from self._nameless_models()
         yield from self._equal_names()
         yield from self._unserved_stages()
-        yield from self._useless_deadlines()
-        yield from self._useless_priorities()
+        yield from useless_options(self.workload, self.clients, self.router)
         yield from self._limits_with_what_cannot_abort()
 
     def _nameless_models(self) -> Iterable[Problem]:
@@ -127,40 +127,6 @@ class Scenario(Strict):
                     ("clients", position, "name"), f"must be unique, got {names} a second time"
                 )
             seen.update(client.names)
-
-    def _useless_deadlines(self) -> Iterable[Problem]:
-        """Deadlines that no engine looks at, and engines that look at what is not there."""
-        engines = [client for client in self.clients if isinstance(client, LlmClientSpec)]
-        used = [using for client in engines if (using := client.uses_deadlines)]
-        if self.workload.ttft_deadline is not None and not used and _is_ours(self.router, engines):
-            yield Problem(
-                ("workload", "ttft_deadline"),
-                "has no effect: no client has admission.drop_expired, admission.early_rejection "
-                "or scheduler.order: earliest_deadline_first",
-            )
-        if self.workload.ttft_deadline is None and used:
-            yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
-
-    def _useless_priorities(self) -> Iterable[Problem]:
-        """Priorities that nobody looks at, and deadlines of priorities that nobody has."""
-        engines = [client for client in self.clients if isinstance(client, LlmClientSpec)]
-        priorities, deadline = self.workload.priorities, self.workload.ttft_deadline
-        by_priority = isinstance(deadline, dict)
-        used = by_priority or any(client.uses_priorities for client in engines)
-        if priorities is not None and not used and _is_ours(self.router, engines):
-            yield Problem(
-                ("workload", "priorities"),
-                "has no effect: no client has scheduler.order: priority, and ttft_deadline is "
-                "not given by priority",
-            )
-        if isinstance(deadline, dict):
-            known = priorities or {0: 1.0}
-            for priority in sorted(set(deadline) - set(known)):
-                yield Problem(
-                    ("workload", "ttft_deadline", str(priority)),
-                    f"no request has this priority; workload.priorities has "
-                    f"{', '.join(map(str, known)) if priorities else 'none, so all have 0'}",
-                )
 
     def _limits_with_what_cannot_abort(self) -> Iterable[Problem]:
         if self.workload.make_time_limits() is None:
@@ -188,9 +154,3 @@ class Scenario(Strict):
                     f"decode must follow prefill or decode directly, which leave the KV entries "
                     f"on the client; got it after {stages[position - 1]!r}",
                 )
-
-
-def _is_ours(router: Part, engines: list[LlmClientSpec]) -> bool:
-    """Tell whether no plugin of others is there, which may look at what ours do not."""
-    plugins = [router.plugin, *(client.scheduler.plugin for client in engines)]
-    return all(plugin.__module__.startswith("mist_sim.") for plugin in plugins)

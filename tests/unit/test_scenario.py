@@ -140,6 +140,11 @@ def test_scenarios_are_equal_when_they_say_the_same():
             {"num_gpu_blocks_override": 100, "gpu_memory_utilization": 0.8},
             "clients.0.kv_cache.gpu_memory_utilization: must be left out where num_gpu_blocks_over",
         ),
+        (
+            "workload__retries",
+            {"max_attempts": 2},
+            "workload.retries: has no effect: there is no timeout and no ttft_timeout, and no cl",
+        ),
         ("clients__0__count", 10_001, "clients.0.count: must be <= 10000, got 10001"),
         ("clients__0__count", -1, "clients.0.count: must be >= 1, got -1"),
         ("clients__0__count", "3", "must be a whole number, got '3'; write it without quotes"),

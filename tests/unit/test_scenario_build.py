@@ -399,8 +399,9 @@ def test_every_time_limit_changes_a_result(option, value):
     ],
 )
 def test_every_option_of_retries_changes_a_result(option, value):
-    """Time-outs alone are tried again, unless `on` leaves them out."""
+    """Time-outs alone are tried again, unless `on` leaves them out: no queue is ever full."""
     base = PRESSED | {"workload__ttft_timeout": "100 ms", "workload__retries": RETRIES}
+    base |= {"clients__0__admission__max_num_waiting": 1_000}
     plain = simulate(scenario(**base)).requests
     changed = simulate(scenario(**base, **{f"workload__retries__{option}": value})).requests
     assert plain["num_attempts"].max() == 4
