@@ -20,7 +20,9 @@ class AsyncEngine(Engine):
     While a step runs, the next one is planned already. So a request joins the step after the next,
     and what a finished one leaves, its seat and its blocks, can be lent to another one then. That
     a request finishes is known in time, since its answer ends at a given length. An engine that
-    has nothing to run plans at once. Decodes that grow take freed blocks without delay.
+    has nothing to run plans at once. Decodes that grow take freed blocks without delay. Who gives
+    up while it runs leaves at the end of the step in flight, and its seat and blocks, too, can be
+    lent one step later; who waits leaves at once.
 
     Source: vLLM, `EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, with two batches
     in flight, and `vllm/v1/core/sched/async_scheduler.py`.
@@ -85,6 +87,14 @@ class AsyncEngine(Engine):
         self._ended_loads.append((self.env.now, sequence))
         if self._run is not None:
             self._cut_ahead(self._run)
+
+    def abort(self, sequence: Sequence, lane: Lane) -> None:
+        for arrival in self._held:
+            if arrival[1] is sequence:
+                self._held.remove(arrival)
+                lane.forget(sequence)
+                return
+        super().abort(sequence, lane)
 
     def _cut_ahead(self, run: Run) -> None:
         """End a run one step after the step in flight, unless there is no seat then either."""

@@ -165,9 +165,18 @@ class Lane:
             self.load.num_running -= 1
         else:
             self.load.num_waiting -= 1
-        visit = sequence.visit
         self.scheduler.abort(sequence)
         self._records.evict(sequence)
+        self._give_back(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Let a sequence go that the scheduler has not heard of."""
+        self.load.num_waiting -= 1
+        self._give_back(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        """Hand back a sequence that was given up."""
+        visit = sequence.visit
         if self.gate is not None:
             self.gate.prompt_is_done(sequence)
         visit.num_output_tokens = sequence.num_output_tokens

@@ -109,11 +109,6 @@ class LlmClient(Client):
             )
         self.async_scheduling = async_scheduling
         self.admission = admission or AdmissionControl()
-        if self.admission != AdmissionControl() and async_scheduling:
-            raise ScenarioError(
-                "admission must have its defaults with async_scheduling; "
-                "that combination is not simulated"
-            )
         self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
         self.data_parallel_size = data_parallel_size
         self.block_size = block_size
@@ -274,11 +269,6 @@ class LlmClient(Client):
         )
 
     def _watch(self, visit: Visit) -> None:
-        if self.async_scheduling:
-            raise ScenarioError(
-                f"{self.name}: async_scheduling must be false where requests have time limits; "
-                "that combination is not simulated"
-            )
         super()._watch(visit)
         request = visit.request
         if self.admission.drop_expired and not request.has_token:

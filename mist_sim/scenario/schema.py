@@ -108,7 +108,6 @@ class Scenario(Strict):
         yield from self._equal_names()
         yield from self._unserved_stages()
         yield from useless_options(self.workload, self.clients, self.router)
-        yield from self._limits_with_what_cannot_abort()
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):
@@ -127,16 +126,6 @@ class Scenario(Strict):
                     ("clients", position, "name"), f"must be unique, got {names} a second time"
                 )
             seen.update(client.names)
-
-    def _limits_with_what_cannot_abort(self) -> Iterable[Problem]:
-        if self.workload.make_time_limits() is None:
-            return
-        for position, client in enumerate(self.clients):
-            if not isinstance(client, LlmClientSpec):
-                continue
-            why = "where requests have time limits; that combination is not simulated"
-            if client.async_scheduling:
-                yield Problem(("clients", position, "async_scheduling"), f"must be false {why}")
 
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}

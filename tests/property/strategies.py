@@ -192,16 +192,7 @@ def cases(
         drop_expired=draw(st.booleans()),
         early_rejection=draw(st.booleans()),
     )
-    case = Case(options, tuple(jobs))
-    return without_limits(case) if options.async_scheduling else case
-
-
-def without_limits(case: Case) -> Case:
-    """Return a case in which nobody gives up and nobody is turned away."""
-    never = {"timeout": inf, "ttft_timeout": inf, "ttft_deadline": inf}
-    jobs = tuple(replace(job, **never) for job in case.jobs)
-    open_to_all = {"max_num_waiting": None, "drop_expired": False, "early_rejection": False}
-    return Case(replace(case.options, **open_to_all), jobs)
+    return Case(options, tuple(jobs))
 
 
 @st.composite
@@ -238,7 +229,7 @@ def overloads(draw: st.DrawFn) -> Case:
     ]
     jobs.sort(key=lambda job: job.arrival_time)
     early = draw(st.booleans())
-    options = replace(case.options, async_scheduling=False, early_rejection=early)
+    options = replace(case.options, early_rejection=early)
     return Case(options, tuple(jobs))
 
 
@@ -275,7 +266,6 @@ def with_time_outs_on_boundaries(data: st.DataObject, case: Case, predictor: Pre
     Only those that arrive at time 0 are sure to meet it to the bit: for others the sum of arrival
     and time-out rounds.
     """
-    case = replace(case, options=replace(case.options, async_scheduling=False))
     jobs = list(case.jobs)
     jobs[0] = replace(jobs[0], arrival_time=0.0)
     for _ in range(data.draw(st.integers(1, 4), label="number of time-outs")):

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mist_sim.clients import LlmClient
 from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import InvariantError
@@ -145,7 +144,7 @@ def test_the_summary_counts_every_token(simulation):
 @st.composite
 def impatience(draw: st.DrawFn) -> Simulation:
     """Engines and jobs, senders with all kinds of limits, and retries; open or closed loop."""
-    simulation = draw(simulations().filter(lambda found: all(map(may_be_limited, found.clients))))
+    simulation = draw(simulations())
     seconds = st.floats(1e-3, 0.3)
     low = draw(seconds)
     limits = TimeLimits(
@@ -164,10 +163,6 @@ def impatience(draw: st.DrawFn) -> Simulation:
     source = simulation.workload.source
     simulation.workload = Workload(source, arrivals, time_limits=limits, retries=retries)
     return simulation
-
-
-def may_be_limited(client: LlmClient) -> bool:
-    return not client.async_scheduling
 
 
 @given(simulation=impatience())

@@ -7,6 +7,9 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   blocks were loaded goes before the queue), then those whose time is up give up, then the engine
   plans. Who gives up leaves at once while it waits, and at the end of the step in flight while it
   runs. Memory that blocks are still loaded into is free when they are there.
+- An engine that plans ahead made the plan of a step when the step before it began. So it knows who
+  came and whose blocks were there by then, and lends what that step frees, seats and blocks, one
+  step later. Who gives up frees its own in the same way. When nothing runs, nothing is planned.
 - A step in flight is never preempted; it ends at start + step time.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
   one token at its end. A decode step gives every running decode one token.
@@ -204,19 +207,21 @@ class StepwiseEngine(ABC):
         self.reset()
         self.arriving = deque(Live(job, Outcome()) for job in jobs)
         self.outcomes = [live.outcome for live in self.arriving]
-        known_until = inf  # a step planned ahead knows only what was before the last one began
         while self.arriving or self.num_inside:
-            while (event := self.next_event()) and event[0] <= min(self.now, known_until):
+            while (event := self.next_event()) and event[0] <= self.now:
                 self.happen(*event, in_step=False)
+            self.learn()
             before = self.members
             chunks, decodes = self.plan()
             if chunks or decodes:
-                known_until = self.now if self.plans_ahead else inf
+                start = self.now
                 self.execute(chunks, decodes)
+                self.known_until = start if self.plans_ahead else inf
             elif self.num_left:  # nothing runs, so nothing is ahead
                 self.num_left = self.num_left_blocks = 0
+            elif self.known_until < inf:
+                self.known_until = inf
             elif self.members == before and (event := self.next_event()):
-                known_until = inf
                 self.now = max(self.now, event[0])
             else:
                 assert self.members != before or not self.num_inside, "the engine is stuck"
@@ -228,7 +233,7 @@ class StepwiseEngine(ABC):
     @property
     def waiting(self) -> list[Live]:
         coming = [live for _, live in self.loading if not live.has_given_up]
-        return [*self.queue, *coming, *self.loaded]
+        return [*self.queue, *self.held, *coming, *self.loaded]
 
     @property
     def num_waiting(self) -> int:
@@ -253,6 +258,8 @@ class StepwiseEngine(ABC):
         self.memory = Memory(self.num_blocks, self.block_size, self.caching, self.tiers)
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
         self.loaded: list[Live] = []  # these have them, and go before the queue
+        self.known_until = inf  # a step planned ahead knows what was before the last one began
+        self.held: list[Live] = []  # who came since then
         self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
@@ -266,9 +273,12 @@ class StepwiseEngine(ABC):
     # --- arrivals, and those who give up ------------------------------------------------------
 
     def next_event(self) -> tuple[float, Live] | None:
-        """Return who arrives, has its blocks or gives up next, and when; in this order."""
+        """Return who arrives, has its blocks or gives up next, and when; in this order.
+
+        That blocks are there is an event when a plan can know it.
+        """
         events = [(live.job.arrival_time, live) for live in list(self.arriving)[:1]]
-        events += self.loading
+        events += [load for load in self.loading if load[0] <= self.known_until]
         events += sorted(
             ((live.limits[0][0], live) for live in self.waiting + self.running if live.limits),
             key=lambda event: self.arrival(event[1]),
@@ -296,6 +306,8 @@ class StepwiseEngine(ABC):
         if live not in self.running:
             if live in self.queue:
                 self.queue.remove(live)
+            elif live in self.held:
+                self.held.remove(live)
             elif live in self.loaded:
                 self.loaded.remove(live)
                 self.memory.give_back(live)
@@ -314,9 +326,16 @@ class StepwiseEngine(ABC):
             self.enter(live)
 
     def enter(self, live: Live) -> None:
-        self.queue.append(live)
+        self.held.append(live)
+        if not self.plans_ahead:
+            self.learn()
         names = ["timeout", "ttft_timeout", "ttft_deadline"]
         live.watch(names if self.drop_expired else names[:2])
+
+    def learn(self) -> None:
+        """Queue those who came before the step was planned that comes next."""
+        while self.held and self.held[0].job.arrival_time <= self.known_until:
+            self.queue.append(self.held.pop(0))
 
     def is_hopeless(self, live: Live) -> bool:
         return self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest
@@ -470,10 +489,14 @@ class StepwiseEngine(ABC):
         if live.decoding:
             self.decodes.remove(live)
         live.decoding = False
+        num_free = self.num_free
         self.memory.leave(live, live.num_cached, preempted)
         live.num_cached = 0
         if live.has_given_up:
             live.outcome.left_at = self.now
+            if self.plans_ahead:
+                self.num_left += 1
+                self.num_left_blocks += self.num_free - num_free
 
     def make_room(self) -> bool:
         """Preempt until the decodes' next step fits; return whether anyone had to go."""
@@ -496,7 +519,7 @@ class StepwiseEngine(ABC):
     def execute(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> None:
         start = self.now
         seconds = self.predictor.step_time(self.begin(chunks, decodes))
-        while not self.plans_ahead and (event := self.next_event()) and event[0] < start + seconds:
+        while (event := self.next_event()) and event[0] < start + seconds:
             self.happen(*event, in_step=True)
         self.now = start + seconds
         self.complete(start, seconds)

@@ -38,6 +38,7 @@ def engine(
     prompt_token_overhead=0.0,
     num_ranks=1,
     num_engines=1,
+    async_scheduling=False,
     **admission,
 ):
     rank = ConstantPredictor()
@@ -50,6 +51,7 @@ def engine(
         num_gpu_blocks=num_gpu_blocks,
         request_overhead=request_overhead,
         prompt_token_overhead=prompt_token_overhead,
+        async_scheduling=async_scheduling,
         admission=AdmissionControl(**admission),
     )
 
@@ -394,6 +396,25 @@ def test_deadlines_by_priority_order_the_queue():
     assert list(result.requests.finished_at) == [3.0, 4.0, 2.0, 1.0]
 
 
+@pytest.mark.parametrize(("ahead", "first_token_at"), [(False, 3.0), (True, 4.0)])
+def test_planned_ahead_the_seat_of_who_gave_up_is_free_one_step_later(ahead, first_token_at):
+    """The first of two that run gives up in the second step, and the third waits for its seat."""
+    one = engine(ContinuousScheduler(max_num_seqs=2), async_scheduling=ahead)
+    result = run([10] * 3, [5, 9, 5], clients=[one], each=[{"timeout": 1.5}, None, None])
+    assert ends(result)[0] == ("timed_out", 1.5)
+    assert result.requests.first_token_at[2] == first_token_at
+
+
+def test_planned_ahead_a_full_queue_counts_who_no_plan_knows_yet():
+    one = engine(ContinuousScheduler(max_num_seqs=1), async_scheduling=True, max_num_waiting=1)
+    arrivals = [0.0, 0.25, 0.5, 1.75]
+    result = run(
+        [10] * 4, [9] * 4, arrivals, clients=[one], each=[None, {"timeout": 1.0}] + [None] * 2
+    )
+    assert ends(result)[1:3] == [("timed_out", 1.25), ("rejected", 0.5)]
+    assert list(result.requests.status[[0, 3]]) == ["finished", "finished"]
+
+
 # --- refused -------------------------------------------------------------------------------------
 
 
@@ -428,19 +449,3 @@ def test_a_distribution_must_draw_times():
 
     with pytest.raises(ScenarioError, match="patience must be > 0 s, got 0.0"):
         run([1], [1], patience=Broken())
-
-
-def test_what_is_not_simulated_together_is_refused():
-    def client(**more):
-        return LlmClient(
-            "llm",
-            scheduler=ChunkedScheduler(),
-            predictor=ConstantPredictor(),
-            num_gpu_blocks=100,
-            **more,
-        )
-
-    with pytest.raises(ScenarioError, match="admission must have its defaults with async_sch"):
-        client(async_scheduling=True, admission=AdmissionControl(max_num_waiting=1))
-    with pytest.raises(ScenarioError, match="async_scheduling must be false where requests have"):
-        run([1], [1], clients=[client(async_scheduling=True)], timeout=1.0)

@@ -448,10 +448,6 @@ def test_deadlines_change_a_result_where_an_engine_looks_at_them(using, deadline
         ({"workload__retries": {"jitter": 2.0}}, "workload.retries.jitter: must be in [0, 1]"),
         ({"workload__retries": {"on": ["cancelled"]}}, "workload.retries.on.0"),
         ({"clients__0__admission": {"max_num_wait": 3}}, "did you mean 'max_num_waiting'?"),
-        (
-            {"workload__timeout": "1 s", "clients__0__async_scheduling": True},
-            "clients.0.async_scheduling: must be false where requests have time limits",
-        ),
     ],
 )
 def test_what_is_wrong_with_time_limits_is_said_where_it_is(overrides, expected):

@@ -157,8 +157,12 @@ class Scheduler(ABC):
         While blocks come into its memory, that stays taken.
         """
         if sequence in self.running:
+            num_free = self.pool.num_free
             num_tokens, num_computed = self._stop(sequence)
             self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)
+            if self.plans_ahead:
+                self._num_left += 1
+                self._num_left_blocks += self.pool.num_free - num_free
         elif sequence in self.loading:
             del self.loading[sequence]
             self.abandoned.add(sequence)
