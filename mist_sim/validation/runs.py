@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.scenario import Scenario, simulate, yaml_text
 from mist_sim.scenario.paths import Origin
+from mist_sim.scenario.presets import preset_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +116,8 @@ def _check_keys(data: Mapping[str, Any], path: Path) -> None:
 
 def _scenario(value: object, folder: Path, path: Path) -> Scenario:
     if isinstance(value, str):
-        return Scenario.load(folder / value)
+        is_preset = value in preset_names() and not (folder / value).exists()
+        return Scenario.load(value if is_preset else folder / value)
     if isinstance(value, dict):
         from mist_sim.scenario.load import validated
 

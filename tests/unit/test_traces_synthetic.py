@@ -182,25 +182,30 @@ def test_samplers_are_registered():
 # ------------------------------------------------------------------ profiles
 
 TRACES = {"azure-conv-2023": "conv", "azure-code-2023": "code"}
+NAMES = [*TRACES, "sharegpt-300"]
 
 
 def pairs(shared, name: str) -> np.ndarray:
+    if name == "sharegpt-300":
+        path = shared("measurements/vllm-0.19-rtxpro6000-llama3.1-8b/workload_block16.jsonl")
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return np.array([(row["input_length"], row["output_length"]) for row in rows])
     path = shared(f"traces/AzureLLMInferenceTrace_{TRACES[name]}.csv")
     rows = AzureReader(path=str(path)).rows()
     return np.array([(row.num_prompt_tokens, row.num_output_tokens) for row in rows])
 
 
 def test_shipped_profiles_are_small_and_name_their_source():
-    assert profile_names() == sorted(TRACES)
+    assert profile_names() == sorted(NAMES)
     for name in profile_names():
         path = _FOLDER / f"{name}.json"
         assert path.stat().st_size < 10_000
         table = json.loads(path.read_text())
-        assert "CC-BY 4.0" in table["source"]
-        assert "ISCA 2024" in table["source"]
+        told = ["CC-BY 4.0", "ISCA 2024"] if name in TRACES else ["MIT", "LLMServingSim 2.0"]
+        assert all(word in table["source"] for word in told)
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_profile_is_monotone_and_stays_in_range(name):
     profile = load_profile(name)
     assert np.all(np.diff(profile.prompt) >= 0)
@@ -212,7 +217,7 @@ def test_a_profile_is_monotone_and_stays_in_range(name):
     assert outputs.min() >= 1
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_profile_is_what_its_trace_gives(shared, name):
     table = json.loads((_FOLDER / f"{name}.json").read_text())
     computed = compute_profile((int(prompt), int(output)) for prompt, output in pairs(shared, name))
@@ -220,7 +225,7 @@ def test_a_shipped_profile_is_what_its_trace_gives(shared, name):
         assert table[key] == value, key
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_profile_draws_what_the_trace_holds(shared, name):
     trace = pairs(shared, name)
     drawn = np.array(load_profile(name).sample(rng(), 1_000_000)).T
@@ -230,7 +235,8 @@ def test_a_profile_draws_what_the_trace_holds(shared, name):
     expected = np.percentile(trace, percents, axis=0)
     assert np.percentile(drawn, percents, axis=0) == pytest.approx(expected, rel=0.02, abs=2)
     ranks = stats.spearmanr(trace).statistic
-    assert stats.spearmanr(drawn).statistic == pytest.approx(ranks, abs=0.01)
+    close = 0.01 if name in TRACES else 0.03  # 300 requests are few for 20 bins
+    assert stats.spearmanr(drawn).statistic == pytest.approx(ranks, abs=close)
 
 
 def test_the_conversation_profile_keeps_the_dependence():

@@ -39,6 +39,16 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_a_preset_is_a_scenario_of_a_run(tmp_path):
+    plain = mist.simulate(mist.Scenario.load("mist-online")).summary
+    (tmp_path / "result.json").write_text(json.dumps({"mean_ttft_ms": plain["mean_ttft_ms"]}))
+    run = RUN.replace("scenario.yaml", "mist-online") + "summary: result.json\n"
+    (tmp_path / "run.yaml").write_text(run)
+    assert [row.error for row in read_run(tmp_path).rows()] == [0.0]
+    (tmp_path / "mist-online").write_text(SCENARIO)  # a file of the folder goes first
+    assert [row.error != 0 for row in read_run(tmp_path).rows()] == [True]
+
+
 def test_requests_are_compared_one_by_one(folder):
     rows = {row.metric: row for row in read_run(folder).rows()}
     assert len(rows) == 10

@@ -1,4 +1,7 @@
-"""Print the length profile of a trace in Azure's form: python -m mist_sim.traces.profiles FILE."""
+"""Print the length profile of a trace: python -m mist_sim.traces.profiles FILE [SOURCE].
+
+FILE is in Azure's form; SOURCE says where it comes from.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ METHOD = (
 )
 
 
-def main(path: str) -> None:
+def main(path: str, source: str = SOURCE) -> None:
     """Read the trace at `path` and print its profile as JSON."""
     rows = AzureReader(path=path).rows()
     lengths = ((row.num_prompt_tokens, row.num_output_tokens) for row in rows)
-    profile = {"source": SOURCE, "method": METHOD} | compute_profile(lengths)
+    profile = {"source": source, "method": METHOD} | compute_profile(lengths)
     lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in profile.items())
     sys.stdout.write("{" + ",\n".join(lines) + "}\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m mist_sim.traces.profiles TRACE.csv > PROFILE.json")
-    main(sys.argv[1])
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python -m mist_sim.traces.profiles TRACE.csv [SOURCE] > PROFILE.json")
+    main(*sys.argv[1:])
