@@ -43,7 +43,8 @@ class AsyncEngine(Engine):
         self._let_in(self._planned_at())
         scheduler = self.lane.scheduler
         news = self._held or self._ended_loads
-        changes = news or (scheduler.holds_back and scheduler.head() is not None)
+        head = scheduler.swapped or scheduler.head()
+        changes = news or (scheduler.holds_back and head)
         plan = self.lane.plan(1 if changes else None)
         if plan is None and news:
             self._let_in(inf)

@@ -101,12 +101,14 @@ class LockstepEngine:
         start = self.env.now
         self._num_steps = num_steps = min(plan.num_steps for plan in plans.values())
         batches = {lane: lane.scheduler.batch(plan) for lane, plan in plans.items()}
-        taking_part = [(batches[lane], lane.scheduler.growth(plan)) for lane, plan in plans.items()]
+        run = self.predictor.run
+        times_each = []
+        for lane, plan in plans.items():
+            times_each.append(run(batches[lane], lane.scheduler.growth(plan), num_steps))
+            times_each[-1][0] += plan.swap_time
         if len(plans) < len(self.lanes):
-            taking_part.append((StepBatch(), StepGrowth()))
-        times = np.maximum.reduce(
-            [self.predictor.run(batch, growth, num_steps) for batch, growth in taking_part]
-        )
+            times_each.append(run(StepBatch(), StepGrowth(), num_steps))
+        times = np.maximum.reduce(times_each)
         times[0] += start
         self._ends = np.add.accumulate(times, out=times)
         end = self._ends.item(-1)

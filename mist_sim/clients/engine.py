@@ -70,10 +70,11 @@ class Engine:
         now, num_steps = self.env.now, plan.num_steps
         batch = self.lane.scheduler.batch(plan)
         if num_steps == 1:
-            end = now + self.predictor.step_time(batch)
+            end = now + (self.predictor.step_time(batch) + plan.swap_time)
             return Run(plan, batch, now, end, 1, end)
         growth = self.lane.scheduler.growth(plan)
         times = self.predictor.run(batch, growth, num_steps)
+        times[0] += plan.swap_time
         times[0] += now
         ends = np.add.accumulate(times, out=times)
         return Run(plan, batch, now, ends, num_steps, ends.item(-1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mist_sim.clients.admission import Gate
-from mist_sim.clients.kv_cache import KvCacheManager
-from mist_sim.clients.scheduling import Scheduler, StepPlan
+from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
+from mist_sim.clients.scheduling import Scheduler, StepPlan, Swap
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.speculative_clock import Speculation
 from mist_sim.clients.step_records import Run, StepRecords
@@ -30,6 +30,7 @@ class Lane:
     kv_cache: lends its KV blocks. load: the counts that routers see; lanes of a client share it.
     speculation: how it drafts tokens; None: it does not.
     gate: turns requests away when the lane is too busy; None: never.
+    swap_space: where preempted sequences are copied to; None: they are computed again.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Lane:
         leave: Leave,
         speculation: Speculation | None = None,
         gate: Gate | None = None,
+        swap_space: SwapSpace | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -54,6 +56,9 @@ class Lane:
         self._given_up: list[Sequence] = []  # to be let go at the end of the run in flight
         self.on_load_end: Callable[[Sequence], None]  # the engine's; tells the scheduler
         scheduler.start(kv_cache)
+        self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
+        if swap_space:
+            scheduler.swap_to(swap_space)
         if speculation:
             scheduler.speculate(speculation)
 
@@ -69,6 +74,8 @@ class Lane:
 
     def would_admit(self, sequence: Sequence | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
+        if sequence is None and self.scheduler.swapped:
+            return True  # the first of these, perhaps
         candidate = sequence or self.scheduler.head()
         return candidate is not None and self.scheduler.would_admit(candidate, num_steps)
 
@@ -77,6 +84,7 @@ class Lane:
 
         limit: the most steps; None: as many as runs have by now.
         """
+        num_swapped = 0
         while True:
             plan = self.scheduler.schedule(limit or self._run_limit)
             if plan is None:
@@ -89,14 +97,30 @@ class Lane:
                 self._begin(plan.admitted)
             if plan.preempted or plan.dropped:
                 self._evict(plan)
+            if plan.swaps:
+                num_swapped += self._swap(plan.swaps)
             for sequence, counts in plan.loads:
                 self._load(sequence, counts)
             if plan.prefills or plan.decodes:
+                if num_swapped:
+                    plan.swap_time = num_swapped * self._seconds_per_swap
                 return plan
             if plan.is_empty:
                 raise InvariantError(
                     f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
                 )
+
+    def _swap(self, swaps: list[Swap]) -> int:
+        """Note what is copied before the next step; return how many blocks."""
+        for swap in swaps:
+            if not swap.is_out:
+                if not swap.in_prefill:
+                    self._records.resume(swap.sequence)
+                self.load.num_waiting -= 1
+                self.load.num_running += 1
+            seconds = swap.num_blocks * self._seconds_per_swap
+            self._records.swap(swap, self.env.now, seconds)
+        return sum([swap.num_blocks for swap in swaps])
 
     def _load(self, sequence: Sequence, counts: list[int]) -> None:
         """Bring blocks from lower tiers; the engine hears when they are there."""
@@ -192,7 +216,8 @@ class Lane:
 
     def _check_empty(self) -> None:
         scheduler = self.scheduler
-        if scheduler.waiting and not (scheduler.loading or scheduler.abandoned):
+        waits = scheduler.waiting or scheduler.swapped
+        if waits and not (scheduler.loading or scheduler.abandoned):
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
                 f"requests waiting, the first is {self.scheduler.waiting.head().visit.request}"

@@ -16,6 +16,7 @@ from mist_sim.clients.kv_cache import (
     CacheTier,
     KvCacheManager,
     PrefixCachingManager,
+    SwapSpace,
     TieredManager,
     TierLink,
     WindowPool,
@@ -54,6 +55,8 @@ class LlmClient(Client):
     cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first.
         Every engine has its own, and each lane of a pipeline an equal part of that; the lanes
         share the links.
+    swap_space: where an engine keeps the blocks of preempted sequences, for a scheduler whose
+        `preemption` is "swap"; the lanes of a pipeline have equal parts of it.
     max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
         answer ends there (vLLM's name and meaning). None: no limit.
     request_overhead, prompt_token_overhead: seconds from arrival until a request can be scheduled,
@@ -79,6 +82,7 @@ class LlmClient(Client):
         kv_groups: KvGroups | None = None,
         enable_prefix_caching: bool | None = None,
         cache_tiers: Stages[CacheTier] = (),
+        swap_space: SwapSpace | None = None,
         max_model_len: int | None = None,
         request_overhead: float = 0.0,
         prompt_token_overhead: float = 0.0,
@@ -126,6 +130,7 @@ class LlmClient(Client):
             raise ScenarioError("tiers must be empty without a prefix cache")
         self.cache_tiers = tuple(tier.divided_by(num_lanes) for tier in cache_tiers)
         self._num_engines = data_parallel_size
+        self._swap_space = self._check_swap_space(swap_space, num_lanes)
         self.max_model_len = max_model_len
         self.request_overhead = request_overhead
         self.prompt_token_overhead = prompt_token_overhead
@@ -136,6 +141,21 @@ class LlmClient(Client):
         self.speculative_config = speculative_config
         if speculative_config:
             self._check_speculation(speculative_config)
+
+    def _check_swap_space(self, space: SwapSpace | None, num_lanes: int) -> SwapSpace | None:
+        """Return the part of a lane, None where it does not swap."""
+        if self.scheduler.preemption == "recompute":
+            if space:
+                raise ScenarioError("swap_space must be null unless scheduler.preemption is swap")
+            return None
+        if self.cache_tiers:
+            raise ScenarioError(
+                "scheduler must have preemption: recompute with tiers, from which preempted "
+                "requests are loaded back"
+            )
+        if space is None:
+            raise ScenarioError("swap_space is required when scheduler.preemption is swap")
+        return space.divided_by(num_lanes)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
@@ -164,6 +184,7 @@ class LlmClient(Client):
             leave=self._leave,
             speculation=self._speculation(),
             gate=self._gate,
+            swap_space=self._swap_space,
         )
         if getattr(self.predictor, "needs_longest_context", False):
             scheduler.clock.watch_longest()

@@ -273,6 +273,7 @@ class _PipelineLane:
         self.hand_over = predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
         if num_steps == 1:
             self.times = np.array([[rank.step_time(batch) for rank in predictor.ranks]])
+            self.times[0] += plan.swap_time  # every rank copies its part
             return
         growth = self.lane.scheduler.growth(plan)
         self.times = np.empty((num_steps, len(predictor.ranks)))
@@ -281,6 +282,7 @@ class _PipelineLane:
             if id(rank) not in known:
                 known[id(rank)] = rank.run(batch, growth, num_steps)
             self.times[:, column] = known[id(rank)]
+        self.times[0] += plan.swap_time
 
     def end(self, run: Run) -> None:
         """Account for its run."""

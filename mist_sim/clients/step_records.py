@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.scheduling import StepPlan, Swap
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.events import Recorder
@@ -45,6 +45,8 @@ class StepRecords:
         self._last_decode_end = 0.0
         self._num_drafts = 0  # of each decode, in the last decode step
         self._newly_decoding: list[Sequence] = []  # joined since the last decode step
+        self._resumed: set[Sequence] = set()  # whose stay did not begin with a prefill
+        self._some_resumed = False  # since the last decode step
 
     def run(
         self,
@@ -59,12 +61,13 @@ class StepRecords:
             ends = ends[: run.num_steps]
         num_gaps = batch.num_decodes
         if num_gaps:
-            if self._last_decode_end != run.start:
+            if self._last_decode_end != run.start or self._some_resumed:
                 first_end = ends if isinstance(ends, float) else ends.item(0)
                 num_gaps = self._stalls(run.start, first_end, num_gaps)
             self._last_decode_end = run.end
             self._num_drafts = batch.num_drafts
             self._newly_decoding.clear()
+            self._some_resumed = False
         busy = run.end - run.start if run.busy is None else run.busy
         num_extrapolated = 0
         if self._steps_inside is not None:
@@ -94,7 +97,9 @@ class StepRecords:
                 gap = first_end - sequence.last_token_at
                 self._recorder.record_gap(self._track, first_end, gap, 1)
         num_stalled = num_decodes - len(self._newly_decoding)
-        if num_stalled:
+        if self._last_decode_end == start:
+            num_fresh += num_stalled
+        elif num_stalled:
             gap = first_end - self._last_decode_end
             self._recorder.record_gap(self._track, first_end, gap, num_stalled)
         return num_fresh
@@ -117,6 +122,24 @@ class StepRecords:
         if sequence.first_step is not None:
             sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)
             self.finish(sequence)
+
+    def resume(self, sequence: Sequence) -> None:
+        """A sequence goes on with its decode that lost its memory and got it back, as it was."""
+        sequence.first_step = self._num_steps
+        self._resumed.add(sequence)
+        self._newly_decoding.append(sequence)
+        self._some_resumed = True
+
+    def swap(self, swap: Swap, start: float, seconds: float) -> None:
+        """Write what is copied of a sequence between two steps."""
+        self._recorder.record_swap(
+            self._track,
+            swap.sequence.visit.request.request_id,
+            swap.num_tokens,
+            start,
+            seconds,
+            is_out=swap.is_out,
+        )
 
     def load(
         self, sequence: Sequence, tokens: list[tuple[str, int]], start: float, end: float
@@ -144,7 +167,10 @@ class StepRecords:
             )
             path.forget_stay()
         request_id = sequence.visit.request.request_id
+        resumed = bool(self._resumed) and sequence in self._resumed
+        if resumed:
+            self._resumed.remove(sequence)
         self._recorder.record_tokens(
-            self._track, request_id, sequence.first_step, self._num_steps, tokens
+            self._track, request_id, sequence.first_step, self._num_steps, tokens, resumed=resumed
         )
         sequence.first_step = None

@@ -144,6 +144,22 @@ class Recorder(Protocol):
         been admitted before.
         """
 
+    def record_swap(
+        self,
+        track: int,
+        request_id: int,
+        num_tokens: int,
+        start: float,
+        seconds: float,
+        *,
+        is_out: bool,
+    ) -> None:
+        """KV blocks of a request's tokens are copied to host memory or back.
+
+        start: when the step would have begun before which that happens, together with the other
+        copies of that step. seconds: its own time.
+        """
+
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         """At `time`, `count` requests got a token `gap` seconds after their last.
 
@@ -157,11 +173,13 @@ class Recorder(Protocol):
         first_step: int,
         end_step: int,
         step_tokens: NDArray[np.int64] | None = None,
+        *,
+        resumed: bool = False,
     ) -> None:
         """A request stayed in a track's decode batch for steps [first_step, end_step).
 
         Steps are numbered per track from 0. The token before these came at the end of step
-        `first_step - 1`, from prefill.
+        `first_step - 1`, from prefill, unless the request had been swapped out and `resumed`.
         step_tokens: tokens that each of those that decoded gave it; None: one each.
         """
 

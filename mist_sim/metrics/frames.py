@@ -147,6 +147,21 @@ def loads_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     )
 
 
+def swaps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
+    """A row for each copy of a preempted request's KV blocks to host memory (`out`) or back.
+
+    num_tokens: those whose blocks were copied. start, seconds: when the copies of a step began,
+    and the time of this one. The step begins when all are done.
+    """
+    import pandas as pd
+
+    c: dict[str, Any] = recorder.swaps.columns()
+    clients = np.array(client_names, dtype=object)[np.array(recorder.track_clients, dtype=int)]
+    names = ("out", "num_tokens", "start", "seconds")
+    columns = {"request_id": c["request_id"], "client": clients[c["track"]]}
+    return pd.DataFrame(columns | {name: c[name] for name in names})
+
+
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     """Return when each output token of a request was emitted, in seconds.
 
@@ -165,7 +180,8 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
         counts: Any = 1
         if (place := int(tokens["first_count"][row])) >= 0:
             counts = recorder.token_counts[place : place + len(decode_ends)]
-        times += [ends[:1], np.repeat(decode_ends, counts)]
+        from_prefill = ends[: 0 if tokens["resumed"][row] else 1]
+        times += [from_prefill, np.repeat(decode_ends, counts)]
     if not times:
         return np.empty(0)
     requests: dict[str, Any] = recorder.requests.columns()

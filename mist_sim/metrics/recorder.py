@@ -72,7 +72,12 @@ class ColumnRecorder:
         self.step_ends: list[array[float]] = []
         self.gaps = Table(time="f8", gap="f8", count="i4")
         self.tokens = Table(
-            request_id="i8", track="i4", first_step="i8", end_step="i8", first_count="i8"
+            request_id="i8",
+            track="i4",
+            first_step="i8",
+            end_step="i8",
+            first_count="i8",
+            resumed="?",
         )
         self.token_counts: array[int] = array("H")
         self.step_tokens: list[array[int]] = []
@@ -85,6 +90,9 @@ class ColumnRecorder:
             start="f8",
             end="f8",
             again="?",
+        )
+        self.swaps = Table(
+            request_id="i8", track="i4", out="?", num_tokens="i8", start="f8", seconds="f8"
         )
         self.tiers = Categories()
         self.reasons = Categories()
@@ -222,6 +230,19 @@ class ColumnRecorder:
         """Add a row to the loads."""
         self.loads.append((request_id, track, self.tiers.code(tier), num_tokens, start, end, again))
 
+    def record_swap(
+        self,
+        track: int,
+        request_id: int,
+        num_tokens: int,
+        start: float,
+        seconds: float,
+        *,
+        is_out: bool,
+    ) -> None:
+        """Add a row to the swaps."""
+        self.swaps.append((request_id, track, is_out, num_tokens, start, seconds))
+
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         self.gaps.append((time, gap, count))
 
@@ -232,13 +253,15 @@ class ColumnRecorder:
         first_step: int,
         end_step: int,
         step_tokens: NDArray[np.int64] | None = None,
+        *,
+        resumed: bool = False,
     ) -> None:
         """Note which steps gave a request its tokens."""
         first_count = -1
         if step_tokens is not None:
             first_count = len(self.token_counts)
             self.token_counts.frombytes(step_tokens.astype(np.uint16).tobytes())
-        self.tokens.append((request_id, track, first_step, end_step, first_count))
+        self.tokens.append((request_id, track, first_step, end_step, first_count, resumed))
 
     def record_drafts(
         self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int

@@ -70,6 +70,11 @@ class Result:
         """What requests got from lower tiers of KV caches (see `frames.loads_frame`)."""
         return frames.loads_frame(self.recorder, self.client_names)
 
+    @cached_property
+    def swaps(self) -> pd.DataFrame:
+        """What was copied of preempted requests (see `frames.swaps_frame`)."""
+        return frames.swaps_frame(self.recorder, self.client_names)
+
     def token_times(self, request_id: int) -> Array:
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
@@ -87,5 +92,6 @@ class Result:
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
         tables = ["requests", "stages", "steps", "clients"]
-        for name in tables + ["loads"] * bool(len(self.loads)):
+        tables += [name for name in ("loads", "swaps") if len(getattr(self, name))]
+        for name in tables:
             getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)

@@ -121,7 +121,20 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
     }
     if tier_hit_rates := _tier_hit_rates(recorder, c, counted):
         memory["tier_hit_rates"] = tier_hit_rates
-    return memory
+    return memory | _swaps(recorder, c["request_id"][counted])
+
+
+def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+    """Return what was copied of preempted requests, both ways, and how long that took."""
+    swaps: dict[str, Any] = recorder.swaps.columns()
+    mine = np.isin(swaps["request_id"], request_ids)
+    if not mine.any():
+        return {}
+    return {
+        "num_swaps": int(swaps["out"][mine].sum()),
+        "swapped_tokens": int(swaps["num_tokens"][mine].sum()),
+        "swap_time": float(swaps["seconds"][mine].sum()),
+    }
 
 
 def _extrapolated(recorder: ColumnRecorder) -> float:
@@ -205,7 +218,7 @@ def _peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
     for track, step_ends in enumerate(recorder.step_ends):
         counts = recorder.decode_tokens(track)
-        first = tokens["first_step"][tokens["track"] == track]
+        first = tokens["first_step"][(tokens["track"] == track) & ~tokens["resumed"]]
         np.add.at(counts, first - 1, 1)  # the tokens that prefill emitted
         if not len(counts):
             continue

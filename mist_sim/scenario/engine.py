@@ -8,7 +8,13 @@ from typing import Any
 
 from mist_sim.clients import LlmClient
 from mist_sim.clients.admission import AdmissionControl
-from mist_sim.clients.kv_cache import KvCacheConfig, cache_tiers, num_gpu_blocks
+from mist_sim.clients.kv_cache import (
+    KvCacheConfig,
+    SwapSpace,
+    cache_tiers,
+    num_gpu_blocks,
+    swap_space,
+)
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.errors import ScenarioError
@@ -104,6 +110,7 @@ def llm_client(
         kv_groups=shared_groups(spec, draft) if spec.sliding_window else None,
         enable_prefix_caching=kv_cache.enable_prefix_caching,
         cache_tiers=cache_tiers(kv_cache, spec, cluster),
+        swap_space=_swap_space(scheduler, kv_cache, spec, cluster),
         max_model_len=max_model_len,
         request_overhead=overhead.request or 0.0,
         prompt_token_overhead=overhead.prompt_token or 0.0,
@@ -130,6 +137,20 @@ def _check_ranks(predictor: Predictor | PipelinePredictor, pipeline_parallel_siz
             f"pipeline_parallel_size must be {num_ranks}, the ranks that the predictor times, "
             f"got {pipeline_parallel_size}"
         )
+
+
+def _swap_space(
+    scheduler: Scheduler, config: KvCacheConfig, model: ModelSpec, cluster: Cluster
+) -> SwapSpace | None:
+    """Return the swap space of an engine; None when its scheduler does not swap."""
+    if scheduler.preemption == "swap":
+        return swap_space(config, model, cluster)
+    if config.swap_space is not None:
+        raise ScenarioError(
+            "kv_cache must have no swap_space, since nothing is swapped with "
+            "scheduler.preemption: recompute"
+        )
+    return None
 
 
 def _times_kernels(predictor: Predictor | PipelinePredictor) -> bool:

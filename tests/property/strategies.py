@@ -14,7 +14,7 @@ from mist_sim.core.request import Content
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, Case, EngineOptions
-from tests.reference.memory import Tier
+from tests.reference.memory import SwapSpace, Tier
 from tests.reference.stepwise import Job, Windows
 
 
@@ -76,6 +76,12 @@ def some_tiers(num_blocks: int, lanes: int) -> st.SearchStrategy[tuple[Tier, ...
     seconds = st.sampled_from([0.0, 2.0**-14, 2.0**-9, 1e-3 / 3])
     tier = st.builds(Tier, st.integers(lanes, 3 * num_blocks * lanes), seconds, seconds)
     return st.just(()) | st.lists(tier, min_size=1, max_size=2).map(tuple)
+
+
+def some_swap_space(num_blocks: int, lanes: int) -> st.SearchStrategy[SwapSpace]:
+    """Smaller and larger than the GPU's memory, fast and slow."""
+    seconds = st.sampled_from([0.0, 2.0**-14, 2.0**-9, 1e-3 / 3])
+    return st.builds(SwapSpace, st.integers(lanes, 2 * num_blocks * lanes), seconds)
 
 
 @st.composite
@@ -192,6 +198,8 @@ def cases(
         drop_expired=draw(st.booleans()),
         early_rejection=draw(st.booleans()),
     )
+    if not options.tiers:
+        options = replace(options, swap=draw(st.none() | some_swap_space(num_blocks, lanes)))
     return Case(options, tuple(jobs))
 
 

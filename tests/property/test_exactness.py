@@ -74,6 +74,12 @@ def fate(outcome: Outcome) -> set[str]:
         found.add("drafts accepted")
         if outcome.preempted_at:
             found.add("drafts accepted and preempted")
+    if outcome.swapped_tokens:
+        found.add("swapped out")
+    if len(outcome.swapped_tokens) > 2:
+        found.add("swapped out more than once")
+    if len(outcome.preempted_at) > len([n for n in outcome.swapped_tokens if n < 0]) > 0:
+        found.add("swapped out once, computed again another time")
     if outcome.num_loaded_blocks:
         found.add("loaded from a tier")
     if outcome.status != "finished":
@@ -205,6 +211,8 @@ def test_the_random_cases_reach_what_is_hard():
         "drafts accepted and preempted",
         "drafts beyond a window",
         "loaded from a tier",
+        "swapped out",
+        "swapped out more than once",
     ):
         assert seen[feature] > number / 200, (feature, seen)
 

@@ -210,6 +210,7 @@ def test_who_gives_up_leaves_nothing_behind(simulation):
             assert not scheduler.running
             assert not scheduler.loading
             assert not scheduler.loaded
+            assert not scheduler.swapped
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
     assert simulation.run().requests.to_csv() == result.requests.to_csv()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mist_sim.clients import LlmClient
+from mist_sim.clients import LlmClient, kv_cache
 from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.kv_cache import CacheTier
@@ -31,7 +31,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
-from tests.reference.memory import Tier
+from tests.reference.memory import SwapSpace, Tier
 from tests.reference.parallel import StepwiseFleet, StepwiseLockstep, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import (
@@ -80,6 +80,7 @@ class EngineOptions:
     drop_expired: bool = False
     early_rejection: bool = False
     tiers: tuple[Tier, ...] = ()
+    swap: SwapSpace | None = None
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -103,6 +104,7 @@ class EngineOptions:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             order=self.order,
+            preemption="swap" if self.swap else "recompute",
             **more,
         )
         return LlmClient(
@@ -120,6 +122,9 @@ class EngineOptions:
                 CacheTier(f"tier{k}", tier.num_blocks, tier.latency, tier.seconds_per_block)
                 for k, tier in enumerate(self.tiers)
             ],
+            swap_space=kv_cache.SwapSpace(self.swap.num_blocks, self.swap.seconds_per_block)
+            if self.swap
+            else None,
             max_model_len=self.max_model_len,
             speculative_config=self.drafting,
             async_scheduling=self.async_scheduling,
@@ -216,6 +221,7 @@ class EngineOptions:
             max_num_waiting=inf if self.max_num_waiting is None else self.max_num_waiting,
             drop_expired=self.drop_expired,
             early_rejection=self.early_rejection,
+            swap_space=self.swap and replace(self.swap, num_blocks=self.swap.num_blocks // size),
             tiers=tuple(replace(tier, num_blocks=tier.num_blocks // size) for tier in self.tiers),
             **more,
         )
@@ -341,9 +347,11 @@ def assert_same_records(
     requests = result.requests.set_index("request_id").to_dict("index")
     started_at, order = visit_records(result, client_id)
     loaded = loaded_tokens(result)
+    swapped = swapped_tokens(result)
     for request_id, outcome in zip(request_ids, engine.outcomes, strict=True):
         row = requests[request_id]
         block_size = engine.tracks[0].block_size
+        assert swapped.get(request_id, []) == outcome.swapped_tokens
         assert loaded[request_id] == outcome.num_loaded_blocks * block_size
         got = {
             "status": row["status"],
@@ -457,6 +465,16 @@ def loaded_tokens(result: Result) -> Counter[int]:
     ):
         total[request_id] += number
     return total
+
+
+def swapped_tokens(result: Result) -> dict[int, list[int]]:
+    """Return the tokens of each request's copies in their order, negative for those out."""
+    copies: dict[int, list[int]] = {}
+    for request_id, is_out, number in zip(
+        *(result.swaps[name].tolist() for name in ("request_id", "out", "num_tokens")), strict=True
+    ):
+        copies.setdefault(request_id, []).append(-number if is_out else number)
+    return copies
 
 
 def visit_records(result: Result, client_id: int) -> tuple[dict[int, float], list[int]]:

@@ -65,6 +65,14 @@ class Shelf:
         return self.link.free_at
 
 
+@dataclass(frozen=True)
+class SwapSpace:
+    """Host memory for the blocks of preempted requests, and the seconds of a copy of each."""
+
+    num_blocks: int
+    seconds_per_block: float
+
+
 class Memory:
     """The blocks of one engine; a `live` request has `blocks`, `num_entered` and `is_open`."""
 
@@ -114,6 +122,13 @@ class Memory:
         while len(live.blocks) < num_blocks:
             live.blocks.append(self.new_block())
         self.touch(live)
+
+    def swap_in(self, live: Any, num_blocks: int, num_tokens: int) -> None:
+        """Take new blocks, into which the first tokens are copied."""
+        live.blocks = [self.new_block() for _ in range(num_blocks)]
+        live.num_entered = 0
+        live.is_open = True
+        self.enter(live, num_tokens)
 
     def touch(self, live: Any) -> None:
         """What a request that is admitted or enters blocks has in the cache is in use below."""

@@ -206,7 +206,7 @@ class StepwisePipeline(StepwiseGroup):
         end = now
         for rank, predictor in enumerate(self.ranks):
             start = end if rank == 0 else end + self.hand_over(num_tokens)
-            seconds = predictor.step_time(batch)
+            seconds = predictor.step_time(batch) + self.lanes[number].copy_time
             end = max(start, self.free[rank]) + seconds
             self.free[rank] = end
             self.busy[number] += seconds
@@ -258,9 +258,11 @@ class StepwiseLockstep(StepwiseGroup):
         ]
         if self.stepping:
             self.start = now
-            self.end = now + max(
-                self.predictor.step_time(batch or StepBatch()) for batch in batches
-            )
+            times = []
+            for lane, batch in zip(self.lanes, batches, strict=True):
+                copies = 0.0 if batch is None else lane.copy_time
+                times.append(self.predictor.step_time(batch or StepBatch()) + copies)
+            self.end = now + max(times)
 
 
 class StepwiseFleet:

@@ -16,6 +16,10 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks are cached when they are planned.
+- With a swap space, the blocks of a preempted request's computed tokens are copied there, if they
+  fit, and to new blocks when it goes on, as it was. Those swapped go on first come, first served,
+  in a step that preempts nobody, when there is a seat and room for all their next step needs;
+  until then nobody is admitted. A step is longer by its copies, either way.
 - With drafts, a decode step gives each decode as many tokens as its job says, never more than it
   still has to get; they come together at the end of the step. In the step it holds blocks for its
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
@@ -35,7 +39,7 @@ from math import inf, nan
 from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
-from tests.reference.memory import Block, Memory, Tier
+from tests.reference.memory import Block, Memory, SwapSpace, Tier
 
 
 class TimesSteps(Protocol):
@@ -84,6 +88,7 @@ class Outcome:
     preempted_at: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_loaded_blocks: int = 0
+    swapped_tokens: list[int] = field(default_factory=list)  # of each copy, negative on the way out
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ class Live:
     num_loaded: int = 0
     is_open: bool = True
     decoding: bool = False
+    resumes: bool = False  # decodes again when it comes back from the swap space
     limits: list[tuple[float, str]] = field(default_factory=list)
 
     def watch(self, names: list[str]) -> None:
@@ -190,6 +196,7 @@ class StepwiseEngine(ABC):
     num_reserved: int = 0
     caching: bool = False
     tiers: tuple[Tier, ...] = ()
+    swap_space: SwapSpace | None = None
     max_model_len: int | None = None
     windows: Windows | None = None
     num_drafts: int = 0
@@ -233,7 +240,7 @@ class StepwiseEngine(ABC):
     @property
     def waiting(self) -> list[Live]:
         coming = [live for _, live in self.loading if not live.has_given_up]
-        return [*self.queue, *self.held, *coming, *self.loaded]
+        return [*self.queue, *self.held, *coming, *self.loaded, *self.swapped]
 
     @property
     def num_waiting(self) -> int:
@@ -260,6 +267,8 @@ class StepwiseEngine(ABC):
         self.loaded: list[Live] = []  # these have them, and go before the queue
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.held: list[Live] = []  # who came since then
+        self.swapped: list[Live] = []  # in the order in which they went
+        self.num_copied = 0  # blocks to or from the swap space before the next step
         self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
@@ -308,6 +317,8 @@ class StepwiseEngine(ABC):
                 self.queue.remove(live)
             elif live in self.held:
                 self.held.remove(live)
+            elif live in self.swapped:
+                self.swapped.remove(live)
             elif live in self.loaded:
                 self.loaded.remove(live)
                 self.memory.give_back(live)
@@ -455,7 +466,7 @@ class StepwiseEngine(ABC):
         return self.outcomes.index(live.outcome)
 
     def head_fits(self) -> bool:
-        if not (self.queue or self.loaded):
+        if self.swapped or not (self.queue or self.loaded):
             return False
         if len(self.running) + self.num_left >= self.max_num_seqs:
             return False
@@ -506,19 +517,57 @@ class StepwiseEngine(ABC):
             victim = self.running[-1]
             if self.order == "priority":
                 victim = max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
-            self.leave(victim, preempted=True)
+            num_cached, victim.resumes = victim.num_cached, victim.decoding
+            swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
+            self.leave(victim, preempted=not swaps)
             if self.outgrows_pool(victim):
                 self.reject(victim, self.now)
+                continue
+            victim.outcome.preempted_at.append(self.now)
+            if swaps:
+                victim.num_cached = num_cached
+                self.swapped.append(victim)
+                self.copy(victim, -1)
             else:
-                victim.outcome.preempted_at.append(self.now)
                 self.queue.insert(0, victim)
+        if not disturbed:
+            self.swap_in()
         return disturbed
+
+    def has_swap_space(self, live: Live) -> bool:
+        if self.swap_space is None:
+            return False
+        blocks = sum(self.blocks_for(each.num_cached) for each in [*self.swapped, live])
+        return blocks <= self.swap_space.num_blocks
+
+    def copy(self, live: Live, sign: int) -> None:
+        self.num_copied += self.blocks_for(live.num_cached)
+        live.outcome.swapped_tokens.append(sign * live.num_cached)
+
+    def swap_in(self) -> None:
+        """Let swapped ones go on as they were, as long as the first of them fits."""
+        while self.swapped and len(self.running) + self.num_left < self.max_num_seqs:
+            live = self.swapped[0]
+            reserve = self.num_reserved if self.running else 0
+            room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+            needed = self.next_slots(live) if live.resumes else live.num_known
+            if self.blocks_for(needed) > room:
+                return
+            held = live.num_cached if live.resumes else live.num_known
+            self.swapped.remove(live)
+            self.memory.swap_in(live, self.blocks_for(held), live.num_cached)
+            self.copy(live, 1)
+            self.running.append(live)
+            if live.resumes:
+                live.decoding = True
+                self.decodes.append(live)
 
     # --- a step -------------------------------------------------------------------------------
 
     def execute(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> None:
         start = self.now
-        seconds = self.predictor.step_time(self.begin(chunks, decodes))
+        batch = self.begin(chunks, decodes)
+        seconds = self.predictor.step_time(batch) + self.copy_time
         while (event := self.next_event()) and event[0] < start + seconds:
             self.happen(*event, in_step=True)
         self.now = start + seconds
@@ -544,6 +593,10 @@ class StepwiseEngine(ABC):
         others = [*self.loaded, *(live for _, live in self.loading)]
         self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
+        self.copy_time = 0.0
+        if self.swap_space:
+            self.copy_time = self.num_copied * self.swap_space.seconds_per_block
+            self.num_copied = 0
         return batch
 
     def complete(self, start: float, busy: float) -> None:

@@ -89,6 +89,7 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
         "type": "chunked",
         "max_num_seqs": 256,
         "order": "fcfs",
+        "preemption": "recompute",
         "max_num_batched_tokens": 2048,
         "long_prefill_token_threshold": None,
         "max_num_partial_prefills": None,

@@ -1,8 +1,14 @@
 """Paged KV-cache memory: how many blocks there are, who holds them, and what is kept in them."""
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.capacity import KvCacheConfig, cache_tiers, num_gpu_blocks
+from mist_sim.clients.kv_cache.capacity import (
+    KvCacheConfig,
+    cache_tiers,
+    num_gpu_blocks,
+    swap_space,
+)
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
+from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 
@@ -12,9 +18,11 @@ __all__ = [
     "KvCacheConfig",
     "KvCacheManager",
     "PrefixCachingManager",
+    "SwapSpace",
     "TierLink",
     "TieredManager",
     "WindowPool",
     "cache_tiers",
     "num_gpu_blocks",
+    "swap_space",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tiers import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
@@ -16,6 +18,7 @@ from mist_sim.models.spec import ModelSpec
 from mist_sim.units import Bytes
 
 _GIB = 2.0**30
+_SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm/config.py)
 
 # Bytes an engine needs per logit while it samples: about ten 32-bit values (logits, sorted
 # copies with indices, probabilities). From a vLLM log: Llama-3-8B (vocabulary 128,256) with
@@ -45,6 +48,8 @@ class KvCacheConfig:
         same tokens. None, as in vLLM v1: where the model allows it, which one with sliding
         windows does not.
     tiers: memory below the GPU's that these blocks are also kept in, the nearest first.
+    swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
+        `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.
     """
 
     block_size: int = 16
@@ -55,6 +60,7 @@ class KvCacheConfig:
     watermark: float = 0.0
     enable_prefix_caching: bool | None = None
     tiers: tuple[MemoryTier, ...] = ()
+    swap_space: Bytes | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.block_size <= _LARGEST_BLOCK:
@@ -81,6 +87,8 @@ class KvCacheConfig:
             raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")
         if self.context_memory < 0:
             raise ValueError(f"context_memory must be >= 0 B, got {self.context_memory}")
+        if self.swap_space is not None and not 0 < self.swap_space < math.inf:
+            raise ValueError(f"swap_space must be > 0 B and finite, got {self.swap_space}")
         names = [tier.name for tier in self.tiers]
         if len(set(names)) < len(names):
             raise ValueError(f"tiers must have different names, got {', '.join(names)}")
@@ -105,6 +113,27 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
         blocks = int(tier.capacity // block_bytes)
         tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds))
     return tiers
+
+
+def swap_space(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> SwapSpace:
+    """Return the swap space of one engine in blocks of all its ranks.
+
+    Every rank copies its part over its own host link (vLLM v0's `CacheEngine.swap_out`).
+    Raises ScenarioError when it has no room for a block.
+    """
+    ranks = cluster.tensor_parallel_size
+    token_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks
+    share = model.kv_groups.layers_per_group / model.num_layers
+    block_bytes = token_bytes * config.block_size * share
+    num_gpus = ranks * cluster.pipeline_parallel_size
+    num_bytes = num_gpus * (config.swap_space or _SWAP_SPACE)
+    if num_bytes < block_bytes:
+        raise ScenarioError(
+            f"swap_space has {num_bytes:,.0f} bytes on {num_gpus} GPUs, less than a block of "
+            f"{block_bytes:,.0f} bytes; raise it"
+        )
+    seconds = block_bytes / (cluster.gpu.host_bandwidth * num_gpus)
+    return SwapSpace(int(num_bytes // block_bytes), seconds)
 
 
 def num_gpu_blocks(

@@ -92,6 +92,15 @@ class KvCacheManager:
         self.pool.release(num_blocks)
         sequence.num_computed_tokens = 0
 
+    def swap_out(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take back all blocks of a sequence, of which a copy lies elsewhere."""
+        self.free(sequence, num_blocks, num_computed_tokens)
+
+    def swap_in(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Give a sequence blocks into which its computed tokens are copied back."""
+        self.grow(num_blocks)
+        self.compute(sequence, num_computed_tokens)
+
 
 class PrefixCachingManager(KvCacheManager):
     """Keeps full blocks after their sequence has left, until the space is needed (vLLM v1).
@@ -99,7 +108,8 @@ class PrefixCachingManager(KvCacheManager):
     A sequence begins with the longest run of cached blocks that its content has. At least its
     last token is computed: when all of a prompt's full blocks are cached and nothing is left, its
     last block is computed again, in place. Blocks are entered when the step that computes them is
-    planned, those of an answer when the sequence leaves. A preempted one finds its own again.
+    planned, those of an answer when the sequence leaves. A preempted one finds its own again,
+    unless it is swapped: then all its blocks are copied to new ones, and entered anew.
 
     As long as no sequence has content or was preempted, nothing can be cached, and blocks are
     only counted.
@@ -188,6 +198,11 @@ class PrefixCachingManager(KvCacheManager):
         self._release(chain, num_blocks, num_computed_tokens)
         chain.start_over()
         sequence.num_computed_tokens = 0
+
+    def swap_out(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        super().swap_out(sequence, num_blocks, num_computed_tokens)
+        if sequence.chain is not None:
+            sequence.chain.start_over()
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
         """Queue the blocks of a sequence, its last one first."""

@@ -1,6 +1,6 @@
 """Batching policies: who computes what in the next engine steps (MIST §III-E1, Fig. 3)."""
 
-from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler, StepPlan
+from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler, StepPlan, Swap
 from mist_sim.clients.scheduling.chunked import ChunkedScheduler
 from mist_sim.clients.scheduling.continuous import ContinuousScheduler
 from mist_sim.clients.scheduling.mixed import MixedScheduler
@@ -14,4 +14,5 @@ __all__ = [
     "Scheduler",
     "StaticScheduler",
     "StepPlan",
+    "Swap",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
 from mist_sim.clients.decode_clock import DecodeClock
-from mist_sim.clients.kv_cache import KvCacheManager
+from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.scheduling.order import ORDERS, Order, waiting_queue
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.speculative_clock import Speculation, SpeculativeClock
@@ -19,6 +20,23 @@ from mist_sim.registry import Registry
 
 SCHEDULERS = Registry("schedulers")
 
+Preemption = Literal["recompute", "swap"]
+PREEMPTIONS: tuple[str, ...] = get_args(Preemption)
+
+
+class Swap(NamedTuple):
+    """What is copied of a sequence before a step, to host memory or back.
+
+    num_tokens: computed tokens in `num_blocks` blocks. in_prefill: whether more of its known
+    tokens have to be computed.
+    """
+
+    sequence: Sequence
+    num_blocks: int
+    num_tokens: int
+    in_prefill: bool
+    is_out: bool
+
 
 class StepPlan:
     """What an engine does next: `num_steps` steps of the same members.
@@ -28,9 +46,22 @@ class StepPlan:
     admitted, preempted: sequences that came from and went back to the waiting queue.
     loads: sequences that got memory and wait for blocks in it, with their number by tier.
     dropped: sequences that can never run again, because they outgrew the whole cache.
+    swaps: sequences whose blocks are copied to or from host memory before the first step. Those
+        that come back are not among the admitted.
+    swap_time: seconds that the copies before the first step take.
     """
 
-    __slots__ = ("admitted", "decodes", "dropped", "loads", "num_steps", "preempted", "prefills")
+    __slots__ = (
+        "admitted",
+        "decodes",
+        "dropped",
+        "loads",
+        "num_steps",
+        "preempted",
+        "prefills",
+        "swap_time",
+        "swaps",
+    )
 
     def __init__(self) -> None:
         self.num_steps = 1
@@ -40,6 +71,8 @@ class StepPlan:
         self.preempted: list[Sequence] = []
         self.loads: list[tuple[Sequence, list[int]]] = []
         self.dropped: list[Sequence] = []
+        self.swaps: list[Swap] | None = None
+        self.swap_time = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -49,21 +82,27 @@ class StepPlan:
 
 @dataclass(kw_only=True)
 class Scheduler(ABC):
-    """Paged memory, and preemption by recompute.
+    """Paged memory, and preemption.
 
     A request is admitted when blocks for all its known tokens, less those that a prefix cache
     has and others hold, are free beside those that the running decodes need in the next step and
     the reserve; it keeps them while its prompt is chunked. When the decodes run short, a running
     sequence gives up its blocks and goes back to the queue; its tokens are computed again (vLLM's
-    recompute), except those whose blocks are still cached.
+    recompute), except those whose blocks are still cached. With `preemption: swap` its blocks are
+    copied to host memory instead, if there is room, and back before it goes on; until all such
+    sequences are back, in the order in which they went, no other is admitted (vLLM v0).
 
     max_num_seqs: sequences that may run at once (vLLM's name; 256 is its server's default on
         GPUs below 70 GiB, on larger ones 1,024).
     order: which waiting request is admitted next, and who gives way (see `order.py`).
+    preemption: what becomes of the blocks of a request that gives way: "recompute" forgets them,
+        "swap" copies them to host memory and back, while the engine waits (vLLM v0's
+        `preemption_mode`; v1 has recompute alone).
     """
 
     max_num_seqs: int = 256
     order: Order = "fcfs"
+    preemption: Preemption = "recompute"
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
@@ -71,6 +110,10 @@ class Scheduler(ABC):
         if self.order not in ORDERS:
             hint = did_you_mean(self.order, ORDERS)
             raise ValueError(f"order has no {self.order!r}{hint} Known: {', '.join(ORDERS)}")
+        if self.preemption not in PREEMPTIONS:
+            hint = did_you_mean(self.preemption, PREEMPTIONS)
+            known = ", ".join(PREEMPTIONS)
+            raise ValueError(f"preemption has no {self.preemption!r}{hint} Known: {known}")
 
     def start(self, kv_cache: KvCacheManager) -> None:
         """Begin with empty queues on KV memory."""
@@ -86,11 +129,17 @@ class Scheduler(ABC):
         self.prefilling: list[Sequence] = []
         self.loading: dict[Sequence, None] = {}  # have memory, and wait for blocks in it
         self.loaded: deque[Sequence] = deque()  # have these, and wait to be admitted
+        self.swap_space: SwapSpace | None = None
+        self.swapped: dict[Sequence, Swap] = {}  # their blocks lie there, the first to go first
         self.abandoned: set[Sequence] = set()  # given up; blocks still come into their memory
         self.num_peak_blocks = 0  # held in the last step of the latest run
         self.plans_ahead = False  # whether the next step is planned before this one ends
         self._num_left = self._num_left_blocks = 0  # what the last step freed, if so
         self._num_arrived = 0
+
+    def swap_to(self, space: SwapSpace) -> None:
+        """Preempt by swapping; called right after `start`."""
+        self.swap_space = space
 
     def speculate(self, speculation: Speculation) -> None:
         """Let all decodes verify drafts; called right after `start`."""
@@ -120,9 +169,7 @@ class Scheduler(ABC):
         One that has emitted tokens also needs the slots for drafts of its next step.
         """
         pool, speculation = self.pool, self.speculation
-        num_slots = sequence.num_tokens
-        if speculation is not None and sequence.num_output_tokens:
-            num_slots = speculation.num_slots(num_slots)
+        num_slots = self._num_slots(sequence)
         num_blocks = pool.blocks_for(num_slots)
         if num_blocks <= pool.num_blocks:
             return None
@@ -136,6 +183,12 @@ class Scheduler(ABC):
             f"{sequence.num_tokens} tokens{drafts} exceed the KV cache of "
             f"{pool.num_token_slots} tokens ({pool.num_blocks} blocks of {pool.block_size})"
         )
+
+    def _num_slots(self, sequence: Sequence) -> int:
+        """Tokens that a sequence off the clock needs memory for in the next step that it is in."""
+        if self.speculation is not None and sequence.num_output_tokens:
+            return self.speculation.num_slots(sequence.num_tokens)
+        return sequence.num_tokens
 
     def cannot_verify(self, num_drafts: int) -> str | None:
         """Return what it must have so that a step can verify so many drafts of every sequence.
@@ -163,6 +216,8 @@ class Scheduler(ABC):
             if self.plans_ahead:
                 self._num_left += 1
                 self._num_left_blocks += self.pool.num_free - num_free
+        elif sequence in self.swapped:
+            del self.swapped[sequence]
         elif sequence in self.loading:
             del self.loading[sequence]
             self.abandoned.add(sequence)
@@ -189,10 +244,15 @@ class Scheduler(ABC):
     @property
     def num_waiting(self) -> int:
         """Sequences that wait to be admitted, those included whose blocks are on the way."""
-        return len(self.waiting) + len(self.loading) + len(self.loaded)
+        return len(self.waiting) + len(self.loading) + len(self.loaded) + len(self.swapped)
 
     def head(self) -> Sequence | None:
-        """Return who is admitted next: those whose blocks were loaded first, then the queue."""
+        """Return who is admitted next: those whose blocks were loaded first, then the queue.
+
+        Nobody while sequences are swapped out.
+        """
+        if self.swapped:
+            return None
         if self.loaded:
             return self.loaded[0]
         return self.waiting.head() if self.waiting else None
@@ -335,20 +395,69 @@ class Scheduler(ABC):
         return sequence.num_tokens - self.kv_cache.num_cached_tokens(sequence)
 
     def _make_room(self, plan: StepPlan) -> bool:
-        """Preempt running sequences until the next decode step fits; return whether any was."""
+        """Preempt running sequences until the next decode step fits; return whether any was.
+
+        Otherwise swapped ones come back.
+        """
         clock, pool = self.clock, self.pool
         if clock.blocks_needed_now() <= pool.num_free:
+            if self.swapped:
+                self._swap_in(plan)
             return False
         while clock.blocks_needed_now() > pool.num_free:
             sequence = self.waiting.victim(self.running)
+            in_prefill = self.swap_space is not None and sequence in self.prefilling
             num_tokens, num_computed = self._stop(sequence)
-            self.kv_cache.preempt(sequence, self.pool.blocks_for(num_tokens), num_computed)
+            num_blocks = pool.blocks_for(num_tokens)
             if self.outgrown(sequence):
+                self.kv_cache.preempt(sequence, num_blocks, num_computed)
                 plan.dropped.append(sequence)
-            else:
-                self.waiting.give_back(sequence)
-                plan.preempted.append(sequence)
+                continue
+            plan.preempted.append(sequence)
+            if self.swap_space is not None:
+                num_filled = pool.blocks_for(num_computed)
+                swap = Swap(sequence, num_filled, num_computed, in_prefill, is_out=True)
+                if self._swap_out(plan, swap, num_blocks):
+                    continue
+            self.kv_cache.preempt(sequence, num_blocks, num_computed)
+            self.waiting.give_back(sequence)
         return True
+
+    def _swap_out(self, plan: StepPlan, swap: Swap, num_blocks: int) -> bool:
+        """Copy a preempted sequence to host memory; return False when there is no room.
+
+        num_blocks: those that it holds.
+        """
+        num_used = sum([each.num_blocks for each in self.swapped.values()])
+        if self.swap_space is None or num_used + swap.num_blocks > self.swap_space.num_blocks:
+            return False
+        self.kv_cache.swap_out(swap.sequence, num_blocks, swap.num_tokens)
+        self.swapped[swap.sequence] = swap
+        plan.swaps = [*(plan.swaps or ()), swap]
+        return True
+
+    def _swap_in(self, plan: StepPlan) -> None:
+        """Let swapped sequences go on, in the order in which they went, while they fit."""
+        swaps = []
+        for sequence, swap in self.swapped.items():
+            num_seqs = len(self.running) + self._num_left
+            num_needed = self.pool.blocks_for(
+                sequence.num_tokens if swap.in_prefill else self._num_slots(sequence)
+            )
+            free = self._num_admissible(self.clock.blocks_needed_now())
+            if num_seqs >= self.max_num_seqs or num_needed > free:
+                break
+            num_blocks = num_needed if swap.in_prefill else swap.num_blocks
+            self.kv_cache.swap_in(sequence, num_blocks, swap.num_tokens)
+            self.running[sequence] = None
+            if swap.in_prefill:
+                self.prefilling.append(sequence)
+            else:
+                self.clock.join(sequence)
+            swaps.append(swap._replace(is_out=False))
+        for swap in swaps:
+            del self.swapped[swap.sequence]
+        plan.swaps = swaps or None
 
     def _stop(self, sequence: Sequence) -> tuple[int, int]:
         """Take a running sequence out of the batch; its blocks are for the caller to free.

@@ -56,7 +56,7 @@ class ChunkedScheduler(Scheduler):
 
     def schedule(self, limit: int) -> StepPlan | None:
         """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
-        if not self.running and self.head() is None:
+        if not self.running and self.head() is None and not self.swapped:
             return None
         plan = StepPlan()
         disturbed = self._make_room(plan)

@@ -23,4 +23,5 @@ class ContinuousScheduler(WholePromptScheduler):
         self._admit_prompts(plan)
         if plan.prefills:
             return plan
-        return self._decode(plan, 1 if self._make_room(plan) else limit)
+        disturbed = self._make_room(plan)
+        return self._decode(plan, 1 if disturbed or plan.swaps else limit)

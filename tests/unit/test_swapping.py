@@ -1,0 +1,207 @@
+"""Preemption by swapping: how long copies take, who goes on when, and what is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mist_sim import (
+    ChunkedScheduler,
+    KvCacheConfig,
+    LlmClient,
+    Result,
+    Scenario,
+    ScenarioError,
+    Simulation,
+    llm_client,
+    load_model,
+    simulate,
+)
+from mist_sim.clients.kv_cache import CacheTier, SwapSpace, swap_space
+from mist_sim.clients.scheduling import Scheduler
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import PipelinePredictor
+from tests.reference.comparison import POLICIES, workload
+from tests.reference.predictors import ConstantPredictor
+from tests.reference.stepwise import Job
+
+STEP, COPY = 1.0, 0.125  # seconds; of any step, and of any block
+FIRST, SECOND = Job(0.0, 8, 9), Job(0.0, 8, 9)
+# Two prompts of two blocks each in six blocks of four tokens. Both get their first token at 1 s
+# and a third block each then. After four more steps, at 5 s, both need a fourth one: the second
+# gives its three blocks up. The first one ends at 9 s.
+
+
+def engine(num_ranks: int = 1, **more: Any) -> LlmClient:
+    one = ConstantPredictor(STEP)
+    ranks = PipelinePredictor((one,) * num_ranks, lambda num_tokens: 0.0)
+    options: dict[str, Any] = {
+        "scheduler": ChunkedScheduler(preemption="swap"),
+        "predictor": one if num_ranks == 1 else ranks,
+        "num_gpu_blocks": 6 * num_ranks,
+        "block_size": 4,
+        "enable_prefix_caching": False,
+        "swap_space": SwapSpace(6 * num_ranks, COPY),
+    }
+    return LlmClient("llm", **options | more)
+
+
+def served(client: LlmClient, *jobs: Job) -> Result:
+    return Simulation(clients=[client], workload=workload(jobs)).run()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_step_waits_for_the_copies_before_it(policy):
+    scheduler = POLICIES[policy][0](preemption="swap")
+    result = served(engine(scheduler=scheduler), FIRST, SECOND)
+    assert result.swaps["out"].tolist() == [True, False]
+    assert result.swaps["num_tokens"].tolist() == [12, 12]
+    assert result.swaps["start"].tolist() == [5.0, 9 + 3 * COPY]
+    assert result.requests["finished_at"].tolist() == [9 + 3 * COPY, 13 + 6 * COPY]
+    assert result.token_times(1).tolist()[:5] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert result.token_times(1).tolist()[5] == 10 + 6 * COPY
+
+
+def test_what_the_summary_says_of_swaps():
+    summary = served(engine(), FIRST, SECOND).summary
+    assert summary["num_preemptions"] == summary["num_swaps"] == 1
+    assert summary["swapped_tokens"] == 24
+    assert summary["swap_time"] == 6 * COPY
+    assert summary["max_output_tokens_per_s"] == 2
+
+
+def test_nothing_is_computed_again():
+    swapped = served(engine(), FIRST, SECOND).clients
+    again = served(engine(scheduler=ChunkedScheduler(), swap_space=None), FIRST, SECOND).clients
+    assert swapped["num_prefill_tokens"].item() == 16
+    assert again["num_prefill_tokens"].item() == 16 + 13
+
+
+def test_without_room_in_host_memory_all_is_computed_again():
+    result = served(engine(swap_space=SwapSpace(2, COPY)), FIRST, SECOND)
+    assert result.swaps.empty
+    assert result.summary["num_preemptions"] == 1
+    assert "num_swaps" not in result.summary
+    assert result.clients["num_prefill_tokens"].item() == 16 + 13
+
+
+def test_nobody_is_admitted_before_the_swapped_are_back():
+    """The third one would fit at 6 s; it starts with the step in which the second goes on."""
+    result = served(engine(), FIRST, SECOND, Job(5.5, 4, 1))
+    assert result.requests["finished_at"][2] == result.token_times(1)[5] == 10 + 6 * COPY
+
+
+def test_every_rank_of_a_pipeline_copies_its_part():
+    """Two lanes of the same: a pass takes 2 s, and the copies twice their time."""
+    plain, slow = (
+        served(engine(2, swap_space=SwapSpace(12, seconds)), FIRST, FIRST, SECOND, SECOND)
+        for seconds in (0.0, COPY)
+    )
+    assert len(plain.swaps) == len(slow.swaps) == 4
+    longer = slow.requests["finished_at"].max() - plain.requests["finished_at"].max()
+    assert longer >= 2 * 6 * COPY
+
+
+def test_who_is_swapped_out_can_give_up():
+    result = served(engine(), FIRST, Job(0.0, 8, 9, timeout=7.0), Job(6.5, 4, 1))
+    assert result.requests["status"].tolist() == ["finished", "timed_out", "finished"]
+    assert result.requests["finished_at"][1] == 7.0
+    assert result.requests["finished_at"][2] == 8 + 3 * COPY
+    assert result.swaps["out"].tolist() == [True]
+
+
+def test_swapped_blocks_are_in_the_cache_again_when_they_are_back():
+    content = ((3, 17),)
+    jobs = [FIRST, Job(0.0, 8, 9, content=content), Job(20.0, 17, 1, content=content)]
+    assert served(engine(enable_prefix_caching=True), *jobs).requests[
+        "num_cached_tokens"
+    ].tolist() == [0, 0, 16]
+
+
+def test_the_size_of_the_swap_space():
+    """4 GiB a GPU hold 2,048 blocks of 2 MiB; each comes over all links at once."""
+    model, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
+    block_bytes = 16 * model.kv_bytes_per_token
+    assert swap_space(KvCacheConfig(), model, Cluster(gpu)).num_blocks == 2**32 // block_bytes
+    four = swap_space(
+        KvCacheConfig(swap_space=2**30), model, Cluster(gpu, 2, 3, pipeline_parallel_size=2)
+    )
+    assert four.num_blocks == 4 * 2**30 // block_bytes
+    assert four.seconds_per_block == pytest.approx(block_bytes / (4 * gpu.host_bandwidth))
+
+
+def scenario(**changes: Any) -> Scenario:
+    """Answers that outgrow the memory which their prompts were admitted to."""
+    data = {
+        "model": "llama-3.1-8b",
+        "workload": {
+            "lengths": {
+                "type": "synthetic",
+                "num_requests": 40,
+                "prompt": {"type": "fixed", "tokens": 500},
+                "output": {"type": "fixed", "tokens": 400},
+            },
+            "arrivals": "all_at_once",
+        },
+        "clients": [
+            {
+                "name": "llm",
+                "gpu": "h100-sxm",
+                "scheduler": {"preemption": "swap"},
+                "kv_cache": {"num_gpu_blocks_override": 800},
+            }
+        ],
+    }
+    return Scenario.from_dict(data, {k.replace("__", "."): v for k, v in changes.items()})
+
+
+SWAP_SPACE, PREEMPTION = "clients__0__kv_cache__swap_space", "clients__0__scheduler__preemption"
+
+
+@pytest.mark.parametrize("change", [{SWAP_SPACE: "256 MiB"}, {PREEMPTION: "recompute"}])
+def test_both_options_change_a_result(change, tmp_path):
+    plain, changed = simulate(scenario()), simulate(scenario(**change))
+    assert plain.summary["num_swaps"] > changed.summary.get("num_swaps", 0)
+    assert plain.summary["mean_tpot_ms"] != changed.summary["mean_tpot_ms"]
+    assert (plain.save(tmp_path / "out") / "swaps.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({PREEMPTION: "swop"}, "preemption"),
+        ({SWAP_SPACE: "0 GiB"}, "swap_space: must be > 0 B"),
+        ({SWAP_SPACE: "1 MiB"}, "swap_space has 1,048,576 bytes on 1 GPUs, less than a block"),
+        (
+            {PREEMPTION: "recompute", SWAP_SPACE: "1 GiB"},
+            "kv_cache: must have no swap_space, since nothing is swapped",
+        ),
+        (
+            {"clients__0__kv_cache__tiers": [{"name": "cpu", "capacity": "1 GiB"}]},
+            "scheduler: must have preemption: recompute with tiers",
+        ),
+    ],
+)
+def test_refusals(changes, message):
+    with pytest.raises(ScenarioError, match=message):
+        simulate(scenario(**changes))
+
+
+def test_refusals_in_python():
+    with pytest.raises(ValueError, match="preemption has no 'swop'; did you mean 'swap'"):
+        ChunkedScheduler(preemption="swop")
+    with pytest.raises(ScenarioError, match="swap_space is required when"):
+        engine(swap_space=None)
+    with pytest.raises(ScenarioError, match="swap_space must be null unless"):
+        engine(scheduler=ChunkedScheduler())
+    with pytest.raises(ScenarioError, match="must have preemption: recompute with tiers"):
+        engine(enable_prefix_caching=True, cache_tiers=[CacheTier("cpu", 10, 0.0, 0.0)])
+    with pytest.raises(ScenarioError, match="less than one for each of 2 lanes"):
+        engine(2, swap_space=SwapSpace(1, COPY))
+    with pytest.raises(ScenarioError, match="must have no swap_space"):
+        llm_client("llm", kv_cache=KvCacheConfig(swap_space=2**30))
+
+
+def test_schedulers_recompute_by_default():
+    assert Scheduler.preemption == "recompute"
