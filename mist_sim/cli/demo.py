@@ -24,6 +24,7 @@ def demo(
     if out is None and folder.name != _FOLDER:
         note(f"{_FOLDER} holds files already; the results go to {folder}")
     run_and_show(Scenario.load("demo"), folder)
+    note("Next, a third GPU: mist run demo --set clients.0.count=3")
 
 
 def _free_folder() -> Path:

@@ -132,7 +132,9 @@ def short_demo(monkeypatch, working_directory):
 
 
 def test_demo_makes_a_folder_and_another(mist, short_demo):
-    assert mist("demo")[0] == 0
+    code, _, err = mist("demo")
+    assert code == 0
+    assert "Next, a third GPU: mist run demo --set clients.0.count=3" in err
     code, _, err = mist("demo")
     assert code == 0
     assert "mist-demo holds files already; the results go to mist-demo-2" in err
