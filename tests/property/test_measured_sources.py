@@ -1,0 +1,220 @@
+"""Laws of sources that interpolate: more work takes no less time, whatever noise was measured.
+
+What they promise is less than the roofline does, since they look up means and add up parts: for
+prompts alone and decodes alone more of anything, for both together longer contexts of the decodes.
+The second half: a GPU with better figures never makes a step longer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster, Efficiency, GpuSpec, load_gpu
+from mist_sim.hardware.predictors import (
+    BestServePredictor,
+    Predictor,
+    RooflinePredictor,
+    TablePredictor,
+)
+from mist_sim.hardware.predictors.regression import RegressionPredictor
+from mist_sim.hardware.predictors.sampled import SampledSteps, SamplePoints, powers
+from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.models import load_model
+from mist_sim.rng import Streams
+from tests.reference import measured
+from tests.reference.regression_files import regression_content, written
+
+MODEL = load_model("llama-3.1-8b")
+H100 = load_gpu("h100-sxm")
+SPREAD = 0.3  # of the noise on every measured time, up and down
+
+
+class NoisySource:
+    """Seconds by a law of tokens, pairs and keys, each answer off by its own share."""
+
+    def __init__(self) -> None:
+        self.identity = {"source": "noise"}
+        self._noise = Streams(7).generator("noise")
+
+    def seconds(self, batches: list[StepBatch]) -> list[float]:
+        return [self._law(batch) * self._noise.uniform(1 - SPREAD, 1 + SPREAD) for batch in batches]
+
+    def _law(self, batch: StepBatch) -> float:
+        pairs = sum(new * (context + new / 2) for new, context in batch.chunks)
+        tokens = batch.num_prefill_tokens + batch.num_decodes
+        return 1e-3 + 1e-5 * tokens + 1e-9 * pairs + 1e-8 * batch.context_sum
+
+
+def noisy(path: Path) -> Path:
+    """Make the last number of every row of a file, or of all files of a folder, off by a share."""
+    noise = Streams(11).generator(path.name)
+    for file in sorted(path.glob("*.csv")) if path.is_dir() else [path]:
+        lines = file.read_text().splitlines()
+        last = [re.fullmatch(r"(.*,)([0-9.eE+-]+)", line) for line in lines]
+        file.write_text(
+            "\n".join(
+                f"{found[1]}{float(found[2]) * noise.uniform(1 - SPREAD, 1 + SPREAD)!r}"
+                if found and file.name != "skew.csv"
+                else line
+                for line, found in zip(lines, last, strict=True)
+            )
+            + "\n"
+        )
+    return path
+
+
+def noisy_regression(folder: Path) -> str:
+    noise = Streams(5).generator("regression")
+    stages = regression_content()["stages"]
+    for stage in stages.values():
+        stage["seconds"] = [
+            [seconds * noise.uniform(1 - SPREAD, 1 + SPREAD) for seconds in row]
+            for row in stage["seconds"]
+        ]
+    return written(folder / "r.json", stages=stages)
+
+
+POINTS = SamplePoints(
+    new_tokens=powers(1, 4096),
+    prompt_contexts=[0, *powers(256, 16384)],
+    decodes=powers(1, 256),
+    decode_contexts=[0, *powers(256, 16384)],
+)
+
+MAKERS: dict[str, Callable[[Path], Predictor]] = {
+    "steps": lambda folder: TablePredictor(
+        MODEL, Cluster(H100), str(noisy(measured.write_steps(folder))), "steps"
+    ),
+    "layer_profile": lambda folder: TablePredictor(
+        MODEL,
+        Cluster(H100),
+        str(noisy(measured.write_layer_profile(folder, MODEL.num_layers))),
+        "layer_profile",
+    ),
+    "vidur": lambda folder: TablePredictor(
+        MODEL, Cluster(H100), str(noisy(measured.write_vidur(folder, MODEL.num_layers))), "vidur"
+    ),
+    "regression": lambda folder: RegressionPredictor(
+        MODEL, Cluster(H100), noisy_regression(folder)
+    ),
+    # silicon, genz, program and execution are of this kind
+    "sampled": lambda folder: SampledSteps(NoisySource(), POINTS, TimingStore(None)),
+}
+
+
+@cache
+def predictor(name: str) -> Predictor:
+    with TemporaryDirectory() as folder:
+        return MAKERS[name](Path(folder))
+
+
+more = st.sampled_from([0, 1, 7, 512, 4_096])
+
+
+prompts = st.tuples(st.integers(1, 8_192), st.integers(0, 30_000))
+decodes = st.tuples(st.integers(1, 300), st.integers(1, 20_000))
+
+
+def no_less(more: float, less: float) -> bool:
+    return more >= less * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(prompt=prompts, new=more, prior=more)
+def test_a_longer_prompt_or_more_context_of_it_never_takes_less_time(name, prompt, new, prior):
+    step_time = predictor(name).step_time
+    longer = StepBatch(((prompt[0] + new, prompt[1] + prior),))
+    assert no_less(step_time(longer), step_time(StepBatch((prompt,))))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(decodes=decodes, number=more, context=more)
+def test_more_decodes_or_longer_contexts_never_take_less_time(name, decodes, number, context):
+    step_time = predictor(name).step_time
+    (n, mean), (m, longer) = decodes, (decodes[0] + number, decodes[1] + context)
+    assert no_less(step_time(StepBatch((), m, m * longer)), step_time(StepBatch((), n, n * mean)))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(prompt=prompts, decodes=decodes, context=more)
+def test_decodes_beside_a_prompt_take_no_less_time_with_longer_contexts(
+    name, prompt, decodes, context
+):
+    step_time = predictor(name).step_time
+    n, mean = decodes
+    longer = StepBatch((prompt,), n, n * (mean + context))
+    assert no_less(step_time(longer), step_time(StepBatch((prompt,), n, n * mean)))
+
+
+# --- faster GPUs --------------------------------------------------------------------------------
+
+
+KINDS: dict[str, Callable[[GpuSpec], Predictor]] = {
+    "roofline": lambda gpu: RooflinePredictor(MODEL, Cluster(gpu)),
+    "roofline tp4": lambda gpu: RooflinePredictor(load_model("llama-3.1-70b"), Cluster(gpu, 4)),
+    "roofline moe": lambda gpu: RooflinePredictor(load_model("mixtral-8x7b"), Cluster(gpu, 2)),
+    "roofline mla": lambda gpu: RooflinePredictor(load_model("deepseek-v3"), Cluster(gpu, 8)),
+    "roofline window": lambda gpu: RooflinePredictor(load_model("gemma-3-27b"), Cluster(gpu)),
+    "bestserve": lambda gpu: BestServePredictor(load_model("codellama-34b"), Cluster(gpu, 4)),
+}
+
+
+def better(gpu: GpuSpec, compute: float, memory: float, link: float, share: float) -> GpuSpec:
+    """Return a GPU with higher rates, and efficiencies nearer to 1 by a share."""
+
+    def closer(efficiency: Efficiency) -> Efficiency:
+        mfu, mbu = efficiency.mfu, efficiency.mbu
+        return Efficiency(mfu=mfu + share * (1 - mfu), mbu=mbu + share * (1 - mbu))
+
+    return replace(
+        gpu,
+        flops={name: rate * compute for name, rate in gpu.flops.items()},
+        memory_bandwidth=gpu.memory_bandwidth * memory,
+        interconnect=replace(gpu.interconnect, bandwidth=gpu.interconnect.bandwidth * link),
+        prefill=closer(gpu.prefill),
+        decode=closer(gpu.decode),
+        dispatch={module: seconds * (1 - share) for module, seconds in gpu.dispatch.items()},
+    )
+
+
+factors = st.sampled_from([1.0, 1.01, 1.5, 4.0])
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("gpu", ["h100-sxm", "l40s", "ascend-910b3"])
+@settings(max_examples=30)
+@given(
+    chunks=st.lists(st.tuples(st.integers(1, 8_192), st.integers(0, 30_000)), max_size=2),
+    number=st.integers(0, 300),
+    mean=st.integers(1, 20_000),
+    compute=factors,
+    memory=factors,
+    link=factors,
+    share=st.sampled_from([0.0, 0.1, 0.9]),
+)
+def test_a_faster_gpu_is_never_slower(
+    name, gpu, chunks, number, mean, compute, memory, link, share
+):
+    assume(chunks or number)
+    batch = StepBatch(tuple(chunks), number, number * mean)
+    if name == "roofline window":
+        batch = replace(batch, window_sum=min(number * mean, number * 1_024))
+    plain = load_gpu(gpu)
+    fast = KINDS[name](better(plain, compute, memory, link, share))
+    slow = _plain(name, gpu)
+    assert fast.step_time(batch) <= slow.step_time(batch) * (1 + 1e-12)
+
+
+@cache
+def _plain(name: str, gpu: str) -> Predictor:
+    return KINDS[name](load_gpu(gpu))
