@@ -21,6 +21,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
+from mist_sim.scenario import Scenario, simulate
 from tests.conftest import ROOT
 
 GPU, MODEL = load_gpu("h100-sxm"), load_model("llama-3.1-8b")
@@ -86,6 +87,12 @@ def test_the_spec_file_is_a_gpu_of_a_scenario(found, tmp_path):
     assert gpu.overhead == pytest.approx(dict(found.values) and {"sequence": 2e-5}, rel=0.02)
     assert gpu.source_of("overhead.sequence") == "mist calibrate: a test"
     assert "held out, 1 rows" in (tmp_path / "mine.toml").read_text()
+    overrides = {"workload.lengths.num_requests": 50}
+    plain = simulate(Scenario.load("demo", overrides=overrides)).summary
+    overrides |= {"clients.0.gpu": str(tmp_path / "mine.toml")}
+    calibrated = simulate(Scenario.load("demo", overrides=overrides)).summary
+    assert set(calibrated["estimates"].values()) == {"fitted"}
+    assert calibrated["mean_ttft_ms"] > plain["mean_ttft_ms"]  # its prefill.mfu is lower
     with pytest.raises(ScenarioError, match="cannot be written"):
         write_spec(tmp_path / "none" / "mine.toml", found)
 
