@@ -101,6 +101,8 @@ class AsyncEngine(Engine):
         """End a run one step after the step in flight, unless there is no seat then either."""
         if isinstance(run.ends, float) or self.num_running >= self.lane.scheduler.max_num_seqs:
             return
-        num_steps = int(run.ends.searchsorted(self.env.now)) + 2
+        now = self.env.now
+        # what comes at the very start of the run, such as an empty load, is known to its next step
+        num_steps = int(run.ends.searchsorted(now)) + 2 if now > run.start else 1
         if num_steps < run.num_steps:
             self._end_after(run, num_steps, run.ends.item(num_steps - 1))

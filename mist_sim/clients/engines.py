@@ -55,7 +55,8 @@ class Engines:
         self._engines: list[AnyEngine]
         if isinstance(predictor, PipelinePredictor):
             groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
-            self._engines = [PipelineEngine(env, group, predictor) for group in groups]
+            together = [groups] if lockstep else [[group] for group in groups]
+            self._engines = [PipelineEngine(env, each, predictor) for each in together]
         elif lockstep:
             self._engines = [LockstepEngine(env, lanes, predictor)]
         else:

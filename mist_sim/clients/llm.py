@@ -101,11 +101,6 @@ class LlmClient(Client):
             )
         if data_parallel_size < 1:
             raise ScenarioError(f"data_parallel_size must be >= 1, got {data_parallel_size}")
-        if lockstep and num_lanes > 1:
-            raise ScenarioError(
-                "pipeline_parallel_size must be 1 where replicas share experts, "
-                f"got {num_lanes}; that combination is not simulated"
-            )
         if async_scheduling and (num_lanes > 1 or lockstep):
             raise ScenarioError(
                 "async_scheduling must be false in a pipeline and where replicas share experts; "

@@ -20,15 +20,14 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from functools import partial
 from math import inf
+from operator import attrgetter
 
-import numpy as np
-from numpy.typing import NDArray
 from simpy.events import Event
 
 from mist_sim.clients import sequence as sequences
+from mist_sim.clients.data_parallel import least_loaded
 from mist_sim.clients.lane import Lane
-from mist_sim.clients.scheduling import StepPlan
-from mist_sim.clients.step_records import Run
+from mist_sim.clients.pipeline_lane import PipelineLane, num_unfinished
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 
@@ -39,35 +38,44 @@ _MOST_PASSES = 65536
 class PipelineEngine:
     """Lanes that share the ranks of a pipeline, timed by a predictor.
 
+    engines: the lanes of one pipeline; those of several in lockstep, whose lanes of equal number
+    make their passes together.
+
     Passes that cannot change are computed ahead in one go; SimPy has an event for the next end
     of a lane's run or for its next plan. An arrival that its lane could admit takes back the
     passes that have not entered rank 0.
     """
 
     def __init__(
-        self, env: Environment, lanes: Sequence[Lane], predictor: PipelinePredictor
+        self,
+        env: Environment,
+        engines: Sequence[Sequence[Lane]],
+        predictor: PipelinePredictor,
     ) -> None:
         self.env = env
-        self.lanes = [_PipelineLane(number, lane) for number, lane in enumerate(lanes)]
+        self.replicas = [_Replica(lanes) for lanes in engines]
+        members = zip(*engines, strict=True)
+        self.lanes = [PipelineLane(number, lanes) for number, lanes in enumerate(members)]
         self.predictor = predictor
         self._rank_ends = [0.0] * len(predictor.ranks)  # of the latest pass on each rank
-        self._order: list[_PipelineLane] = []  # lanes with work, as they enter rank 0
+        self._order: list[PipelineLane] = []  # lanes with work, as they enter rank 0
         self._entered: deque[_Pass] = deque()  # those that an arrival may take back
         self._num_ahead = _FIRST_PASSES
         self._wake = env.event()
         for lane in self.lanes:
-            lane.lane.on_load_end = partial(self._end_load, lane)
+            for member in lane.members:
+                member.on_load_end = partial(self._end_load, lane, member)
         env.start(self._serve())
 
     @property
     def num_waiting(self) -> int:
         """Sequences that wait for admission."""
-        return sum(lane.lane.num_waiting for lane in self.lanes)
+        return sum(replica.num_waiting for replica in self.replicas)
 
     @property
     def num_running(self) -> int:
         """Sequences that hold memory."""
-        return sum(lane.lane.num_running for lane in self.lanes)
+        return sum(replica.num_running for replica in self.replicas)
 
     # --- the loop -------------------------------------------------------------------------
 
@@ -113,9 +121,9 @@ class PipelineEngine:
         if not self._order:
             return inf, PLAN
         now, head = self.env.now, self._order[0]
-        run_ends = (lane.ready for lane in self._order if lane.run and lane.has_entered)
+        run_ends = (lane.ready for lane in self._order if lane.runs and lane.has_entered)
         run_end = max(next(run_ends, inf), now)
-        if head.run is None:
+        if not head.runs:
             entry = max(head.ready, self._rank_ends[0], now)
             return (entry, PLAN) if entry < run_end else (run_end, STEP_END)
         if head.has_entered:
@@ -128,13 +136,11 @@ class PipelineEngine:
         while self._entered and self._entered[0][0] < now:
             self._entered.popleft()
         over = [
-            (lane, lane.run)
-            for lane in self._order
-            if lane.run and lane.has_entered and lane.ready <= now
+            lane for lane in self._order if lane.runs and lane.has_entered and lane.ready <= now
         ]
-        for lane, run in over:
-            lane.end(run)
-            if not _num_unfinished(lane):
+        for lane in over:
+            lane.end()
+            if not lane.num_unfinished:
                 lane.idle = True
                 self._order.remove(lane)
         return bool(over)
@@ -144,11 +150,9 @@ class PipelineEngine:
         now = self.env.now
         while self._order:
             lane = self._order[0]
-            if lane.run or max(lane.ready, self._rank_ends[0]) > now:
+            if lane.runs or max(lane.ready, self._rank_ends[0]) > now:
                 return
-            plan = lane.lane.plan()
-            if plan is not None:
-                lane.start(plan, self.predictor)
+            if lane.plan(self.predictor):
                 return
             lane.idle = True
             self._order.pop(0)
@@ -160,60 +164,65 @@ class PipelineEngine:
 
         It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
         """
-        lane = min(self.lanes, key=_num_unfinished)
-        lane.lane.scheduler.add_request(sequence)
-        self._notice(lane, sequence)
-        return lane.lane
+        member = min(least_loaded(self.replicas).lanes, key=num_unfinished)
+        member.scheduler.add_request(sequence)
+        self._notice(self._lane_of(member), member, sequence)
+        return member
 
-    def _end_load(self, lane: _PipelineLane, sequence: sequences.Sequence) -> None:
+    def _lane_of(self, member: Lane) -> PipelineLane:
+        return next(lane for lane in self.lanes if member in lane.members)
+
+    def _end_load(self, lane: PipelineLane, member: Lane, sequence: sequences.Sequence) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        joins = lane.lane.scheduler.finish_load(sequence)
-        self._notice(lane, sequence if joins else None)
+        joins = member.scheduler.finish_load(sequence)
+        self._notice(lane, member, sequence if joins else None)
 
-    def _notice(self, lane: _PipelineLane, sequence: sequences.Sequence | None) -> None:
+    def _notice(
+        self, lane: PipelineLane, member: Lane, sequence: sequences.Sequence | None
+    ) -> None:
         """Let a lane plan, or cut the run that a sequence, or the head of its queue, could join."""
         if lane.idle:
-            if not _num_unfinished(lane):
+            if not lane.num_unfinished:
                 return
             lane.idle = False
             lane.ready = self.env.now
             while self._entered and _goes_after(self._entered[-1], lane):
                 self._take_back()
-            insort(self._order, lane, key=_key)
+            insort(self._order, lane, key=attrgetter("key"))
             self._look_again()
-        elif lane.run is not None:  # else it plans as soon as rank 0 is free
-            self._cut(lane, lane.run, sequence)
+        elif lane.runs:  # else it plans as soon as rank 0 is free
+            self._cut(lane, member, sequence)
 
     def abort(self, sequence: sequences.Sequence, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else when the pass in flight has returned."""
-        its_lane = next(each for each in self.lanes if each.lane is lane)
-        run = its_lane.run
-        if run is not None and lane.is_running(sequence):
+        its_lane = self._lane_of(lane)
+        if its_lane.runs and lane.is_running(sequence):
             lane.abort_after_run(sequence)
-            self._cut(its_lane, run, always=True)
+            self._cut(its_lane, lane, always=True)
             return
         lane.abort(sequence)
-        if run is None and not its_lane.idle and not _num_unfinished(its_lane):
+        if not (its_lane.runs or its_lane.idle or its_lane.num_unfinished):
             its_lane.idle = True
             self._order.remove(its_lane)
             self._look_again()
         else:
-            self._notice(its_lane, None)  # another may be at the head of the queue now, and fit
+            # another may be at the head of the queue now, and fit
+            self._notice(its_lane, lane, None)
 
     def _cut(
         self,
-        lane: _PipelineLane,
-        run: Run,
+        lane: PipelineLane,
+        member: Lane,
         sequence: sequences.Sequence | None = None,
         *,
         always: bool = False,
     ) -> None:
         """Take back the passes to come if a sequence, or the head, could be admitted before."""
         num_steps = max(1, bisect_left(lane.entries, self.env.now))
-        if num_steps >= run.num_steps:
+        if num_steps >= lane.num_steps:
             return
-        if always or lane.lane.would_admit(sequence, num_steps):
-            run.num_steps = lane.num_steps = num_steps
+        if always or member not in lane.runs or member.would_admit(sequence, num_steps):
+            lane.num_steps = num_steps
             while len(lane.ends) > num_steps:
                 self._take_back()
             lane.has_entered = True
@@ -235,79 +244,28 @@ class PipelineEngine:
         self._order.insert(0, self._order.pop())
 
 
-class _PipelineLane:
-    """A lane and the run of passes that it is in.
-
-    ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
-    idle: whether it has nothing to do.
-    run: the steps that it has planned, `num_steps` of them; None between two runs.
-    has_entered: whether all passes of the run have entered rank 0; true between two runs.
-    times, hand_over: seconds of each step on each rank, and between two ranks.
-    entries, ends: when the passes known so far entered rank 0 and returned.
-    """
-
-    def __init__(self, number: int, lane: Lane) -> None:
-        self.number = number
-        self.lane = lane
-        self.ready = 0.0
-        self.idle = True
-        self.run: Run | None = None
-        self.num_steps = 0
-        self.has_entered = True
-        self.times: NDArray[np.float64] = np.empty((0, 0))
-        self.hand_over = 0.0
-        self.entries: list[float] = []
-        self.ends: list[float] = []
-
-    @property
-    def key(self) -> tuple[float, int]:
-        """What orders lanes at rank 0."""
-        return self.ready, self.number
-
-    def start(self, plan: StepPlan, predictor: PipelinePredictor) -> None:
-        """Begin the steps of a plan."""
-        self.num_steps = num_steps = plan.num_steps
-        self.has_entered = False
-        batch = self.lane.scheduler.batch(plan)
-        self.run = Run(plan, batch, self.ready, inf, num_steps, inf)
-        self.hand_over = predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
-        if num_steps == 1:
-            self.times = np.array([[rank.step_time(batch) for rank in predictor.ranks]])
-            self.times[0] += plan.swap_time  # every rank copies its part
-            return
-        growth = self.lane.scheduler.growth(plan)
-        self.times = np.empty((num_steps, len(predictor.ranks)))
-        known: dict[int, NDArray[np.float64]] = {}
-        for column, rank in enumerate(predictor.ranks):
-            if id(rank) not in known:
-                known[id(rank)] = rank.run(batch, growth, num_steps)
-            self.times[:, column] = known[id(rank)]
-        self.times[0] += plan.swap_time
-
-    def end(self, run: Run) -> None:
-        """Account for its run."""
-        run.end = self.ends[-1]
-        run.ends = run.end if run.num_steps == 1 else np.array(self.ends)
-        run.busy = float(self.times[: run.num_steps].sum())
-        self.run = None
-        self.entries.clear()
-        self.ends.clear()
-        self.lane.end(run)
-
-
-_Pass = tuple[float, float, _PipelineLane, list[float]]
+_Pass = tuple[float, float, PipelineLane, list[float]]
 """When a pass entered rank 0, when its lane was ready, the lane, and the rank ends before it."""
 
 
-def _goes_after(other: _Pass, lane: _PipelineLane) -> bool:
+def _goes_after(other: _Pass, lane: PipelineLane) -> bool:
     """Whether a pass may follow a lane that is ready now; the first of a run is under way."""
     _, ready, of, _ = other
     return (ready, of.number) > lane.key and len(of.ends) > 1
 
 
-def _key(lane: _PipelineLane) -> tuple[float, int]:
-    return lane.key
+class _Replica:
+    """The lanes of one pipeline."""
 
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = lanes
 
-def _num_unfinished(lane: _PipelineLane) -> int:
-    return lane.lane.num_waiting + lane.lane.num_running
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for admission."""
+        return sum(lane.num_waiting for lane in self.lanes)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold memory."""
+        return sum(lane.num_running for lane in self.lanes)

@@ -54,7 +54,14 @@ def parallelism(max_num_seqs: int, drafts: bool) -> st.SearchStrategy[dict[str, 
     either = st.fixed_dictionaries(
         {"pipeline_parallel_size": ranks, "data_parallel_size": replicas}
     )
-    together = st.fixed_dictionaries({"data_parallel_size": replicas, "lockstep": st.just(True)})
+    one_rank = st.just(1)
+    together = st.fixed_dictionaries(
+        {
+            "pipeline_parallel_size": one_rank | ranks,
+            "data_parallel_size": replicas,
+            "lockstep": st.just(True),
+        }
+    )
     ahead = st.just({"async_scheduling": True})
     return st.one_of(alone, alone if drafts else ahead, pipelines, either, together)
 

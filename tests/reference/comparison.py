@@ -32,7 +32,7 @@ from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
 from tests.reference.memory import SwapSpace, Tier
-from tests.reference.parallel import StepwiseFleet, StepwiseLockstep, StepwisePipeline
+from tests.reference.parallel import StepwiseFleet, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import (
     Job,
@@ -154,25 +154,17 @@ class EngineOptions:
         times = self._times(predictor)
         size, replicas = self.pipeline_parallel_size, self.data_parallel_size
         reference: Reference
-        if self.lockstep:
-            lanes = [self._lane(predictor, 0) for _ in range(replicas)]
-            group = StepwiseLockstep(lanes, times)
-            reference = StepwiseFleet([group], replicas, self.max_num_waiting)
-        elif size * replicas > 1:
+        if size * replicas > 1 or self.lockstep:
             if not isinstance(times, PipelinePredictor):
                 times = pipeline_of(times, 1)
-            reference = StepwiseFleet(
-                [
-                    StepwisePipeline(
-                        [self._lane(predictor, number) for number in range(size)],
-                        list(times.ranks),
-                        times.hand_over,
-                    )
-                    for _ in range(replicas)
-                ],
-                replicas,
-                self.max_num_waiting,
-            )
+            engines = [
+                [self._lane(predictor, number) for number in range(size)] for _ in range(replicas)
+            ]
+            together = [engines] if self.lockstep else [[engine] for engine in engines]
+            groups = [
+                StepwisePipeline(each, list(times.ranks), times.hand_over) for each in together
+            ]
+            reference = StepwiseFleet([*groups], replicas, self.max_num_waiting)
         else:
             reference = self._lane(times, 0)
         reference.run(jobs)

@@ -11,8 +11,8 @@ Rules of a pipeline with p ranks, which has p lanes (engines with a part of memo
 - A request goes to the lane with the fewest unfinished requests, the first of equals.
 
 Of several engines a request goes to the one with the smallest 4 x waiting + running, the first of
-equals. Engines in lockstep plan together, and a step ends when the slowest has ended; those
-without work compute an empty batch.
+equals. Engines in lockstep plan together, lanes of equal number in pipelines. A pass leaves a rank
+when the slowest has ended there; those without work compute an empty batch.
 
 With early rejection a job is turned away whose first token is not expected in time. Each prompt
 that has none yet takes its time on its slowest rank, an engine has an equal share of them all, and
@@ -57,11 +57,11 @@ class StepwiseGroup(ABC):
         return sum(len(lane.running) for lane in self.lanes)
 
     @abstractmethod
-    def choose(self) -> int:
+    def choose(self) -> StepwiseEngine:
         """Return the lane that gets the next arrival."""
 
     def arrive(self, live: Live, now: float) -> None:
-        lane = self.lanes[self.choose()]
+        lane = self.choose()
         lane.enter(live)
         self.wake(lane, now)
 
@@ -124,35 +124,48 @@ class StepwiseGroup(ABC):
 
 
 class StepwisePipeline(StepwiseGroup):
-    """One lane a rank; with one rank an ordinary engine."""
+    """One lane a rank, with one rank an ordinary engine; or several such engines in lockstep."""
 
     def __init__(
         self,
-        lanes: list[StepwiseEngine],
+        engines: list[list[StepwiseEngine]],
         ranks: list[TimesSteps],
         hand_over: Callable[[int], float],
     ) -> None:
-        super().__init__(lanes)
+        super().__init__([lane for engine in engines for lane in engine])
+        self.engines = engines
         self.ranks = ranks
         self.hand_over = hand_over
         self.free = [0.0] * len(ranks)  # when each rank is free again
-        self.ready = [0.0] * len(lanes)
-        self.returns = [inf] * len(lanes)  # inf: no pass is under way
-        self.asleep = [True] * len(lanes)  # it has nothing to compute
-        self.busy = [0.0] * len(lanes)
-        for lane in lanes:
-            lane.memory.share_links(lanes[0].memory)
+        numbers = range(len(ranks))  # of lanes; those of equal number make a pass together
+        self.ready = [0.0 for _ in numbers]
+        self.returns = [inf for _ in numbers]  # inf: no pass is under way
+        self.asleep = [True for _ in numbers]  # there is nothing to compute
+        self.busy = [0.0 for _ in numbers]
+        self.computing: list[list[StepwiseEngine]] = [[] for _ in numbers]
+        for engine in engines:
+            for lane in engine:
+                lane.memory.share_links(engine[0].memory)
 
-    def choose(self) -> int:
-        unfinished = [lane.num_inside for lane in self.lanes]
-        return unfinished.index(min(unfinished))
+    def choose(self) -> StepwiseEngine:
+        scores = [
+            sum(4 * lane.num_waiting + len(lane.running) for lane in engine)
+            for engine in self.engines
+        ]
+        engine = self.engines[scores.index(min(scores))]
+        unfinished = [lane.num_inside for lane in engine]
+        return engine[unfinished.index(min(unfinished))]
 
     def number(self, lane: StepwiseEngine) -> int:
-        return next(number for number, each in enumerate(self.lanes) if each is lane)
+        position = next(k for k, each in enumerate(self.lanes) if each is lane)
+        return position % len(self.ranks)
+
+    def is_empty(self, number: int) -> bool:
+        return not any(engine[number].num_inside for engine in self.engines)
 
     def wake(self, lane: StepwiseEngine, now: float) -> None:
         number = self.number(lane)
-        if not lane.num_inside:
+        if self.is_empty(number):
             self.asleep[number] = True
         elif self.asleep[number]:
             self.ready[number] = now
@@ -169,7 +182,7 @@ class StepwisePipeline(StepwiseGroup):
         """Return (ready since, number) of the lanes that would plan, the next one first."""
         return sorted(
             (self.ready[number], number)
-            for number in range(len(self.lanes))
+            for number in range(len(self.ranks))
             if self.returns[number] == inf and not self.asleep[number]
         )
 
@@ -180,89 +193,48 @@ class StepwisePipeline(StepwiseGroup):
         return min(times)
 
     def end_steps(self, now: float) -> None:
-        for number, lane in enumerate(self.lanes):
-            if self.returns[number] == now:
-                self.complete(lane, self.ready[number], now, self.busy[number])
+        for number, returns in enumerate(self.returns):
+            if returns == now:
+                for lane in self.computing[number]:
+                    self.complete(lane, self.ready[number], now, self.busy[number])
                 self.ready[number] = now
                 self.returns[number] = inf
-                self.asleep[number] = not lane.num_inside
+                self.asleep[number] = self.is_empty(number)
 
     def plan(self, now: float) -> None:
         while self.wanting():
             ready, number = self.wanting()[0]
             if max(ready, self.free[0]) > now:
                 return
-            batch = self.begin(self.lanes[number], now)
-            if batch is not None:
-                self.pass_through(number, batch, now)
+            batches = [self.begin(engine[number], now) for engine in self.engines]
+            pairs = zip(self.engines, batches, strict=True)
+            self.computing[number] = [engine[number] for engine, batch in pairs if batch]
+            if self.computing[number]:
+                self.pass_through(number, batches, now)
             else:
                 self.asleep[number] = True
 
-    def pass_through(self, number: int, batch: StepBatch, now: float) -> None:
-        num_tokens = sum(new for new, _ in batch.chunks) + batch.num_decodes * (
-            1 + batch.num_drafts
-        )
+    def pass_through(self, number: int, batches: list[StepBatch | None], now: float) -> None:
+        waits = max(self.hand_over(num_tokens(batch)) for batch in batches if batch)
         self.busy[number] = 0.0
         end = now
         for rank, predictor in enumerate(self.ranks):
-            start = end if rank == 0 else end + self.hand_over(num_tokens)
-            seconds = predictor.step_time(batch) + self.lanes[number].copy_time
+            start = end if rank == 0 else end + waits
+            seconds = max(
+                predictor.step_time(batch) + engine[number].copy_time
+                if batch
+                else predictor.step_time(StepBatch())
+                for engine, batch in zip(self.engines, batches, strict=True)
+            )
             end = max(start, self.free[rank]) + seconds
             self.free[rank] = end
             self.busy[number] += seconds
         self.returns[number] = end
 
 
-class StepwiseLockstep(StepwiseGroup):
-    """Lanes that step together."""
-
-    def __init__(self, lanes: list[StepwiseEngine], predictor: TimesSteps) -> None:
-        super().__init__(lanes)
-        self.predictor = predictor
-        self.start = 0.0
-        self.end = inf
-        self.stepping: list[StepwiseEngine] = []
-        self.wants = inf  # when the lanes could plan
-
-    def choose(self) -> int:
-        scores = [4 * lane.num_waiting + len(lane.running) for lane in self.lanes]
-        return scores.index(min(scores))
-
-    def wake(self, lane: StepwiseEngine, now: float) -> None:
-        if self.end == inf:
-            self.wants = now
-
-    def prompt_times(self, live: Live) -> tuple[list[float], float]:
-        return [self.predictor.step_time(prompt(live))], 0.0
-
-    def is_computing(self, lane: StepwiseEngine) -> bool:
-        return self.end < inf
-
-    def next_time(self) -> float:
-        return min(self.end, self.wants)
-
-    def end_steps(self, now: float) -> None:
-        if self.end == now:
-            for lane in self.stepping:
-                self.complete(lane, self.start, now, now - self.start)
-            self.end = inf
-            self.wants = now
-
-    def plan(self, now: float) -> None:
-        if self.wants > now:
-            return
-        self.wants = inf
-        batches = [self.begin(lane, now) for lane in self.lanes]
-        self.stepping = [
-            lane for lane, batch in zip(self.lanes, batches, strict=True) if batch is not None
-        ]
-        if self.stepping:
-            self.start = now
-            times = []
-            for lane, batch in zip(self.lanes, batches, strict=True):
-                copies = 0.0 if batch is None else lane.copy_time
-                times.append(self.predictor.step_time(batch or StepBatch()) + copies)
-            self.end = now + max(times)
+def num_tokens(batch: StepBatch) -> int:
+    """Return how many tokens go from rank to rank."""
+    return sum(new for new, _ in batch.chunks) + batch.num_decodes * (1 + batch.num_drafts)
 
 
 class StepwiseFleet:
