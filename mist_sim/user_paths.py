@@ -22,8 +22,12 @@ def user_path(text: str | Path) -> Path:
     return path
 
 
-def require_writable(path: Path) -> None:
-    """Raise ScenarioError where no file can be written; asked before hours of work for it."""
+def require_writable(named: Path) -> Path:
+    """Return the path of a file to write, with `~` expanded.
+
+    Raises ScenarioError where no file can be written; asked before hours of work for it.
+    """
+    path = user_path(named)
     folder = path.parent
     if path.is_dir():
         raise ScenarioError(f"{path}: cannot be written: is a folder; name a file")
@@ -31,14 +35,15 @@ def require_writable(path: Path) -> None:
         raise ScenarioError(f"{path}: cannot be written: there is no folder {folder}; make it")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise ScenarioError(f"{path}: cannot be written: permission denied; name another file")
+    return path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(named: Path, text: str) -> None:
     """Write a file of UTF-8 text; one that was there is replaced when all of it is written.
 
     Raises ScenarioError when that cannot be done.
     """
-    require_writable(path)
+    path = require_writable(named)
     if path.exists() and not path.is_file():  # a device or a pipe
         _write(path, text, path)
         return

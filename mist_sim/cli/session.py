@@ -28,12 +28,12 @@ def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -
     from mist_sim.report import results_table
     from mist_sim.scenario import simulate
 
-    with _results_folder(out):
+    with _results_folder(out) as folder:
         with Progress(scenario.workload.num_requests, visible=not quiet) as progress:
             result = simulate(scenario, progress=progress)
-        if out is not None:
-            result.save(out)
-    _show(scenario, results_table(result), out, quiet=quiet)
+        if folder is not None:
+            result.save(folder)
+    _show(scenario, results_table(result), folder, quiet=quiet)
 
 
 def replicate_and_show(
@@ -47,22 +47,23 @@ def replicate_and_show(
     from mist_sim.report import replications_table
     from mist_sim.scenario import replicate
 
-    with _results_folder(out):
+    with _results_folder(out) as folder:
         unit = "replications"
         with Progress(scenario.replications, visible=not quiet, unit=unit) as progress:
             found = replicate(scenario, jobs=jobs, progress=progress)
-        if out is not None:
-            found.save(out)
-    _show(scenario, replications_table(found), out, quiet=quiet)
+        if folder is not None:
+            found.save(folder)
+    _show(scenario, replications_table(found), folder, quiet=quiet)
 
 
-def _results_folder(out: Path | None) -> AbstractContextManager[object]:
+def _results_folder(out: Path | None) -> AbstractContextManager[Path | None]:
     from mist_sim.cli.output import results_folder
+    from mist_sim.user_paths import user_path
 
-    return results_folder(out) if out else nullcontext()
+    return results_folder(user_path(out)) if out else nullcontext()
 
 
-def _show(scenario: Scenario, table: RenderableType, out: Path | None, *, quiet: bool) -> None:
+def _show(scenario: Scenario, table: RenderableType, folder: Path | None, *, quiet: bool) -> None:
     """Print a run's table, and say where its files are."""
     from rich.console import Console
 
@@ -74,8 +75,8 @@ def _show(scenario: Scenario, table: RenderableType, out: Path | None, *, quiet:
     console.print(table)
     if quiet:
         return
-    if out is None:
+    if folder is None:
         note("Nothing was saved: --out DIR writes the results into a folder.")
     else:
-        files = sorted(file.name for file in out.iterdir())
-        note(f"Written to {out}: {', '.join(files)}")
+        files = sorted(file.name for file in folder.iterdir())
+        note(f"Written to {folder}: {', '.join(files)}")

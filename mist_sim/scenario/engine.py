@@ -69,6 +69,8 @@ def llm_client(
     admission: which requests are turned away when the engine is too busy; None: none.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
+    if max_model_len is not None and max_model_len < 1:
+        raise ScenarioError(f"max_model_len must be >= 1, got {max_model_len}")
     kv_cache = kv_cache or KvCacheConfig()
     spec = stored_as(model, quantization, kv_cache)
     cluster = cluster_of(

@@ -83,6 +83,18 @@ def test_run_writes_a_folder(mist):
     assert len(pd.read_parquet("a/b/requests.parquet")) == 30
 
 
+def test_a_folder_may_begin_with_the_home(mist, monkeypatch, working_directory):
+    monkeypatch.setenv("HOME", str(working_directory / "home"))
+    monkeypatch.setenv("USERPROFILE", str(working_directory / "home"))
+    (working_directory / "home").mkdir()
+    code, _, err = mist("run", "s.yaml", "--out", "~/a")
+    assert code == 0
+    assert f"Written to {working_directory / 'home' / 'a'}" in err
+    assert sorted(path.name for path in Path("home/a").iterdir()) == FILES
+    assert mist("schema", "--out", "~/schema.json")[0] == 0
+    assert Path("home/schema.json").exists()
+
+
 def test_a_resolved_scenario_runs_again_to_identical_bytes(mist):
     mist("run", "s.yaml", "--out", "one", "--seed", "9", "--set", "router=random")
     assert mist("run", "one/scenario.resolved.yaml", "--out", "two")[0] == 0

@@ -119,6 +119,11 @@ def test_the_result_carries_estimates_and_the_scenario():
     assert result.scenario == found.resolved()
 
 
+def test_a_context_of_no_tokens_is_refused():
+    with pytest.raises(ScenarioError, match="max_model_len must be >= 1, got 0"):
+        llm_client("llm", max_model_len=0)
+
+
 def test_progress_hears_about_requests():
     calls = []
     simulate(
