@@ -10,7 +10,7 @@ from mist_sim.metrics import latency, stats
 from mist_sim.metrics.columns import Table
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.recorder import STATUSES, ColumnRecorder, step_table
-from mist_sim.metrics.summary import run_periods
+from mist_sim.metrics.step_figures import run_periods
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import BestServePredictor, Predictor, RooflinePredictor
-from mist_sim.metrics.summary import pooled_gaps
+from mist_sim.metrics.step_figures import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
