@@ -89,8 +89,9 @@ def _plugins(family_name: str) -> RenderableType:
     family = FAMILIES[family_name]
     table = _table("type", f"in a scenario: {_PLACES[family_name]}")
     for name, plugin in family.registry.items():
-        about = escape(_summary(plugin))
-        parameters = ", ".join(_parameters(family.part_type(name)))
+        model = family.part_type(name)
+        about = escape(_summary(plugin, model))
+        parameters = ", ".join(_parameters(model))
         table.add_row(name, f"{about}\n[dim]{escape(parameters)}[/dim]" if parameters else about)
     return table
 
@@ -152,19 +153,24 @@ def _gpus() -> RenderableType:
 def _options() -> RenderableType:
     import re
 
-    from rich.markup import escape
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
 
     from mist_sim.scenario.options import engine_options
 
-    table = _table("clients.N.", "default, and the flag of vllm serve")
+    lines: list[RenderableType] = []
     for option in engine_options():
         types = f" ({', '.join(option.types)})" if option.types else ""
-        default = "required" if option.default is None else option.default
-        meaning = re.split(r"[;.] | \(vLLM's name", option.meaning)[0]
-        first = escape(f"{default}   {option.vllm or ''}")
-        table.add_row(option.key, f"{first}\n[dim]{escape(meaning + types)}[/dim]")
-    table.caption = "docs/reference/scenario.md has the whole text of every meaning"
-    return table
+        default = " (required)" if option.default is None else f" = {option.default}"
+        whole = re.sub(r" \([^()]*[;:.] [^()]*\)", "", option.meaning)
+        meaning = re.split(r"[;.] | \(vLLM's name", whole)[0]
+        head = Text.assemble(f"{option.key}{default}", (f"   vLLM: {option.vllm}", "dim"))
+        lines += [head, Padding(Text(f"{meaning}{types}"), (0, 0, 0, 4))]
+    note = (
+        "Keys of clients.N, with vllm serve's flags; docs/reference/scenario.md says more of each"
+    )
+    return Group(*lines, Text(note, style="dim italic"))
 
 
 def _presets() -> RenderableType:
@@ -187,6 +193,10 @@ def _table(*titles: str) -> Table:
     return table
 
 
-def _summary(plugin: type) -> str:
-    """Return the first line of a class's docstring."""
-    return next(iter((plugin.__doc__ or "").strip().splitlines()), "")
+def _summary(plugin: type, model: type[Part]) -> str:
+    """Return the first paragraph of a class's docstring, without what parameters mean."""
+    from mist_sim.scenario.docstrings import documented
+
+    names = [info.alias or name for name, info in model.model_fields.items()]
+    paragraphs, _ = documented(plugin, names)
+    return next(iter(paragraphs), "")
