@@ -13,9 +13,11 @@ from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hardware import load_gpu
+from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
+from mist_sim.models import ModelSpec
 from mist_sim.scenario.clients import LlmClientSpec, SequentialClientSpec
-from mist_sim.scenario.engine import cluster_of, llm_client, stored_as, timed_by
+from mist_sim.scenario.engine import cluster_of, llm_client, stored_as, timed_by, with_graphs_of
 from mist_sim.scenario.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.workload import WorkloadSpec
@@ -105,10 +107,13 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
             "pipeline_parallel_size must be 1 with a predictor that does not look at the model, "
             f"got {cluster.pipeline_parallel_size}"
         )
+    scheduler = spec.scheduler.make()
+
+    def timed(part: ModelSpec) -> Predictor:
+        return with_graphs_of(spec.predictor.make(model=part, cluster=cluster), scheduler)
+
     try:
-        predictor = timed_by(
-            lambda part: spec.predictor.make(model=part, cluster=cluster), model, cluster
-        )
+        predictor = timed_by(timed, model, cluster)
     except ValueError as error:
         raise ScenarioError(f"predictor: {error}") from error
     speculation = spec.speculative_config.make() if spec.speculative_config else None

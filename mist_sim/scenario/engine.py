@@ -28,6 +28,7 @@ from mist_sim.hardware.predictors import (
     pipeline_predictor,
     with_drafting,
 )
+from mist_sim.hardware.predictors.cuda_graphs import MOST_CAPTURED
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.speculative import SpeculativeConfig
 
@@ -85,7 +86,9 @@ def llm_client(
     max_model_len = max_model_len or spec.max_position_embeddings
     scheduler = _with_token_budget(scheduler or ChunkedScheduler(), max_model_len)
     if predictor is None:
-        predictor = timed_by(lambda part: RooflinePredictor(part, cluster), spec, cluster)
+        predictor = timed_by(
+            lambda part: with_graphs_of(RooflinePredictor(part, cluster), scheduler), spec, cluster
+        )
     _check_ranks(predictor, pipeline_parallel_size)
     overhead = overhead or EngineOverhead()
     if _times_kernels(predictor):
@@ -178,6 +181,19 @@ def timed_by(
     if cluster.pipeline_parallel_size == 1:
         return make(model)
     return pipeline_predictor(make, model, cluster)
+
+
+def with_graphs_of(predictor: Predictor, scheduler: Scheduler) -> Predictor:
+    """Return a predictor whose largest CUDA graph, where nobody says it, is as vLLM captures it.
+
+    For a roofline 2 max_num_seqs, at most 512 (`_set_cudagraph_sizes` in `vllm/config/vllm.py`).
+    """
+    size = 2 * scheduler.max_num_seqs
+    if not isinstance(predictor, RooflinePredictor) or size >= MOST_CAPTURED:
+        return predictor
+    if predictor.max_cudagraph_capture_size is not None:
+        return predictor
+    return replace(predictor, max_cudagraph_capture_size=size)
 
 
 def stored_as(

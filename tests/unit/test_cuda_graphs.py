@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from mist_sim import ChunkedScheduler, llm_client
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.cuda_graphs import EAGER_LAYER, captured
 from mist_sim.models import load_model
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.build import build
 from mist_sim.testing import check_predictor
 
 MODEL, H100 = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
@@ -50,6 +53,30 @@ def test_larger_steps_are_not_padded():
     small = roofline(max_cudagraph_capture_size=256)
     assert small.step_time(decodes(257)) < roofline().step_time(decodes(257))
     assert small.step_time(decodes(250)) == roofline().step_time(decodes(250))
+
+
+def test_an_engine_of_few_sequences_captures_twice_as_many_tokens():
+    def limit(client):
+        return client.predictor.predictor.max_cudagraph_capture_size
+
+    few, many = ChunkedScheduler(max_num_seqs=40), ChunkedScheduler(max_num_seqs=256)
+    assert limit(llm_client("llm", scheduler=few)) == 80
+    assert limit(llm_client("llm", scheduler=many)) is None  # 512
+    given = roofline(max_cudagraph_capture_size=300)
+    assert limit(llm_client("llm", scheduler=few, predictor=given)) == 300
+    said = {"scheduler": {"type": "chunked", "max_num_seqs": 40}}
+    for predictor, expected in (({}, 80), ({"max_cudagraph_capture_size": 300}, 300)):
+        client = {
+            "name": "a",
+            "gpu": "h100-sxm",
+            "predictor": {"type": "roofline", **predictor},
+            **said,
+        }
+        scenario = Scenario.load("demo", overrides={"clients": [client]})
+        assert limit(build(scenario).clients[0]) == expected
+    assert roofline().step_time(decodes(90)) > roofline(max_cudagraph_capture_size=80).step_time(
+        decodes(90)
+    )
 
 
 def test_an_eager_engine_waits_for_the_host():

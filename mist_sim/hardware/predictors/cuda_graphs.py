@@ -11,6 +11,8 @@ _MODULES = ("rmsnorm", "attention", "rmsnorm", "mlp")
 # a token on 4 and on 8 H100s alike (splitwise_perf_model.csv), so the host was the limit.
 EAGER_LAYER = 0.35e-3
 
+MOST_CAPTURED = 512  # tokens, however many sequences an engine may have; `_set_cudagraph_sizes`
+
 
 @dataclass(frozen=True, slots=True)
 class CudaGraphs:

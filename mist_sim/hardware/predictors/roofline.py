@@ -26,7 +26,7 @@ from mist_sim.hardware.predictors.attention_time import (
     decode_pairs,
 )
 from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
-from mist_sim.hardware.predictors.cuda_graphs import captured, launch_time
+from mist_sim.hardware.predictors.cuda_graphs import MOST_CAPTURED, captured, launch_time
 from mist_sim.hardware.predictors.phase_time import Communication, Experts, PhaseTime, Term
 from mist_sim.hardware.specs import Efficiency
 from mist_sim.models import operators
@@ -45,8 +45,8 @@ class RooflinePredictor:
 
     model, cluster: what is timed; raises ScenarioError when the model cannot be split that way.
     enforce_eager: no CUDA graphs; the host launches every kernel (vLLM's name).
-    max_cudagraph_capture_size: most tokens of a step that is replayed as a graph (vLLM's name;
-        it takes the smaller of 512 and 2 max_num_seqs).
+    max_cudagraph_capture_size: most tokens of a step that is replayed as a graph (vLLM's name).
+        None: 512, and in an engine of fewer than 256 sequences 2 max_num_seqs, as in vLLM.
     cudagraph_capture_sizes: the sizes that graphs are captured for instead of vLLM's (its name);
         a step is padded to the next one.
     """
@@ -54,7 +54,7 @@ class RooflinePredictor:
     model: ModelSpec
     cluster: Cluster
     enforce_eager: bool = False
-    max_cudagraph_capture_size: int = 512
+    max_cudagraph_capture_size: int | None = None
     cudagraph_capture_sizes: Sequence[int] | None = None
 
     kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
@@ -71,17 +71,20 @@ class RooflinePredictor:
         self._decode_attention = self._compile_attention(gpu.decode, False, full)
         self._windows = self._compile_windows()
         self._graphs = captured(
-            self.enforce_eager, self.max_cudagraph_capture_size, self.cudagraph_capture_sizes
+            self.enforce_eager,
+            MOST_CAPTURED
+            if self.max_cudagraph_capture_size is None
+            else self.max_cudagraph_capture_size,
+            self.cudagraph_capture_sizes,
         )
         self._launch = launch_time(gpu.dispatch, self.model.num_layers, self.enforce_eager)
         self._padded: dict[int, tuple[int, float]] = {}
         self._decodes_alone: dict[int, tuple[float, float]] = {}
 
     def _check_graphs(self) -> None:
-        if self.max_cudagraph_capture_size < 0:
-            raise ValueError(
-                f"max_cudagraph_capture_size must be >= 0, got {self.max_cudagraph_capture_size}"
-            )
+        most = self.max_cudagraph_capture_size
+        if most is not None and most < 0:
+            raise ValueError(f"max_cudagraph_capture_size must be >= 0, got {most}")
         sizes = self.cudagraph_capture_sizes
         if sizes is not None and (not sizes or min(sizes) < 1):
             raise ValueError(f"cudagraph_capture_sizes must be sizes >= 1, got {list(sizes)}")
