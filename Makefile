@@ -35,7 +35,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build dist out results .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist out results mist-demo mist-demo-* .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

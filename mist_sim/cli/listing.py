@@ -165,7 +165,9 @@ def _options() -> RenderableType:
         default = " (required)" if option.default is None else f" = {option.default}"
         whole = re.sub(r" \([^()]*[;:.] [^()]*\)", "", option.meaning)
         meaning = re.split(r"[;.] | \(vLLM's name", whole)[0]
-        head = Text.assemble(f"{option.key}{default}", (f"   vLLM: {option.vllm}", "dim"))
+        head = Text.assemble(
+            f"{option.key}{default}", (f"   vLLM: {option.vllm or 'not known'}", "dim")
+        )
         lines += [head, Padding(Text(f"{meaning}{types}"), (0, 0, 0, 4))]
     note = (
         "Keys of clients.N, with vllm serve's flags; docs/reference/scenario.md says more of each"
