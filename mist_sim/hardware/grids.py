@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -106,6 +107,29 @@ class Plane:
             row = np.maximum.accumulate(row)
         self._rows[n] = row.tolist(), row
         return self._rows[n]
+
+
+def seconds_plane(
+    fixed: Sequence[float], moving: Sequence[float], seconds: Sequence[Sequence[float]] | Array
+) -> Plane:
+    """Return times that a source gave, as a plane on which more work never takes less time.
+
+    fixed, moving: points, increasing. seconds: shape (len(fixed), len(moving)), > 0; times that
+    fall along an axis are raised to those before them.
+    Raises ValueError for axes that do not increase, and seconds of another shape or sign.
+    """
+    axes = [np.asarray(axis, dtype=np.float64) for axis in (fixed, moving)]
+    for name, axis in zip(("fixed", "moving"), axes, strict=True):
+        if not len(axis) or not (np.diff(axis) > 0).all():
+            raise ValueError(f"{name} must have points that increase, got {axis.tolist()}")
+    table = np.asarray(seconds, dtype=np.float64)
+    shape = len(axes[0]), len(axes[1])
+    if table.shape != shape:
+        raise ValueError(f"seconds must have the shape {shape}, got {table.shape}")
+    if not (np.isfinite(table).all() and (table > 0).all()):
+        raise ValueError("seconds must be finite and > 0")
+    raised = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
+    return Plane(axes[0], axes[1], raised)
 
 
 class Volume:

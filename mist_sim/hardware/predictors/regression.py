@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.grids import seconds_plane
 from mist_sim.hardware.predictors.base import PREDICTORS
-from mist_sim.hardware.predictors.grid import SecondsGrid
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -152,7 +152,7 @@ class _Stage:
         if not isinstance(table, dict):
             raise ScenarioError(f"{where} must be a table, got {table!r:.60}")
         try:
-            self.grid = SecondsGrid(table["tokens"], table["contexts"], table["seconds"])
+            self.grid = seconds_plane(table["tokens"], table["contexts"], table["seconds"])
             self._tops = [float(top) for top in table["measured_contexts"]]
             self._nodes = [float(node) for node in table["tokens"]]
         except KeyError as error:

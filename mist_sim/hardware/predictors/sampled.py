@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.grid import SecondsGrid
+from mist_sim.hardware.grids import seconds_plane
 from mist_sim.hardware.predictors.timing_store import TimingStore
 
 Array = NDArray[np.float64]
@@ -97,8 +97,8 @@ class SampledSteps:
         shape = len(points.new_tokens), len(points.prompt_contexts)
         at_prompts = seconds[: len(prompts)].reshape(shape)
         at_decodes = seconds[len(prompts) :].reshape(len(points.decodes), -1)
-        self._prompt = SecondsGrid(points.new_tokens, points.prompt_contexts, at_prompts)
-        self._decode = SecondsGrid(points.decodes, points.decode_contexts, at_decodes)
+        self._prompt = seconds_plane(points.new_tokens, points.prompt_contexts, at_prompts)
+        self._decode = seconds_plane(points.decodes, points.decode_contexts, at_decodes)
         self._whole_prompt: dict[int, float] = {}
         self._no_context: dict[int, float] = {}
 
@@ -147,15 +147,15 @@ class SampledSteps:
         """Return how many steps, from this one on, the source was asked around."""
         steps, num_decodes = _ENDLESS, batch.num_decodes
         if num_decodes:
-            room = self._decode.y[-1] * num_decodes - batch.context_sum
-            if num_decodes > self._decode.x[-1] or room < 0:
+            room = self._decode.moving.top * num_decodes - batch.context_sum
+            if num_decodes > self._decode.fixed.top or room < 0:
                 return 0
             if growth.context_sum:
                 steps = int(room // growth.context_sum) + 1
-        if batch.chunks and batch.num_prefill_tokens + num_decodes > self._prompt.x[-1]:
+        if batch.chunks and batch.num_prefill_tokens + num_decodes > self._prompt.fixed.top:
             return 0
         for new, context in batch.chunks:
-            room = self._prompt.y[-1] - context
+            room = self._prompt.moving.top - context
             if room < 0:
                 return 0
             steps = min(steps, int(room // new) + 1)
