@@ -191,6 +191,8 @@ def with_graphs_of(predictor: Predictor, scheduler: Scheduler) -> Predictor:
     size = 2 * scheduler.max_num_seqs
     if not isinstance(predictor, RooflinePredictor) or size >= MOST_CAPTURED:
         return predictor
+    if predictor.enforce_eager or predictor.cudagraph_capture_sizes is not None:
+        return predictor
     if predictor.max_cudagraph_capture_size is not None:
         return predictor
     return replace(predictor, max_cudagraph_capture_size=size)

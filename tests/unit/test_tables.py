@@ -217,6 +217,8 @@ def test_a_file_that_is_no_such_table_is_refused(tmp_path, form, file, change, m
 
 
 def test_names_and_paths_are_checked(tmp_path):
+    with pytest.raises(ScenarioError, match="subset must be left out with format steps, .* 'm/a'"):
+        table("steps.csv", "steps", "m/a")
     with pytest.raises(ScenarioError, match="format has no 'step'; did you mean 'steps'"):
         table(tmp_path, "step")
     with pytest.raises(ScenarioError, match="no such file"):

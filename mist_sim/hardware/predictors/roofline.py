@@ -88,6 +88,15 @@ class RooflinePredictor:
         sizes = self.cudagraph_capture_sizes
         if sizes is not None and (not sizes or min(sizes) < 1):
             raise ValueError(f"cudagraph_capture_sizes must be sizes >= 1, got {list(sizes)}")
+        given = [
+            name
+            for name in ("max_cudagraph_capture_size", "cudagraph_capture_sizes")
+            if getattr(self, name) is not None
+        ]
+        if given and self.enforce_eager:
+            raise ValueError(f"{given[0]} must be left out with enforce_eager, which has no graphs")
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} must be left out where {given[1]} lists all sizes")
 
     @property
     def estimate(self) -> str:

@@ -13,7 +13,7 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import Plane, Volume
 from mist_sim.hardware.predictors.base import PREDICTORS
-from mist_sim.hardware.tables import TABLE_FORMATS
+from mist_sim.hardware.tables import TABLE_FORMATS, WITH_SUBSETS
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -49,6 +49,11 @@ class TablePredictor:
             hint = did_you_mean(self.format, TABLE_FORMATS)
             known = ", ".join(TABLE_FORMATS)
             raise ScenarioError(f"format has no {self.format!r}{hint} Known: {known}")
+        if self.subset is not None and self.format not in WITH_SUBSETS:
+            raise ScenarioError(
+                f"subset must be left out with format {self.format}, whose files hold one setting, "
+                f"got {self.subset!r}"
+            )
         if self.cluster.pipeline_parallel_size > 1:
             raise ScenarioError(
                 "measured tables hold a whole model; pipeline_parallel_size must be 1, "

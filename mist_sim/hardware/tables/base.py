@@ -51,13 +51,17 @@ class Reads(Protocol):
 
 
 TABLE_FORMATS: dict[str, Reads] = {}
+WITH_SUBSETS: set[str] = set()
+"""Formats whose files hold several settings."""
 
 
-def table_format(name: str) -> Callable[[Reads], Reads]:
+def table_format(name: str, *, has_subsets: bool = False) -> Callable[[Reads], Reads]:
     """Register a reader under the name that scenarios use."""
 
     def register(reads: Reads) -> Reads:
         TABLE_FORMATS[name] = reads
+        if has_subsets:
+            WITH_SUBSETS.add(name)
         return reads
 
     return register

@@ -28,7 +28,7 @@ _MS = 1e-3
 _NUMBERS = ("tensor_parallel", "prompt_size", "batch_size", "prompt_time", "token_time")
 
 
-@table_format("splitwise")
+@table_format("splitwise", has_subsets=True)
 def read_splitwise(
     path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
 ) -> StepTables:
