@@ -167,8 +167,12 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
 
     Tokens of one step, which verified drafts, come at the same time. Between the steps that a
     request shared in decode there may be prefill steps that gave it nothing; these are left out.
-    Of a request that was sent several times these are the tokens of its last attempt.
+    Of a request that was sent several times these are the tokens of its last attempt. Raises
+    ValueError for a request that there was not.
     """
+    num_requests = len(recorder.requests.columns()["request_id"])
+    if not 0 <= request_id < num_requests:
+        raise ValueError(f"request_id must be in [0, {num_requests}), got {request_id}")
     tokens: dict[str, Any] = recorder.tokens.columns()
     rows = np.flatnonzero(tokens["request_id"] == request_id)
     times = []

@@ -117,7 +117,9 @@ class LlmClientSpec(ClientSpec):
         {}, validate_default=True
     )
     max_model_len: Count | None = Field(
-        None, description="most tokens of a prompt and its answer; without it, the model's own"
+        None,
+        description="most tokens of a prompt and its answer; without it, the model's own, which "
+        "it may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN)",
     )
 
     @property

@@ -175,6 +175,13 @@ def test_a_batch_that_only_grows_is_a_backlog_too():
     assert Simulation(clients=[engine()], workload=workload).run().summary["unstable"]
 
 
+@pytest.mark.parametrize("request_id", [-1, 5])
+def test_token_times_of_a_request_that_there_was_not_are_refused(request_id):
+    result = simulation(num_requests=5).run()
+    with pytest.raises(ValueError, match=rf"request_id must be in \[0, 5\), got {request_id}"):
+        result.token_times(request_id)
+
+
 @pytest.mark.parametrize(
     ("inside", "grows"),
     [
