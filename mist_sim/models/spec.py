@@ -1,4 +1,4 @@
-"""ModelSpec: the sizes of a transformer, and what follows from them in bytes."""
+"""ModelSpec: the sizes of a transformer, and what they mean on the ranks that share it."""
 
 from __future__ import annotations
 
@@ -8,107 +8,13 @@ from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models.config import read_config
-from mist_sim.models.kv_groups import KvGroups, kv_groups
-from mist_sim.models.mla import MlaSpec
-from mist_sim.models.moe import MoeSpec
-from mist_sim.models.quantization import (
-    KV_CACHE_BYTES,
-    QUANTIZATIONS,
-    UNQUANTIZED,
-    Quantization,
-    check_name,
-)
-
-_SIZES = (
-    "num_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "max_position_embeddings",
-    "dtype_bytes",
-)
+from mist_sim.models.quantization import QUANTIZATIONS, UNQUANTIZED, Quantization, check_name
+from mist_sim.models.sizes import ModelSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """The sizes of one decoder-only model, under the names of Hugging Face configs.
-
-    num_layers: decoder layers (`num_hidden_layers`).
-    intermediate_size: inner size of the MLP of a dense layer.
-    head_dim: size of one query head; heads times head_dim need not be the hidden size.
-    max_position_embeddings: longest context in tokens that the model accepts.
-    tie_word_embeddings: one vocabulary matrix serves as input embedding and output head.
-    gated_mlp: an MLP or expert has three matrices (SwiGLU) rather than two.
-    dtype_bytes: bytes of an activation, and of every parameter and KV entry that nothing below
-        stores in another way (2 for bf16 and fp16).
-    vector_params_per_layer, vector_params_outside_layers: parameters of norms and biases.
-    moe: the experts, None in a dense model.
-    mla: latent attention, None where each KV head is cached.
-    sliding_window: keys that a query of a window layer attends to, its own included; None: all.
-    window_layers: layers, counted from 0, that have the window.
-    quantization: how the matrices of the layers are stored, None in 16 bits.
-    kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
-    has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
-        a model in the middle of a pipeline.
-    source: where the figures come from.
-    """
-
-    name: str
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
-    tie_word_embeddings: bool = False
-    gated_mlp: bool = True
-    dtype_bytes: int = 2
-    vector_params_per_layer: int = 0
-    vector_params_outside_layers: int = 0
-    moe: MoeSpec | None = None
-    mla: MlaSpec | None = None
-    sliding_window: int | None = None
-    window_layers: frozenset[int] = frozenset()
-    quantization: Quantization | None = None
-    kv_cache_dtype: str = "auto"
-    has_embedding: bool = True
-    has_head: bool = True
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        for field in _SIZES:
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} must be > 0, got {getattr(self, field)}")
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_key_value_heads must divide the {self.num_attention_heads} attention "
-                f"heads, got {self.num_key_value_heads}"
-            )
-        if self.moe and not self.moe.dense_layers < set(range(self.num_layers)):
-            raise ValueError(
-                f"dense_layers must leave one of the {self.num_layers} layers to the experts, "
-                f"got {sorted(self.moe.dense_layers)}"
-            )
-        self._check_window()
-        check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
-
-    def _check_window(self) -> None:
-        if bool(self.window_layers) != (self.sliding_window is not None):
-            raise ValueError("sliding_window and window_layers must be given together")
-        if self.sliding_window is not None and self.sliding_window < 1:
-            raise ValueError(f"sliding_window must be >= 1 token, got {self.sliding_window}")
-        if not self.window_layers <= set(range(self.num_layers)):
-            raise ValueError(
-                f"window_layers must be among the {self.num_layers} layers, "
-                f"got {sorted(self.window_layers)}"
-            )
-        if self.mla and self.sliding_window:
-            raise ValueError("sliding_window is not simulated with multi-head latent attention")
+class ModelSpec(ModelSizes):
+    """One decoder-only model: its sizes (`ModelSizes` says what they are), read and split."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], *, name: str, source: str) -> ModelSpec:
@@ -144,115 +50,7 @@ class ModelSpec:
         kv_cache_dtype = self.kv_cache_dtype if kv_cache is None else kv_cache
         return replace(self, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
 
-    # --- parameters ---------------------------------------------------------------------------
-
-    @property
-    def num_moe_layers(self) -> int:
-        """Layers with a mixture of experts."""
-        return self.num_layers - len(self.moe.dense_layers) if self.moe else 0
-
-    @property
-    def num_dense_layers(self) -> int:
-        """Layers with an ordinary MLP."""
-        return self.num_layers - self.num_moe_layers
-
-    @property
-    def attention_params_per_layer(self) -> int:
-        """Parameters of the matrices of attention in one layer."""
-        if self.mla:
-            down = self.mla.down_params(self.hidden_size)
-            return down + self.mla.head_params(self.hidden_size, self.num_attention_heads)
-        heads = 2 * self.num_attention_heads + 2 * self.num_key_value_heads
-        return self.hidden_size * self.head_dim * heads
-
-    @property
-    def mlp_params_per_layer(self) -> int:
-        """Parameters of the MLP matrices of one dense layer."""
-        return self.mlp_params(self.intermediate_size)
-
-    def mlp_params(self, intermediate_size: int) -> int:
-        """Parameters of the matrices of an MLP of that inner size."""
-        return (3 if self.gated_mlp else 2) * self.hidden_size * intermediate_size
-
-    @property
-    def layer_params(self) -> int:
-        """Parameters of all layers: matrices, norms and biases, without the vocabulary."""
-        return self._layer_params(self.moe.num_experts if self.moe else 0)
-
-    @property
-    def embedding_params(self) -> int:
-        """Parameters of the input embedding and the output head; tied ones count once."""
-        return (self.has_own_embedding + self.has_head) * self.vocab_size * self.hidden_size
-
-    @property
-    def has_own_embedding(self) -> bool:
-        """Whether the input embedding is a matrix of its own, beside the head."""
-        return self.has_embedding and not (self.tie_word_embeddings and self.has_head)
-
-    @property
-    def num_parameters(self) -> int:
-        """All parameters of the model."""
-        return self.layer_params + self.embedding_params + self.vector_params_outside_layers
-
-    @property
-    def num_active_parameters(self) -> int:
-        """Parameters that one token meets: all but the routed experts it is not sent to."""
-        layers = self._layer_params(self.moe.num_experts_per_token if self.moe else 0)
-        return layers + self.embedding_params + self.vector_params_outside_layers
-
-    def _layer_params(self, experts_counted: int) -> int:
-        params = self.num_layers * (self.attention_params_per_layer + self.vector_params_per_layer)
-        params += self.num_dense_layers * self.mlp_params_per_layer
-        if self.moe:
-            inner = experts_counted * self.moe.intermediate_size + self.moe.shared_intermediate_size
-            params += self.num_moe_layers * (self.mlp_params(inner) + self._router_params(self.moe))
-            params += self.num_moe_layers * experts_counted * self.moe.expert_vector_params
-        return params
-
-    def _router_params(self, moe: MoeSpec) -> int:
-        return self.hidden_size * moe.num_experts + moe.router_vector_params
-
-    # --- bytes --------------------------------------------------------------------------------
-
-    @property
-    def matrix_bytes(self) -> float:
-        """Bytes of one parameter of the layers' matrices, those of routed experts apart."""
-        quantization = self.quantization
-        if quantization is None or quantization.experts_only:
-            return self.dtype_bytes
-        return quantization.bytes_per_param
-
-    @property
-    def expert_bytes(self) -> float:
-        """Bytes of one parameter of a routed expert's matrices."""
-        return self.quantization.bytes_per_param if self.quantization else self.dtype_bytes
-
-    @property
-    def head_bytes(self) -> float:
-        """Bytes of one parameter of the output head."""
-        quantized = self.quantization and self.quantization.lm_head
-        return self.matrix_bytes if quantized else self.dtype_bytes
-
-    @property
-    def kv_entry_bytes(self) -> int:
-        """Bytes of one cached value."""
-        return KV_CACHE_BYTES.get(self.kv_cache_dtype, self.dtype_bytes)
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes that one token takes in the cache of all layers of one whole model.
-
-        Layers with a sliding window give theirs back when the window has left the token.
-        """
-        if self.mla:
-            return self.num_layers * self.mla.latent_size * self.kv_entry_bytes
-        entries = 2 * self.num_layers * self.num_key_value_heads * self.head_dim
-        return entries * self.kv_entry_bytes
-
-    @property
-    def kv_groups(self) -> KvGroups:
-        """How the layers share the pages of the KV cache."""
-        return kv_groups(self.num_layers, len(self.window_layers), self.sliding_window)
+    # --- on one rank --------------------------------------------------------------------------
 
     def kv_heads_per_rank(self, tensor_parallel_size: int) -> int:
         """KV heads on one rank, at least 1: heads replicate when there are more ranks.

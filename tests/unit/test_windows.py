@@ -178,10 +178,10 @@ def test_capacity_counts_pages_of_a_group():
     """The same bytes hold more tokens than if every layer kept all of them."""
     model = load_model("gpt-oss-120b")
     client = llm_client("llm", model=model, gpu="h200")
-    kept = ModelSpec(**{**fields(model), "sliding_window": None, "window_layers": frozenset()})
+    kept = replace(model, sliding_window=None, window_layers=frozenset())
     whole = llm_client("llm", model=kept, gpu="h200")
     assert client.num_gpu_blocks == pytest.approx(2 * whole.num_gpu_blocks, abs=1)
-    assert client._kv_cache().pool.blocks_for(131_072) == 8192 + 9
+    assert client._kv_cache(0).pool.blocks_for(131_072) == 8192 + 9
 
 
 def test_a_layer_that_drafts_is_in_the_groups():
@@ -199,14 +199,10 @@ def test_a_layer_that_drafts_is_in_the_groups():
     assert before - after == pytest.approx(weights, rel=1e-3)
 
 
-def fields(model: ModelSpec) -> dict[str, object]:
-    return {name: getattr(model, name) for name in ModelSpec.__slots__}
-
-
 def test_an_engine_serves_a_model_with_windows():
     """Long contexts: windows leave room for more requests, and fewer keys to read."""
     model = load_model("gpt-oss-120b")
-    kept = ModelSpec(**{**fields(model), "sliding_window": None, "window_layers": frozenset()})
+    kept = replace(model, sliding_window=None, window_layers=frozenset())
     lengths = [60_000] * 12, [200] * 12
     summaries = {}
     for name, served in (("windows", model), ("full", kept)):

@@ -16,7 +16,6 @@ from mist_sim.hardware.predictors.sampled import (
     SampledSteps,
     SamplePoints,
     check_whole_model,
-    powers,
 )
 from mist_sim.hardware.predictors.timing_store import TimingStore
 from mist_sim.hardware.specs import Efficiency, GpuSpec
@@ -45,13 +44,8 @@ class GenzPredictor(SampledSteps):
     estimate: ClassVar[str] = "analytic"
 
     def __post_init__(self) -> None:
-        longest = max(self.model.max_position_embeddings, 4096)
-        points = SamplePoints(
-            new_tokens=powers(1, max(longest, 16384)),
-            prompt_contexts=[0, *powers(4096, longest, 8)],
-            decodes=powers(1, 1024),
-            decode_contexts=[0, *powers(1024, longest, 8)],
-        )
+        longest = self.model.max_position_embeddings
+        points = SamplePoints.up_to(longest, 8, prompt_context=4096, decode_context=1024)
         super().__init__(_Genz(self.model, self.cluster), points, TimingStore.default())
 
 

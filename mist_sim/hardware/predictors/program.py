@@ -23,7 +23,6 @@ from mist_sim.hardware.predictors.sampled import (
     SampledSteps,
     SamplePoints,
     check_whole_model,
-    powers,
 )
 from mist_sim.hardware.predictors.timing_store import TimingStore
 from mist_sim.models.spec import ModelSpec
@@ -64,13 +63,8 @@ class ProgramPredictor(SampledSteps):
         if not self.command.strip():
             raise ValueError("command must not be empty")
         check_whole_model(self.cluster, "program")
-        longest = max(self.model.max_position_embeddings, 4096)
-        points = SamplePoints(
-            new_tokens=powers(1, max(longest, 16384)),
-            prompt_contexts=[0, *powers(512, longest, 4)],
-            decodes=powers(1, 1024),
-            decode_contexts=[0, *powers(512, longest, 4)],
-        )
+        longest = self.model.max_position_embeddings
+        points = SamplePoints.up_to(longest, 4, prompt_context=512, decode_context=512)
         with _Program(self.command, self.timeout, _setting(self.model, self.cluster)) as program:
             super().__init__(program, points, TimingStore.default())
 

@@ -45,6 +45,23 @@ class SamplePoints:
     decodes: Sequence[int]
     decode_contexts: Sequence[int]
 
+    @classmethod
+    def up_to(
+        cls, longest: int, factor: int, *, prompt_context: int, decode_context: int
+    ) -> SamplePoints:
+        """Return powers of two of tokens and decodes, and contexts that grow by a factor.
+
+        longest: context in tokens that is reached, at least 4,096.
+        prompt_context, decode_context: the first one after 0.
+        """
+        longest = max(longest, 4096)
+        return cls(
+            new_tokens=powers(1, max(longest, 16384)),
+            prompt_contexts=[0, *powers(prompt_context, longest, factor)],
+            decodes=powers(1, 1024),
+            decode_contexts=[0, *powers(decode_context, longest, factor)],
+        )
+
 
 def powers(first: int, last: int, factor: int = 2) -> list[int]:
     """Return first, first * factor, ... up to the first that reaches `last`, which is cut to it.
