@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
+from mist_sim.errors import did_you_mean
 from mist_sim.units import Bytes, BytesPerSecond, Seconds
+
+WritePolicy = Literal["write_through", "write_back"]
+WRITE_POLICIES: tuple[str, ...] = get_args(WritePolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +23,15 @@ class MemoryTier:
         host links (`GpuSpec.host_bandwidth`) side by side, as for host memory.
     latency: seconds before the first byte of a load. The default is that of DDR4 memory in MIST
         §IV-B: 80 ns; there an NVMe disk has 50 us and 7 GB/s.
+    write_policy: "write_through" writes a block when it is computed, "write_back" when the memory
+        above gives it up (the names are SGLang's `--hicache-write-policy`).
     """
 
     name: str
     capacity: Bytes
     read_bandwidth: BytesPerSecond | None = None
     latency: Seconds = 80e-9
+    write_policy: WritePolicy = "write_through"
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -34,6 +42,10 @@ class MemoryTier:
             raise ValueError(f"read_bandwidth must be > 0 and finite, got {self.read_bandwidth}")
         if not 0 <= self.latency < math.inf:
             raise ValueError(f"latency must be >= 0 s and finite, got {self.latency}")
+        if self.write_policy not in WRITE_POLICIES:
+            known = ", ".join(WRITE_POLICIES)
+            hint = did_you_mean(self.write_policy, WRITE_POLICIES)
+            raise ValueError(f"write_policy has no {self.write_policy!r}{hint} Known: {known}")
 
     def read_time(self, num_bytes: float, host_bandwidth: float) -> float:
         """Seconds of an undisturbed load (MIST eq. for T_retrieval with a hit: T + S / BW)."""

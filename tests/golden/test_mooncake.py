@@ -17,6 +17,8 @@ from mist_sim import (
     Workload,
     llm_client,
 )
+from mist_sim.clients.kv_cache import CacheTier
+from mist_sim.hardware.memory import MemoryTier
 from tests.conftest import ROOT
 from tests.reference.predictors import ConstantPredictor
 
@@ -25,13 +27,14 @@ BLOCK_SIZE = 16
 ALL = 2_000_000  # blocks; more than the trace has
 
 
-def replay(path, arrivals, num_blocks: int) -> Result:
+def replay(path, arrivals, num_blocks: int, tiers: tuple[CacheTier, ...] = ()) -> Result:
     client = LlmClient(
         "llm",
         scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
         predictor=ConstantPredictor(0.01),
         num_gpu_blocks=num_blocks,
         block_size=BLOCK_SIZE,
+        cache_tiers=tiers,
     )
     workload = Workload(MooncakeReader(path=str(path)), arrivals)
     return Simulation(clients=[client], workload=workload).run()
@@ -104,11 +107,48 @@ def rows(path):
         yield name, f"{summary['prefix_cache_hit_rate']:.3f} | {ttft}"
 
 
+def tier_rows(path):
+    """Yield (name, figures) of that page's table of host memory below 277,774 blocks."""
+    for capacity in (2**38, 2**39, 2**40, 2**41):
+        figures = []
+        for policy in ("write_through", "write_back"):
+            tier = MemoryTier(name="cpu", capacity=capacity, write_policy=policy)
+            client = llm_client(
+                "llm",
+                model="llama-3.1-8b",
+                gpu="h100-sxm",
+                tensor_parallel_size=8,
+                scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
+                kv_cache=KvCacheConfig(tiers=(tier,)),
+                max_model_len=200_000,
+            )
+            workload = Workload(MooncakeReader(path=str(path)), TraceArrivals())
+            summary = Simulation(clients=[client], workload=workload).run().summary
+            figures.append(f"{summary['prefix_cache_hit_rate']:.3f}")
+            figures.append(f"{summary['mean_ttft_ms']:.0f}")
+        yield f"{capacity // 2**30:,} GiB", " | ".join(figures)
+
+
 @pytest.mark.slow
-def test_the_table_of_the_page(shared):
+@pytest.mark.parametrize("table", [rows, tier_rows])
+def test_the_tables_of_the_page(shared, table):
     page = (ROOT / "docs/background/prefix_caching.md").read_text("utf-8")
-    missing = [line for line in map(as_line, rows(shared(TRACE))) if line not in page]
+    missing = [line for line in map(as_line, table(shared(TRACE))) if line not in page]
     assert not missing, "\n".join(missing)
+
+
+def test_host_memory_that_writes_back_adds_to_the_gpu(shared):
+    """One that writes through has what the GPU has already, and is smaller."""
+    rates = []
+    for tiers in (
+        (),
+        (CacheTier("cpu", 30_000, 0.0, 0.0),),
+        (CacheTier("cpu", 30_000, 0.0, 0.0, writes_back=True),),
+    ):
+        result = replay(shared(TRACE), ClosedLoop(concurrency=1), 60_000, tiers)
+        rates.append(result.summary["prefix_cache_hit_rate"])
+    none, through, back = rates
+    assert none == through < back
 
 
 def as_line(row) -> str:

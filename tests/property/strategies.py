@@ -79,10 +79,11 @@ def time_limits() -> st.SearchStrategy[dict[str, float]]:
 
 
 def some_tiers(num_blocks: int, lanes: int) -> st.SearchStrategy[tuple[Tier, ...]]:
-    """None, or one or two tiers, smaller and larger than the GPU's memory, fast and slow."""
+    """None, or up to three tiers, smaller and larger than the GPU's memory, fast and slow."""
     seconds = st.sampled_from([0.0, 2.0**-14, 2.0**-9, 1e-3 / 3])
-    tier = st.builds(Tier, st.integers(lanes, 3 * num_blocks * lanes), seconds, seconds)
-    return st.just(()) | st.lists(tier, min_size=1, max_size=2).map(tuple)
+    size = st.integers(lanes, 3 * num_blocks * lanes)
+    tier = st.builds(Tier, size, seconds, seconds, st.booleans())
+    return st.just(()) | st.lists(tier, min_size=1, max_size=3).map(tuple)
 
 
 def some_swap_space(num_blocks: int, lanes: int) -> st.SearchStrategy[SwapSpace]:

@@ -119,7 +119,13 @@ class EngineOptions:
             kv_groups=self.kv_groups,
             enable_prefix_caching=self.caching,
             cache_tiers=[
-                CacheTier(f"tier{k}", tier.num_blocks, tier.latency, tier.seconds_per_block)
+                CacheTier(
+                    f"tier{k}",
+                    tier.num_blocks,
+                    tier.latency,
+                    tier.seconds_per_block,
+                    tier.writes_back,
+                )
                 for k, tier in enumerate(self.tiers)
             ],
             swap_space=kv_cache.SwapSpace(self.swap.num_blocks, self.swap.seconds_per_block)

@@ -8,8 +8,12 @@ something else. Rules:
   last span get a name only their own request knows, when that is preempted.
 - Names are given in order, at every step that computes tokens of the prompt, and when the request
   leaves. When the name of its next block is taken, a request gives no more names.
-- What is named is written to all tiers below, and other full blocks when a request leaves. A tier
-  forgets what was not used for longest: used when written, or when a request with it is admitted.
+- What is named is written to all tiers below, and other full blocks when a request leaves; but to a
+  tier that writes back when the memory right above it forgets it, if it has a name. A tier
+  forgets what was not used for longest: used when written, or when a request with it is admitted;
+  where it writes back, also when a request with it is loaded.
+- Blocks are loaded one after the other: what the tier of the block before does not have comes from
+  the nearest tier that has it.
 - Free blocks are used first in, first out; a request that leaves queues its last block first.
 """
 
@@ -18,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 
@@ -34,6 +39,7 @@ class Tier:
     num_blocks: int
     latency: float
     seconds_per_block: float
+    writes_back: bool = False
 
 
 @dataclass
@@ -50,14 +56,37 @@ class Shelf:
         self.tier = tier
         self.names: dict[Hashable, None] = {}
         self.link = Link()
+        self.below: Shelf | None = None
 
     def use(self, names: list[Hashable]) -> None:
         """Write or touch blocks given from the first one on; the first is the latest used."""
+        if self.tier.writes_back:
+            return
         for name in reversed(names[: self.tier.num_blocks]):
             self.names.pop(name, None)
             self.names[name] = None
+        self.forget_oldest()
+
+    def touch(self, names: list[Hashable]) -> None:
+        """Those that are there are the latest used, the first one last of all."""
+        for name in reversed(names):
+            if self.tier.writes_back and name in self.names:
+                del self.names[name]
+                self.names[name] = None
+
+    def put(self, name: Hashable) -> None:
+        """The memory above forgot a block; only named ones come here."""
+        if self.tier.writes_back:
+            self.names.pop(name, None)
+            self.names[name] = None
+            self.forget_oldest()
+
+    def forget_oldest(self) -> None:
         while len(self.names) > self.tier.num_blocks:
-            del self.names[next(iter(self.names))]
+            name = next(iter(self.names))
+            del self.names[name]
+            if self.below and isinstance(name, tuple):
+                self.below.put(name)
 
     def load(self, number: int, now: float) -> float:
         seconds = self.tier.latency + number * self.tier.seconds_per_block
@@ -82,6 +111,8 @@ class Memory:
         self.block_size = block_size
         self.caching = caching
         self.tiers = [Shelf(tier) for tier in tiers]
+        for upper, lower in pairwise(self.tiers):
+            upper.below = lower
         self.num_blocks = num_blocks
         self.free = deque(Block() for _ in range(num_blocks))
         self.cached: dict[Hashable, Block] = {}
@@ -122,6 +153,7 @@ class Memory:
         while len(live.blocks) < num_blocks:
             live.blocks.append(self.new_block())
         self.touch(live)
+        self.touch_again(live, live.num_entered)
 
     def swap_in(self, live: Any, num_blocks: int, num_tokens: int) -> None:
         """Take new blocks, into which the first tokens are copied."""
@@ -135,10 +167,17 @@ class Memory:
         for tier in self.tiers:
             tier.use(self.names(live, live.num_entered))
 
+    def touch_again(self, live: Any, number: int) -> None:
+        """A request with so many blocks is admitted or loaded."""
+        for tier in self.tiers:
+            tier.touch(self.names(live, number))
+
     def new_block(self) -> Block:
         block = self.free.popleft()
         if block.name is not None:
             del self.cached[block.name]
+            if self.tiers:
+                self.tiers[0].put(block.name)
         block.name = None
         block.holders = 1
         return block
@@ -191,13 +230,16 @@ class Memory:
 
     def loads(self, live: Any) -> list[int]:
         """Return how many blocks of a waiting request come from each tier; not its last token's."""
-        reached = len(self.found(live))
-        numbers = []
-        for tier in self.tiers:
-            names = self.names(live, (live.num_known - 1) // self.block_size)
-            known = next((k for k, name in enumerate(names) if name not in tier.names), len(names))
-            numbers.append(max(0, known - reached))
-            reached = max(reached, known)
+        numbers = [0] * len(self.tiers)
+        names = self.names(live, (live.num_known - 1) // self.block_size)
+        source: int | None = None
+        for name in names[len(self.found(live)) :]:
+            if source is None or name not in self.tiers[source].names:
+                having = [k for k, tier in enumerate(self.tiers) if name in tier.names]
+                if not having:
+                    break
+                source = having[0]
+            numbers[source] += 1
         return numbers
 
     def check(self, held: Iterable[list[Block]]) -> None:

@@ -221,9 +221,8 @@ class StepwiseEngine(ABC):
             before = self.members
             chunks, decodes = self.plan()
             if chunks or decodes:
-                start = self.now
+                self.known_until = self.now if self.plans_ahead else inf
                 self.execute(chunks, decodes)
-                self.known_until = start if self.plans_ahead else inf
             elif self.num_left:  # nothing runs, so nothing is ahead
                 self.num_left = self.num_left_blocks = 0
             elif self.known_until < inf:
@@ -429,6 +428,7 @@ class StepwiseEngine(ABC):
             self.queue.remove(live)
             live.num_loaded = len(self.memory.found(live)) + sum(numbers)
             self.memory.admit(live, self.blocks_for(live.num_known))
+            self.memory.touch_again(live, live.num_loaded)
             ends = [
                 shelf.load(number, self.now)
                 for shelf, number in zip(self.memory.tiers, numbers, strict=True)
@@ -484,6 +484,7 @@ class StepwiseEngine(ABC):
             live.num_cached = live.num_loaded * self.block_size
             live.num_loaded = 0
             self.memory.touch(live)
+            self.memory.touch_again(live, live.num_entered)
         else:
             self.queue.remove(live)
             live.num_cached = self.memory.cached_tokens(live)

@@ -138,6 +138,15 @@ def test_every_option_of_a_tier_changes_a_result(change):
     assert plain["mean_ttft_ms"] < changed["mean_ttft_ms"]
 
 
+def test_what_writes_back_needs_less_room():
+    """It does not have again what is on the GPU."""
+    through, back = (
+        simulate(scenario(CPU | {"write_policy": policy})).summary
+        for policy in ("write_through", "write_back")
+    )
+    assert through["prefix_cache_hit_rate"] < back["prefix_cache_hit_rate"]
+
+
 def test_results_with_loads_are_saved(tmp_path):
     folder = simulate(scenario(CPU)).save(tmp_path / "out")
     assert (folder / "loads.parquet").exists()
@@ -152,6 +161,7 @@ def test_results_with_loads_are_saved(tmp_path):
         ([CPU | {"latency": "-1 s"}], {}, "latency: must be >= 0 s"),
         ([CPU | {"read_bandwidth": "0 GB/s"}], {}, "read_bandwidth: must be > 0"),
         ([CPU | {"name": ""}], {}, "name: must not be empty"),
+        ([CPU | {"write_policy": "write_bock"}], {}, "write_policy"),
         ([CPU | {"size": "1 GiB"}], {}, "unknown key"),
         ([CPU], {"clients__0__kv_cache__enable_prefix_caching": False}, "tiers must be empty"),
         (
@@ -230,6 +240,15 @@ def test_async_scheduling_lets_loaded_ones_in_a_step_later():
         assert served(client, jobs).requests["finished_at"][2] == end
 
 
+def test_async_scheduling_hears_of_a_load_without_time_in_the_next_plan():
+    """It is loaded for the step at 12 s, while the step at 13 s is planned."""
+    jobs = [*FORGOTTEN, Job(7.0, 1, 125), prompt(10.5, 41, content=LONG)]
+    tiers = [CacheTier("cpu", 200, 0.0, 0.0)]
+    for ahead, end in ((False, 13.0), (True, 14.0)):
+        client = engine(async_scheduling=ahead, cache_tiers=tiers)
+        assert served(client, jobs).requests["finished_at"][3] == end
+
+
 def test_lanes_of_a_pipeline_share_a_tier_and_its_link():
     """Both lanes load ten blocks at 20 s; those of the second come behind those of the first."""
     jobs = [prompt(0.0, 41, content=((k, 40),)) for k in (0, 1)]
@@ -255,3 +274,47 @@ def test_host_memory_of_an_engine_is_read_over_its_own_links():
     assert one == two
     (half,) = cache_tiers(config, model, Cluster(gpu, pipeline_parallel_size=2))
     assert half.seconds_per_block == pytest.approx(one.seconds_per_block / 2)
+
+
+# --- who is in which tier -----------------------------------------------------------------------
+
+
+def two_tiers(*writes_back: bool, sizes: tuple[int, int] = (20, 100)) -> LlmClient:
+    """An engine with a GPU of 45 blocks above two tiers, both with links of no time."""
+    kinds = zip(("near", "far"), sizes, writes_back, strict=True)
+    return engine(cache_tiers=[CacheTier(name, size, 0.0, 0.0, back) for name, size, back in kinds])
+
+
+def loaded(client: LlmClient, *jobs: Job) -> dict[str, int]:
+    loads = served(client, list(jobs)).loads
+    return loads.groupby("tier")["num_tokens"].sum().to_dict()
+
+
+def test_a_tier_that_writes_back_has_no_place_for_what_nobody_asks_for():
+    """All blocks of a prompt without content go to tiers that write through; others go for them."""
+    later = prompt(10.0, 41, content=LONG)
+    assert loaded(two_tiers(False, False), *FORGOTTEN, later) == {"far": 40}
+    assert loaded(two_tiers(True, True), *FORGOTTEN, later) == {"near": 40}
+
+
+def test_one_gives_up_to_the_next():
+    """Ten blocks of each of three prompts: the near tier has room for two of them."""
+    prompts = [prompt(float(k), 41, content=((k, 40),)) for k in range(3)]
+    rest, first = prompt(5.0, 180), prompt(10.0, 41, content=((0, 40),))
+    assert loaded(two_tiers(True, True), *prompts, rest, first) == {"far": 40}
+    small = two_tiers(True, True, sizes=(20, 1))  # which gets the first block last
+    assert loaded(small, *prompts, rest, first) == {"far": 4}
+
+
+def test_blocks_of_a_request_may_come_from_both_tiers():
+    """The near tier has given up the last five of the ten blocks of the first prompt."""
+    prompts = [prompt(float(k), 41, content=((k, 40),)) for k in range(2)]
+    rest, first = prompt(5.0, 180), prompt(10.0, 41, content=((0, 40),))
+    tiers = two_tiers(True, True, sizes=(15, 100))
+    assert loaded(tiers, *prompts, rest, first) == {"near": 20, "far": 20}
+
+
+def test_a_disk_can_write_through_below_memory_that_writes_back():
+    first, later = prompt(0.0, 41, content=LONG), prompt(10.0, 41, content=LONG)
+    rest = [prompt(2.0 + k, 180, content=((9 + k, 180),)) for k in range(2)]
+    assert loaded(two_tiers(True, False), first, *rest, later) == {"far": 40}

@@ -111,7 +111,8 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
             )
         seconds = tier.read_time(block_bytes, host_bandwidth) - tier.latency
         blocks = int(tier.capacity // block_bytes)
-        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds))
+        writes_back = tier.write_policy == "write_back"
+        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back))
     return tiers
 
 

@@ -8,7 +8,7 @@ it, and of the blocks that nobody holds the later ones leave the cache first.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from mist_sim.clients.kv_cache.free_queue import Entry, FreeQueue
 from mist_sim.core.request import Content
@@ -82,10 +82,14 @@ class PrefixCache:
     """The entries and the free blocks of one pool.
 
     queue: all free blocks. changes: grows whenever an entry changes, so that what was looked up
-    before can be trusted until then.
+    before can be trusted until then. on_evict: takes the id and positions [start, end) of what
+    is given up, the last block of it first; None: nobody.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(
+        self, num_blocks: int, on_evict: Callable[[Hashable, int, int], None] | None = None
+    ) -> None:
+        self.on_evict = on_evict
         self.queue = FreeQueue(num_blocks)
         self.changes = 0
         self._entries: dict[Hashable, Entry] = {}
@@ -168,6 +172,9 @@ class PrefixCache:
         """Use the least recently used free blocks for something else."""
         for entry, num_lost in self.queue.pop(num_blocks):
             entry.num_cached -= num_lost
+            if self.on_evict is not None:
+                start = entry.first + entry.num_cached
+                self.on_evict(entry.key, start, start + num_lost)
             if not entry.num_cached:
                 del self._entries[entry.key]
             self.changes += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,17 +11,22 @@ from mist_sim.clients import sequence as sequences
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
+from mist_sim.clients.kv_cache.segments import UseOrder
 from mist_sim.errors import ScenarioError
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTier:
-    """A tier in blocks: what it holds, and the seconds of a load and of each block in it."""
+    """A tier in blocks: what it holds, and the seconds of a load and of each block in it.
+
+    writes_back: whether it has what the tier above gave up, not what was computed.
+    """
 
     name: str
     num_blocks: int
     latency: float
     seconds_per_block: float
+    writes_back: bool = False
 
     def divided_by(self, num_lanes: int) -> CacheTier:
         """Return the part of a lane, of so many that share the tier equally.
@@ -47,19 +53,62 @@ class TierLink:
         return self._free_at
 
 
-class TierStore:
-    """The blocks of a lane in a tier, least recently used first, and the engine's link to it."""
+Spans = Sequence[tuple[Hashable, int]]
+"""Ids, each with the position behind its last block, as in `Chain.spans`."""
 
-    def __init__(self, tier: CacheTier, link: TierLink) -> None:
+Evicted = Callable[[Hashable, int, int], None]
+"""Takes an id and the positions [start, end) of blocks that a tier gave up, the last one first."""
+
+
+class TierStore(ABC):
+    """The blocks of a lane in a tier, least recently used first, and the engine's link to it.
+
+    below: takes what the tier gives up; None: it is lost.
+    """
+
+    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
         self.tier = tier
-        self.cache = PrefixCache(tier.num_blocks)
+        self.below = below
         self._link = link
 
-    def store(self, spans: list[tuple[Hashable, int]], num_blocks: int) -> None:
-        """Keep the first blocks of a chain as the latest used, its first one last of all."""
+    def load(self, num_blocks: int, now: float) -> float:
+        """Send blocks to the GPU behind those under way; return when they are there (s)."""
+        return self._link.send(self.tier.latency + num_blocks * self.tier.seconds_per_block, now)
+
+    @abstractmethod
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return up to where, at most `end`, all blocks are there from position `start` on."""
+
+    @abstractmethod
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Note that a sequence is admitted, or loaded, that has the first blocks."""
+
+    @abstractmethod
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """Note that the first blocks of a sequence are computed and in the cache above."""
+
+    @abstractmethod
+    def fill(self, num_blocks: int) -> None:
+        """Note that blocks were computed which nobody will ask for."""
+
+
+class WriteThroughStore(TierStore):
+    """Has what was computed: every sequence's blocks from the first one on."""
+
+    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
+        super().__init__(tier, link, below)
+        self.cache = PrefixCache(tier.num_blocks, below)
+
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        return max(start, self.cache.find(_chain(spans), end)[0])
+
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Keep the blocks as the latest used, the first one last of all."""
+        self.compute(spans, num_blocks)
+
+    def compute(self, spans: Spans, num_blocks: int) -> None:
         num_blocks = min(num_blocks, self.tier.num_blocks)
-        chain = Chain((), 1)
-        chain.spans = spans
+        chain = _chain(spans)
         num_found, _ = self.cache.find(chain, num_blocks)
         self.cache.hold(chain, num_found)
         self.cache.evict(num_blocks - num_found)
@@ -67,23 +116,96 @@ class TierStore:
         self.cache.release(chain)
 
     def fill(self, num_blocks: int) -> None:
-        """Keep blocks that nobody will ask for."""
         num_blocks = min(num_blocks, self.tier.num_blocks)
         if num_blocks > 0:
             self.cache.evict(num_blocks)
             self.cache.queue.append(None, num_blocks)
 
-    def load(self, num_blocks: int, now: float) -> float:
-        """Send blocks to the GPU behind those under way; return when they are there (s)."""
-        return self._link.send(self.tier.latency + num_blocks * self.tier.seconds_per_block, now)
+
+class WriteBackStore(TierStore):
+    """Has what the tier above gave up."""
+
+    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
+        super().__init__(tier, link, below)
+        self._order = UseOrder()
+
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        for key, span_end in spans:
+            last = min(span_end, end)
+            if start < last:
+                start = self._order.run_end(key, start, last)
+                if start < last:
+                    break
+        return start
+
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Those of the blocks that are there are the latest used, the first one last of all."""
+        order = self._order
+        starts = [0, *(end for _, end in spans)]
+        for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):
+            end = min(span_end, num_blocks)
+            while start < end:
+                part, is_there = order.last_part(key, start, end)
+                if is_there:
+                    order.use(key, part, end)
+                end = part
+
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """They are written when the tier above gives them up."""
+
+    def fill(self, num_blocks: int) -> None:
+        """They are not written."""
+
+    def take(self, key: Hashable, start: int, end: int) -> None:
+        """Keep blocks as the latest used, each in the place of the least recently used one."""
+        order, capacity = self._order, self.tier.num_blocks
+        while start < end:
+            part, is_there = order.last_part(key, start, end)
+            if is_there:
+                order.use(key, part, end)
+                end = part
+                continue
+            num_blocks = end - part
+            if order.num_blocks < capacity:
+                num_blocks = min(num_blocks, capacity - order.num_blocks)
+            else:
+                lost, first, last = order.pop(num_blocks)
+                num_blocks = last - first
+                if self.below is not None:
+                    self.below(lost, first, last)
+            order.add(key, end - num_blocks, end)
+            end -= num_blocks
+
+
+def _chain(spans: Spans) -> Chain:
+    """Return a chain of spans that holds nothing."""
+    chain = Chain((), 1)
+    chain.spans = list(spans)
+    return chain
+
+
+def _stores(tiers: Sequence[CacheTier], links: Sequence[TierLink]) -> list[TierStore]:
+    """Return the stores of tiers, where each gives to the next one below what it gives up."""
+    stores: list[TierStore] = []
+    for tier, link in reversed(list(zip(tiers, links, strict=True))):
+        kind = WriteBackStore if tier.writes_back else WriteThroughStore
+        stores.insert(0, kind(tier, link, _taken_by(stores)))
+    return stores
+
+
+def _taken_by(stores: list[TierStore]) -> Evicted | None:
+    """Return what takes the blocks that are given up above some stores, if anything does."""
+    return stores[0].take if stores and isinstance(stores[0], WriteBackStore) else None
 
 
 class TieredManager(PrefixCachingManager):
-    """A prefix cache whose blocks are also written to every tier below (write-through).
+    """A prefix cache whose blocks are also written to tiers below.
 
-    A block is written when it enters the cache, the other full blocks of a sequence when it
-    leaves; writes go the other way over a link and delay nothing. A tier gives up what was
-    used least recently: it is used when it is written or a sequence that has it is admitted.
+    Through: a block is written when it enters the cache, the other full blocks of a sequence when
+    it leaves. Back: it is written when the tier above, or the GPU, gives it up. Writes go the
+    other way over a link and delay nothing. A tier gives up what was used least recently: it is
+    used when it is written or a sequence that has it is admitted; in a tier that writes back also
+    when it is loaded.
 
     A sequence whose blocks lie in tiers takes its memory, waits for the load, and is admitted
     before all others. Then other sequences find the loaded blocks, too. One that is given up
@@ -98,20 +220,29 @@ class TieredManager(PrefixCachingManager):
         self, pool: BlockPool, tiers: Sequence[CacheTier], links: Sequence[TierLink]
     ) -> None:
         super().__init__(pool)
-        self.stores = [TierStore(tier, link) for tier, link in zip(tiers, links, strict=True)]
+        self.stores = _stores(tiers, links)
+        self.cache.on_evict = _taken_by(self.stores)
 
     def missing(self, sequence: sequences.Sequence) -> list[int]:
-        """Blocks to load from each tier, the nearest one that has a block."""
+        """Blocks to load from each tier.
+
+        The blocks behind those in the cache come from the nearest tier that has the first of
+        them, as far as it has them; those behind these in the same way.
+        """
         chain = sequence.chain
         if chain is None or chain.num_loaded:
             return []
         reached, _ = self._find(sequence, chain)
         most = (sequence.num_tokens - 1) // self.pool.block_size
-        counts = []
-        for store in self.stores:
-            num_found, _ = store.cache.find(chain, most)
-            counts.append(max(0, num_found - reached))
-            reached = max(reached, num_found)
+        counts = [0] * len(self.stores)
+        number = 0
+        while number < len(self.stores):
+            end = self.stores[number].reach(chain.spans, reached, most)
+            if end > reached:
+                counts[number] += end - reached
+                reached, number = end, 0
+            else:
+                number += 1
         return counts if any(counts) else []
 
     def start_load(self, sequence: sequences.Sequence) -> list[int]:
@@ -122,6 +253,9 @@ class TieredManager(PrefixCachingManager):
             num_found, _ = self._find(sequence, chain)
             self.admit(sequence)
             chain.num_loaded = num_found + sum(counts)
+            for store in self.stores:
+                if store.tier.writes_back:
+                    store.use(chain.spans, chain.num_loaded)
         return counts
 
     def load(self, counts: list[int], now: float) -> float:
@@ -157,7 +291,8 @@ class TieredManager(PrefixCachingManager):
             sequence.num_computed_tokens = chain.num_loaded * self.pool.block_size
             chain.num_loaded = 0
         if chain is not None:
-            self._store(chain)
+            for store in self.stores:
+                store.use(chain.spans, chain.num_held)
 
     def compute(self, sequence: sequences.Sequence, num_tokens: int) -> None:
         """Note what is computed, and store the blocks that it fills in the tiers below."""
@@ -182,4 +317,4 @@ class TieredManager(PrefixCachingManager):
 
     def _store(self, chain: Chain) -> None:
         for store in self.stores:
-            store.store(chain.spans, chain.num_held)
+            store.compute(chain.spans, chain.num_held)

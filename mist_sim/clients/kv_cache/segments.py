@@ -1,0 +1,110 @@
+"""Blocks in the order of their last use, kept as segments of an id's blocks beside one another."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Hashable
+from heapq import heappop, heappush
+
+
+class Segment:
+    """Blocks of an id at positions [start, end), used one after the other, the last one first."""
+
+    __slots__ = ("end", "key", "start", "used_at")
+
+    def __init__(self, key: Hashable, start: int, end: int, used_at: int) -> None:
+        self.key = key
+        self.start = start
+        self.end = end
+        self.used_at = used_at
+
+
+def _start(segment: Segment) -> int:
+    return segment.start
+
+
+class UseOrder:
+    """Blocks and when they were used; the least recently used one goes first.
+
+    num_blocks: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.num_blocks = 0
+        self._of: dict[Hashable, list[Segment]] = {}  # by position
+        # (used at, -end, number, segment); those of a segment that changed go lazily
+        self._heap: list[tuple[int, int, int, Segment]] = []
+        self._num_pushed = 0
+        self._latest: Segment | None = None
+        self._num_uses = 0
+
+    def run_end(self, key: Hashable, start: int, end: int) -> int:
+        """Return up to where, at most `end`, all blocks of an id are there from `start` on."""
+        for segment in self._of.get(key, ()):
+            if segment.start <= start < segment.end:
+                start = segment.end
+        return min(start, end)
+
+    def last_part(self, key: Hashable, start: int, end: int) -> tuple[int, bool]:
+        """Return where the last part of [start, end) begins, and whether it is there.
+
+        All blocks of a part are in one segment, or none of them is there.
+        """
+        for segment in reversed(self._of.get(key, ())):
+            if segment.end < end:
+                return max(start, segment.end), False
+            if segment.start < end:
+                return max(start, segment.start), True
+        return start, False
+
+    def use(self, key: Hashable, start: int, end: int) -> None:
+        """Note that a part which is there is used now."""
+        segment = next(each for each in self._of[key] if each.start <= start < each.end)
+        self._of[key].remove(segment)
+        self.num_blocks -= segment.end - segment.start
+        for first, last in ((segment.start, start), (end, segment.end)):
+            if first < last:
+                self._keep(Segment(key, first, last, segment.used_at))
+        if self._latest is segment:
+            self._latest = None
+        segment.start = segment.end = -1  # what the heap has of it is old
+        self.add(key, start, end)
+
+    def add(self, key: Hashable, start: int, end: int) -> None:
+        """Add a part, which is not there, as used now."""
+        latest = self._latest
+        if latest is not None and latest.key == key and latest.start == end:
+            latest.start = start
+            self.num_blocks += end - start
+            return
+        self._num_uses += 1
+        self._latest = Segment(key, start, end, self._num_uses)
+        self._keep(self._latest)
+
+    def pop(self, most: int) -> tuple[Hashable, int, int]:
+        """Take out the least recently used blocks, at most so many and all of one segment."""
+        heap = self._heap
+        while heap[0][1] != -heap[0][3].end:
+            heappop(heap)
+        segment = heappop(heap)[3]
+        end = segment.end
+        segment.end = start = max(segment.start, end - most)
+        self.num_blocks -= end - start
+        if start > segment.start:
+            self._push(segment)
+        else:
+            self._of[segment.key].remove(segment)
+            if self._latest is segment:
+                self._latest = None
+            if not self._of[segment.key]:
+                del self._of[segment.key]
+        return segment.key, start, end
+
+    def _keep(self, segment: Segment) -> None:
+        insort(self._of.setdefault(segment.key, []), segment, key=_start)
+        self._push(segment)
+        self.num_blocks += segment.end - segment.start
+
+    def _push(self, segment: Segment) -> None:
+        self._num_pushed += 1
+        heappush(self._heap, (segment.used_at, -segment.end, self._num_pushed, segment))
