@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from mist_sim.core.batch import StepBatch
     from mist_sim.hardware.execution.torch_source import TorchSource
 
 
@@ -35,7 +36,6 @@ def profile(
 
     Steps that were measured before on this device are not measured again.
     """
-    from mist_sim.cli.progress import Progress
     from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu
     from mist_sim.hardware.predictors.extras import installed_version
@@ -44,10 +44,16 @@ def profile(
 
     installed_version("torch", extra="torch")
     require_writable(out)
+    from mist_sim.hardware.execution.profile import ProfileRange
     from mist_sim.hardware.execution.timing import Timing
     from mist_sim.hardware.execution.torch_source import TorchSource
 
     try:
+        limits = ProfileRange(
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_context=max_context,
+        )
         source = TorchSource(
             model=load_model(model),
             cluster=Cluster(load_gpu(gpu), tensor_parallel_size),
@@ -56,20 +62,20 @@ def profile(
             timing=Timing(repeats=repeats),
             seed=seed,
         )
-        if dispatch:
-            _write_dispatch(source, gpu, out)
-            return
-        from mist_sim.hardware.execution.profile import ProfileRange, measure, write_table
-        from mist_sim.hardware.predictors.timing_store import TimingStore
-
-        limits = ProfileRange(
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_context=max_context,
-        )
     except ValueError as error:
         raise ScenarioError(str(error)) from None
-    batches = limits.batches
+    if dispatch:
+        _write_dispatch(source, gpu, out)
+    else:
+        _write_steps(source, limits.batches, out)
+
+
+def _write_steps(source: TorchSource, batches: list[StepBatch], out: Path) -> None:
+    """Write a table of measured steps; what the store has is not measured again."""
+    from mist_sim.cli.progress import Progress
+    from mist_sim.hardware.execution.profile import measure, write_table
+    from mist_sim.hardware.predictors.timing_store import TimingStore
+
     with Progress(len(batches), unit="steps measured") as progress:
         steps = measure(source, batches, TimingStore.default(), progress)
     write_table(out, steps, source.notes)
