@@ -89,7 +89,7 @@ class Replications:
 
     @property
     def are_equal(self) -> bool:
-        """Whether all runs gave the same numbers: nothing in the scenario is random."""
+        """Whether all runs gave the same numbers: nothing random shows in them."""
         rows = self.runs.drop(columns="seed")
         return bool((rows.nunique(dropna=False) == 1).all())
 

@@ -80,9 +80,11 @@ def _cell(estimate: Estimate) -> str:
 def _warning_lines(found: Replications) -> Iterator[str]:
     if found.are_equal:
         yield (
-            "All replications are equal: nothing in this scenario is drawn at random. The times "
-            "and lengths of a trace are not."
+            "All replications are equal: nothing that is drawn at random shows in the results. "
+            "The times and lengths of a trace are not drawn."
         )
+    if found.estimate("num_rejected").mean:
+        yield "Requests were rejected; one run, without replications, says why."
     if unstable := round(found.estimate("unstable").mean * len(found.seeds)):
         yield (
             f"Unstable in {unstable} of {len(found.seeds)} replications: more work arrives than "

@@ -167,7 +167,15 @@ def test_equal_replications_are_called_so(mist, tmp_path):
     fixed = "workload={trace: {type: azure, path: t.csv}}"
     code, out, _ = mist("run", "demo", "--set", fixed, "--replications", "2", "--jobs", "1")
     assert code == 0
-    assert "All replications are equal: nothing in this scenario is drawn at random" in out
+    assert "All replications are equal: nothing that is drawn at random shows" in out
+
+
+def test_rejections_are_told(mist):
+    small = "--set=clients.0.kv_cache.num_gpu_blocks_override=10"
+    few = "--set=workload.lengths.num_requests=20"
+    code, out, _ = mist("run", "demo", small, few, "--replications", "2", "--jobs", "1")
+    assert code == 0
+    assert "Requests were rejected; one run, without replications, says why." in out
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
