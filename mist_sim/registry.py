@@ -23,6 +23,11 @@ class Registry(Mapping[str, type[Any]]):
         self._classes: dict[str, type[Any]] = {}
         self._loaded = False
 
+    @property
+    def member(self) -> str:
+        """What messages call one of the family."""
+        return self.family.replace("_", " ").removesuffix("s")
+
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator that gives the class a name and returns it unchanged.
 
@@ -57,7 +62,7 @@ class Registry(Mapping[str, type[Any]]):
             return self._classes[name]
         except KeyError:
             raise UnknownPluginError(
-                f"no {self.family} named {name!r}{did_you_mean(name, self._classes)} "
+                f"no {self.member} named {name!r}{did_you_mean(name, self._classes)} "
                 f"Known: {', '.join(sorted(self._classes))}."
             ) from None
 

@@ -272,7 +272,7 @@ def test_an_unknown_name_gets_a_hint_and_the_known_names(routers):
     with pytest.raises(UnknownPluginError) as refusal:
         routers["shortets"]
     message = str(refusal.value)
-    assert message.startswith("no routers named 'shortets'")
+    assert message.startswith("no router named 'shortets'")
     assert "did you mean 'shortest'?" in message
     assert "Known: shortest" in message
     assert "shortets" not in routers

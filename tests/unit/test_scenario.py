@@ -158,7 +158,7 @@ def test_scenarios_are_equal_when_they_say_the_same():
         ("model", "lama-3.1-8b", "did you mean 'llama-3.1-8b'?"),
         ("clients__0__scheduler__max_num_seq", 3, "did you mean 'max_num_seqs'?"),
         ("clients__0__scheduler__max_num_seqs", 0, "scheduler.max_num_seqs: must be >= 1, got 0"),
-        ("clients__0__scheduler", "chunky", "no schedulers named 'chunky'; did you mean 'chunked'"),
+        ("clients__0__scheduler", "chunky", "no scheduler named 'chunky'; did you mean 'chunked'"),
         ("clients__0__scheduler", None, "must be a name or a mapping with a type, got null"),
         (
             "clients__0__kv_cache__block_size",

@@ -449,7 +449,7 @@ def test_deadlines_change_a_result_where_an_engine_looks_at_them(using, deadline
             "workload.ttft_deadline: is required for scheduler.order",
         ),
         ({"workload__patience": "exponential"}, "workload.patience.mean: is required"),
-        ({"workload__patience": {"type": "weibull"}}, "no durations named 'weibull'"),
+        ({"workload__patience": {"type": "weibull"}}, "no duration named 'weibull'"),
         ({"workload__retries": {"jitter": 2.0}}, "workload.retries.jitter: must be in [0, 1]"),
         ({"workload__retries": {"on": ["cancelled"]}}, "workload.retries.on.0"),
         ({"clients__0__admission": {"max_num_wait": 3}}, "did you mean 'max_num_waiting'?"),
