@@ -21,12 +21,12 @@ from mist_sim.hardware.predictors.extras import installed_version
 
 Points = NDArray[np.float64]  # shape (number of points, 2): tokens or decodes, mean context
 
-NUM_MEMBERS = 6
+NUM_MEMBERS = 12
 _FEW = 400  # up to so many points a Gaussian process is quick and smooth; then trees
 # Doublings of tokens, and of context, over which times resemble one another; chosen once on
 # Splitwise's settings, see docs/background/calibration.md.
 _REACH = {"prefill": (1.0, 8.0), "decode": (4.0, 8.0)}
-_NOISE = 1e-3  # variance of log times
+_NOISE = 1e-3  # variance of log times, beside what repeated measurements show
 _NODES = 64  # most nodes of an axis
 _ONE_BY_ONE = 60  # most points that are held out one by one
 _PARTS = 5  # in which more points are held out
@@ -35,22 +35,36 @@ _COLLINEAR = 0.02  # doublings; (n + 1) / 2 is nearly n / 2
 
 @dataclass(frozen=True)
 class StageData:
-    """Measured points of one stage and their seconds; repeated points as their median."""
+    """Measured points of one stage and their seconds; repeated points as their median.
+
+    noise: variance of the logarithm of that median, as far as repeated measurements show it.
+    """
 
     stage: str
     points: Points
     seconds: Array
+    noise: Array
 
     def without(self, chosen: NDArray[np.bool_]) -> StageData:
         """Return all other points."""
-        return StageData(self.stage, self.points[~chosen], self.seconds[~chosen])
+        kept = ~chosen
+        return StageData(self.stage, self.points[kept], self.seconds[kept], self.noise[kept])
 
 
 def stage_data(stage: str, points: Points, seconds: Array) -> StageData:
     """Return distinct points in order of size."""
     distinct, where = np.unique(points, axis=0, return_inverse=True)
-    medians = [np.median(seconds[where.ravel() == i]) for i in range(len(distinct))]
-    return StageData(stage, distinct, np.asarray(medians))
+    repeats = [seconds[where.ravel() == i] for i in range(len(distinct))]
+    medians = [np.median(same) for same in repeats]
+    noise = [_noise_of_median(same) for same in repeats]
+    return StageData(stage, distinct, np.asarray(medians), np.asarray(noise))
+
+
+def _noise_of_median(seconds: Array) -> float:
+    """Variance of the logarithm of the median: pi / 2 of that of a mean of normal values."""
+    if len(seconds) < 2:
+        return 0.0
+    return float(np.pi / 2 * np.var(np.log(seconds), ddof=1) / len(seconds))
 
 
 def decode_data(steps: MeasuredSteps) -> StageData:
@@ -143,7 +157,7 @@ def _regressor(data: StageData) -> Any:
 
     # the product lets a trend go on; the rest is local
     kernel = RBF(_REACH[data.stage]) + 0.3 * DotProduct(sigma_0=1.0)
-    return GaussianProcessRegressor(kernel, alpha=_NOISE, optimizer=None)
+    return GaussianProcessRegressor(kernel, alpha=_NOISE + data.noise, optimizer=None)
 
 
 def _features(points: Points) -> Points:

@@ -43,14 +43,15 @@ class MeasuredSteps:
 
 
 def read_splitwise(
-    path: Path, subset: str, tensor_parallel_size: int
+    path: Path, subset: str, tensor_parallel_size: int, *, medians: bool = False
 ) -> tuple[MeasuredSteps, list[str]]:
     """Return the steps of one setting of Splitwise's file, and remarks on what was left out.
 
     A row gives a step of `batch_size` prompts, and one of as many decodes halfway through 128
-    answers. Medians of repeated rows count. Rows whose end-to-end time is far from prompt plus
-    tokens are left out: their batch did not fit the memory and ran in parts.
+    answers. Rows whose median end-to-end time is far from prompt plus tokens are left out: their
+    batch did not fit the memory and ran in parts.
 
+    medians: one step for all rows of a point, with the median of their times.
     subset: MODEL/HARDWARE as in the file. Raises ScenarioError for files that are not of the form.
     """
     numbers = ["tensor_parallel", "prompt_size", "batch_size", "token_size"]
@@ -69,15 +70,19 @@ def read_splitwise(
             f"{', '.join(f'{size:g}' for size in ranks)}"
         )
     rows = rows[rows["tensor_parallel"] == tensor_parallel_size]
-    rows = rows.groupby(["prompt_size", "batch_size"])[times].median().reset_index()
-    parts = rows["prompt_time"] + (_SPLITWISE_TOKENS - 1) * rows["token_time"]
-    at_once = (rows["e2e_time"] / parts - 1).abs() <= _AGREES
+    same = rows.groupby(["prompt_size", "batch_size"])[times]
+    usual = same.transform("median")
+    parts = usual["prompt_time"] + (_SPLITWISE_TOKENS - 1) * usual["token_time"]
+    at_once = (usual["e2e_time"] / parts - 1).abs() <= _AGREES
+    left_out = rows[~at_once].drop_duplicates(["prompt_size", "batch_size"])
     remarks = [
         f"left out {row.batch_size:g} prompts of {row.prompt_size:g} tokens, "
         "which did not run at once"
-        for row in rows[~at_once].itertuples()
+        for row in left_out.sort_values(["prompt_size", "batch_size"]).itertuples()
     ]
     rows = rows[at_once]
+    if medians:
+        rows = rows.groupby(["prompt_size", "batch_size"])[times].median().reset_index()
     size, batch = (rows[name].to_numpy(float) for name in ("prompt_size", "batch_size"))
     none = np.zeros(len(rows))
     prefill, decode = (rows[name].to_numpy(float) * 1e-3 for name in ("prompt_time", "token_time"))

@@ -43,7 +43,7 @@ def calibrate_splitwise(path: Path, gpu: GpuSpec) -> Calibration:
     settings = []
     for theirs, ours, ranks in SETTINGS:
         for size in ranks:
-            steps, _ = read_splitwise(path, f"{theirs}/{HARDWARE[gpu.name]}", size)
+            steps, _ = read_splitwise(path, f"{theirs}/{HARDWARE[gpu.name]}", size, medians=True)
             settings.append((load_model(ours), size, list(_batches(steps)), steps))
     prompts = np.concatenate([steps.with_prompts for *_, steps in settings])
 

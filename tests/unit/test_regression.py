@@ -1,5 +1,6 @@
 """Learning step times from measured ones, and reading what was learned."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -169,25 +170,44 @@ def test_many_points_are_learned_by_trees(table, monkeypatch):
 
 
 def test_splitwise_points_held_out(shared):
-    """Mean error between measured points: 3.1 % over all settings; see the docs."""
+    """Mean error between measured points: 3.05 % over all settings, 1.8 % on H100s."""
     pytest.importorskip("sklearn", reason="needs the extra fit (scikit-learn)")
     path = shared("measurements/splitwise_perf_model.csv")
-    errors = []
-    for subset in ("llama2-70b/h100-80gb", "bloom-176b/h100-80gb"):
-        for ranks in (2, 4, 8) if "llama" in subset else (8,):
-            steps, _ = read_splitwise(path, subset, ranks)
+    errors = {"a100": [], "h100": []}
+    for model, gpu in itertools.product(("llama2-70b", "bloom-176b"), errors):
+        for ranks in (2, 4, 8) if "llama" in model else (8,):
+            steps, _ = read_splitwise(path, f"{model}/{gpu}-80gb", ranks)
             setting = Setting(model="m", gpu="g", tensor_parallel_size=ranks, source="splitwise")
-            errors += [
-                stage.errors[stage.inside]
+            errors[gpu] += [
+                np.abs(stage.errors[stage.inside])
                 for stage in fit_regression(steps, setting).errors.values()
             ]
-    assert np.abs(np.concatenate(errors)).mean() < 0.03
+    assert np.concatenate(errors["h100"]).mean() < 0.02
+    assert np.concatenate(errors["a100"] + errors["h100"]).mean() < 0.031
+
+
+def test_points_whose_repeats_differ_count_less():
+    pytest.importorskip("sklearn", reason="needs the extra fit (scikit-learn)")
+    sizes = np.repeat([1.0, 2.0, 4.0, 8.0, 16.0], 4)
+    seconds = 1e-3 * sizes
+    wrong = sizes == 4
+    found = []
+    for spread in (0.0, 0.8):
+        times = seconds.copy()
+        times[wrong] *= 1.3 + spread * np.array([-0.5, 0.0, 0.0, 0.5])  # the median stays
+        data = ensemble.stage_data("prefill", np.stack([sizes, 0 * sizes], axis=1), times)
+        assert data.seconds.tolist() == pytest.approx([1e-3, 2e-3, 5.2e-3, 8e-3, 16e-3])
+        assert (data.noise > 0).tolist() == [False, False, spread > 0, False, False]
+        found.append(ensemble.fit_ensemble(data)(np.array([[4.0, 0.0]]))[0])
+    assert 4e-3 < found[1] < found[0]
 
 
 def test_batches_that_ran_in_parts_are_left_out(shared):
     path = shared("measurements/splitwise_perf_model.csv")
-    steps, remarks = read_splitwise(path, "llama2-70b/h100-80gb", 2)
+    steps, remarks = read_splitwise(path, "llama2-70b/h100-80gb", 2, medians=True)
     assert len(steps.seconds) == 2 * 12
+    repeated, _ = read_splitwise(path, "llama2-70b/h100-80gb", 2)
+    assert len(repeated.seconds) >= 5 * 2 * 12
     assert remarks == ["left out 64 prompts of 512 tokens, which did not run at once"]
     with pytest.raises(ScenarioError, match="only of 2, 4, 8"):
         read_splitwise(path, "llama2-70b/h100-80gb", 3)
