@@ -74,7 +74,8 @@ class Engine:
             return Run(plan, batch, now, end, 1, end)
         growth = self.lane.scheduler.growth(plan)
         times = self.predictor.run(batch, growth, num_steps)
-        times[0] += plan.swap_time
+        if plan.swap_time:
+            times[0] += plan.swap_time
         times[0] += now
         ends = np.add.accumulate(times, out=times)
         return Run(plan, batch, now, ends, num_steps, ends.item(-1))
