@@ -43,11 +43,11 @@ def replicate(
     if jobs is not None and jobs < 1:
         raise ScenarioError(f"jobs must be >= 1, got {jobs}")
     build(scenario)  # what is wrong with it shows here, and not in other processes
-    from joblib import Parallel, delayed
+    from joblib import Parallel, cpu_count, delayed
 
     data, folder, plugins = as_data(scenario), Path.cwd(), _plugins_of_others()
     seeds = seeds_from(scenario.seed, scenario.replications)
-    num_jobs = min(jobs or os.cpu_count() or 1, len(seeds))
+    num_jobs = min(jobs or cpu_count(), len(seeds))  # cores that a container may use
     runs = Parallel(n_jobs=num_jobs, return_as="generator_unordered")(
         delayed(_run)(number, data, seed, folder, plugins) for number, seed in enumerate(seeds)
     )
