@@ -329,19 +329,7 @@ def assert_same_records(
     result: Result, engine: Reference, client_id: int, request_ids: Sequence[int]
 ) -> None:
     """Compare one client's records with a reference; `request_ids` are those of its jobs."""
-    tracks = result.recorder.tracks_of(client_id)
-    for track, lane in zip(tracks, engine.tracks, strict=True):
-        assert expanded_steps(result, track) == [
-            (
-                step.start,
-                step.end,
-                len(step.batch.chunks),
-                step.batch.num_prefill_tokens,
-                step.batch.num_decodes,
-                step.batch.context_sum,
-            )
-            for step in lane.steps
-        ]
+    assert_same_steps(result, engine, client_id)
     requests = result.requests.set_index("request_id").to_dict("index")
     started_at, order = visit_records(result, client_id)
     loaded = loaded_tokens(result)
@@ -378,6 +366,23 @@ def assert_same_records(
         finished = [request_ids[position] for position in group.finished]
         assert [rid for rid in order if rid in set(finished)] == finished
     assert_same_totals(result, engine, client_id)
+
+
+def assert_same_steps(result: Result, engine: Reference, client_id: int) -> None:
+    """Compare every step of a client's lanes."""
+    tracks = result.recorder.tracks_of(client_id)
+    for track, lane in zip(tracks, engine.tracks, strict=True):
+        assert expanded_steps(result, track) == [
+            (
+                step.start,
+                step.end,
+                len(step.batch.chunks),
+                step.batch.num_prefill_tokens,
+                step.batch.num_decodes,
+                step.batch.context_sum,
+            )
+            for step in lane.steps
+        ]
 
 
 def assert_same_totals(result: Result, engine: Reference, client_id: int) -> None:
