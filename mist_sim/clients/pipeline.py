@@ -99,18 +99,18 @@ class PipelineEngine:
             if not order or order[0].has_entered:
                 break
             lane = order.pop(0)
-            ready, hand_over, before = lane.ready, lane.hand_over, rank_ends
-            arrives = entry = max(ready, before[0])
+            ready, hand_over, before, ends = lane.ready, lane.hand_over, rank_ends, lane.ends
+            arrives = entry = ready if ready > before[0] else before[0]  # max() takes a call
             rank_ends = []
-            for free, seconds in zip(before, lane.times[len(lane.ends)].tolist(), strict=True):
-                end = (max(free, arrives)) + seconds
+            for free, seconds in zip(before, lane.rows[len(ends)], strict=True):
+                end = (arrives if arrives > free else free) + seconds
                 rank_ends.append(end)
                 arrives = end + hand_over
             entered.append((entry, ready, lane, before))
             lane.entries.append(entry)
-            lane.ends.append(end)
+            ends.append(end)
             lane.ready = end
-            lane.has_entered = len(lane.ends) == lane.num_steps
+            lane.has_entered = len(ends) == lane.num_steps
             order.append(lane)
         else:
             self._num_ahead = min(2 * self._num_ahead, _MOST_PASSES)

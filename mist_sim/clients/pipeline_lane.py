@@ -28,7 +28,8 @@ class PipelineLane:
     idle: whether it has nothing to do.
     runs: the steps that its members have planned, `num_steps` of them; empty between two runs.
     has_entered: whether all passes of the run have entered rank 0; true between two runs.
-    times, hand_over: seconds of each step on each rank, and between two ranks.
+    times, rows: seconds of each step on each rank, as an array and as lists.
+    hand_over: seconds between two ranks.
     entries, ends: when the passes known so far entered rank 0 and returned.
     """
 
@@ -41,6 +42,7 @@ class PipelineLane:
         self.num_steps = 0
         self.has_entered = True
         self.times: Times = np.empty((0, 0))
+        self.rows: list[list[float]] = []
         self.hand_over = 0.0
         self.entries: list[float] = []
         self.ends: list[float] = []
@@ -83,6 +85,7 @@ class PipelineLane:
         if len(plans) < len(self.members):
             times.append(_times(predictor, StepBatch(), StepGrowth(), num_steps))
         self.times = times[0] if len(times) == 1 else np.maximum.reduce(times)
+        self.rows = self.times.tolist()
 
     def end(self) -> None:
         """Account for its run."""
