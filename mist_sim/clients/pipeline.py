@@ -100,10 +100,11 @@ class PipelineEngine:
                 break
             lane = order.pop(0)
             ready, hand_over, before, ends = lane.ready, lane.hand_over, rank_ends, lane.ends
-            arrives = entry = ready if ready > before[0] else before[0]  # max() takes a call
+            # max() would be a call
+            arrives = entry = ready if ready > before[0] else before[0]  # noqa: FURB136
             rank_ends = []
             for free, seconds in zip(before, lane.rows[len(ends)], strict=True):
-                end = (arrives if arrives > free else free) + seconds
+                end = (arrives if arrives > free else free) + seconds  # noqa: FURB136
                 rank_ends.append(end)
                 arrives = end + hand_over
             entered.append((entry, ready, lane, before))
