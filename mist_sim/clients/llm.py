@@ -11,16 +11,7 @@ from mist_sim.clients.admission import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.base import Client
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engines import Engines, lane_schedulers
-from mist_sim.clients.kv_cache import (
-    BlockPool,
-    CacheTier,
-    KvCacheManager,
-    PrefixCachingManager,
-    SwapSpace,
-    TieredManager,
-    TierLink,
-    WindowPool,
-)
+from mist_sim.clients.kv_cache import CacheTier, SwapSpace, lane_memory
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
@@ -65,7 +56,7 @@ class LlmClient(Client):
         times include the drafting.
     async_scheduling: whether a step is planned while the step before it runs (vLLM's name).
     admission: which requests are turned away when the engine is too busy.
-    Raises ScenarioError when drafts cannot be verified that way.
+    Raises ScenarioError for parts that do not go together.
     """
 
     def __init__(
@@ -94,72 +85,62 @@ class LlmClient(Client):
         self.scheduler = scheduler
         self.predictor = predictor
         num_lanes = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
-        if num_gpu_blocks < num_lanes:
-            raise ScenarioError(
-                f"num_gpu_blocks must be >= pipeline_parallel_size ({num_lanes}), "
-                f"got {num_gpu_blocks}; every lane of the pipeline has its own"
-            )
         if data_parallel_size < 1:
             raise ScenarioError(f"data_parallel_size must be >= 1, got {data_parallel_size}")
-        if async_scheduling and (num_lanes > 1 or lockstep):
+        self.memory = lane_memory(
+            num_lanes,
+            num_gpu_blocks=num_gpu_blocks,
+            block_size=block_size,
+            watermark=watermark,
+            kv_groups=kv_groups,
+            num_extra_slots=speculative_config.num_extra_slots if speculative_config else 0,
+            enable_prefix_caching=enable_prefix_caching,
+            cache_tiers=cache_tiers,
+            swap_space=swap_space,
+            swaps=scheduler.preemption == "swap",
+        )
+        self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
+        self.data_parallel_size = data_parallel_size
+        self.lockstep = lockstep
+        self.max_model_len = max_model_len
+        self.request_overhead = request_overhead
+        self.prompt_token_overhead = prompt_token_overhead
+        self.speculative_config = speculative_config
+        self.async_scheduling = async_scheduling
+        self.admission = admission or AdmissionControl()
+        self.estimate = getattr(predictor, "estimate", "custom")
+        self.schedulers = lane_schedulers(scheduler, data_parallel_size, num_lanes)
+        if async_scheduling:
+            self._check_async(num_lanes)
+        if speculative_config:
+            self._check_speculation(speculative_config)
+
+    def _check_async(self, num_lanes: int) -> None:
+        if num_lanes > 1 or self.lockstep:
             raise ScenarioError(
                 "async_scheduling must be false in a pipeline and where replicas share experts; "
                 "that combination is not simulated"
             )
-        self.async_scheduling = async_scheduling
-        self.admission = admission or AdmissionControl()
-        self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
-        self.data_parallel_size = data_parallel_size
-        self.block_size = block_size
-        self.lockstep = lockstep
-        self.kv_groups = kv_groups
-        if enable_prefix_caching and kv_groups:
+        if self.speculative_config:
             raise ScenarioError(
-                "enable_prefix_caching must be false for a model with sliding windows; its "
-                "layers keep different tokens"
+                "async_scheduling must be false with speculative_config, where nobody knows a "
+                "step ahead who finishes; that combination is not simulated"
             )
-        self.enable_prefix_caching = (
-            kv_groups is None if enable_prefix_caching is None else enable_prefix_caching
-        )
-        if cache_tiers and not self.enable_prefix_caching:
-            raise ScenarioError("tiers must be empty without a prefix cache")
-        self.cache_tiers = tuple(tier.divided_by(num_lanes) for tier in cache_tiers)
-        self._num_engines = data_parallel_size
-        self._swap_space = self._check_swap_space(swap_space, num_lanes)
-        self.max_model_len = max_model_len
-        self.request_overhead = request_overhead
-        self.prompt_token_overhead = prompt_token_overhead
-        self.estimate = getattr(predictor, "estimate", "custom")
-        self.schedulers = lane_schedulers(scheduler, data_parallel_size, num_lanes)
-        self._blocks_per_lane = num_gpu_blocks // num_lanes
-        self._num_reserved_blocks = int(watermark * self._blocks_per_lane)
-        self.speculative_config = speculative_config
-        if speculative_config:
-            self._check_speculation(speculative_config)
 
-    def _check_swap_space(self, space: SwapSpace | None, num_lanes: int) -> SwapSpace | None:
-        """Return the part of a lane, None where it does not swap."""
-        if self.scheduler.preemption == "recompute":
-            if space:
-                raise ScenarioError("swap_space must be null unless scheduler.preemption is swap")
-            return None
-        if self.cache_tiers:
+    def _check_speculation(self, config: SpeculativeConfig) -> None:
+        if getattr(self.predictor, "needs_longest_context", False):
             raise ScenarioError(
-                "scheduler must have preemption: recompute with tiers, from which preempted "
-                "requests are loaded back"
+                "speculative_config must be null with a predictor that asks for the longest context"
             )
-        if space is None:
-            raise ScenarioError("swap_space is required when scheduler.preemption is swap")
-        return space.divided_by(num_lanes)
+        if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
+            raise ScenarioError(f"scheduler must {problem}")
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
         self._gate = self._make_gate()
         self._sequences: dict[Visit, Sequence] = {}  # of visits that may be given up
         self._lanes: dict[Sequence, Lane] = {}  # of those that have entered an engine
-        self._tier_links = [
-            [TierLink() for _ in self.cache_tiers] for _ in range(self._num_engines)
-        ]
+        self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._engines = Engines(
             env,
             self.schedulers,
@@ -173,40 +154,17 @@ class LlmClient(Client):
         lane = Lane(
             self.env,
             scheduler,
-            self._kv_cache(engine),
+            self.memory.manager(self._tier_links[engine]),
             records=StepRecords(self.recorder, self.client_id, self.predictor),
             load=self.view,
             leave=self._leave,
             speculation=self._speculation(),
             gate=self._gate,
-            swap_space=self._swap_space,
+            swap_space=self.memory.swap_space,
         )
         if getattr(self.predictor, "needs_longest_context", False):
             scheduler.clock.watch_longest()
         return lane
-
-    def _kv_cache(self, engine: int) -> KvCacheManager:
-        sizes = (self._blocks_per_lane, self.block_size, self._num_reserved_blocks)
-        config = self.speculative_config
-        num_extra = config.num_extra_slots if config else 0
-        groups = self.kv_groups
-        pool = WindowPool(*sizes, groups, num_extra) if groups else BlockPool(*sizes)
-        if self.cache_tiers:
-            return TieredManager(pool, self.cache_tiers, self._tier_links[engine])
-        return PrefixCachingManager(pool) if self.enable_prefix_caching else KvCacheManager(pool)
-
-    def _check_speculation(self, config: SpeculativeConfig) -> None:
-        if self.async_scheduling:
-            raise ScenarioError(
-                "async_scheduling must be false with speculative_config, where nobody knows a "
-                "step ahead who finishes; that combination is not simulated"
-            )
-        if getattr(self.predictor, "needs_longest_context", False):
-            raise ScenarioError(
-                "speculative_config must be null with a predictor that asks for the longest context"
-            )
-        if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
-            raise ScenarioError(f"scheduler must {problem}")
 
     def _speculation(self) -> Speculation | None:
         config = self.speculative_config

@@ -101,7 +101,7 @@ def test_memory_and_slots_are_never_exceeded(simulation):
         members = runs["num_decodes"] + runs["num_chunks"]
         assert members.between(1, scheduler.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
-        if not client.kv_groups or client.kv_groups.num_full_groups:  # windows drop tokens
+        if not client.memory.groups or client.memory.groups.num_full_groups:  # windows drop tokens
             assert (tokens <= scheduler.pool.num_token_slots).all()
         budget = scheduler.max_num_batched_tokens
         if budget is not None:

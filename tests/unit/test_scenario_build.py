@@ -73,7 +73,7 @@ def test_a_client_may_serve_another_model():
 def test_the_block_count_of_a_real_engine_is_taken_as_it_is():
     kv_cache = {"num_gpu_blocks_override": 321, "block_size": 32}
     client = build(scenario(clients__0__kv_cache=kv_cache)).clients[0]
-    assert (client.num_gpu_blocks, client.block_size) == (321, 32)
+    assert (client.num_gpu_blocks, client.memory.block_size) == (321, 32)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_its_sizes():

@@ -181,7 +181,7 @@ def test_capacity_counts_pages_of_a_group():
     kept = replace(model, sliding_window=None, window_layers=frozenset())
     whole = llm_client("llm", model=kept, gpu="h200")
     assert client.num_gpu_blocks == pytest.approx(2 * whole.num_gpu_blocks, abs=1)
-    assert client._kv_cache(0).pool.blocks_for(131_072) == 8192 + 9
+    assert client.memory.manager([]).pool.blocks_for(131_072) == 8192 + 9
 
 
 def test_a_layer_that_drafts_is_in_the_groups():
@@ -189,8 +189,8 @@ def test_a_layer_that_drafts_is_in_the_groups():
     config = SpeculativeConfig(method="mtp", num_speculative_tokens=3, acceptance_rate=0.7)
     plain = llm_client("llm", model="gpt-oss-120b", gpu="h200")
     drafting = llm_client("llm", model="gpt-oss-120b", gpu="h200", speculative_config=config)
-    assert plain.kv_groups.layers_per_group == 18
-    assert drafting.kv_groups == replace(plain.kv_groups, layers_per_group=19)
+    assert plain.memory.groups.layers_per_group == 18
+    assert drafting.memory.groups == replace(plain.memory.groups, layers_per_group=19)
     model = load_model("gpt-oss-120b")
     layer = model.kv_bytes_per_token_per_rank(1) // model.num_layers
     before = plain.num_gpu_blocks * 16 * 18 * layer

@@ -7,6 +7,7 @@ from mist_sim.clients.kv_cache.capacity import (
     num_gpu_blocks,
     swap_space,
 )
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
@@ -17,12 +18,14 @@ __all__ = [
     "CacheTier",
     "KvCacheConfig",
     "KvCacheManager",
+    "LaneMemory",
     "PrefixCachingManager",
     "SwapSpace",
     "TierLink",
     "TieredManager",
     "WindowPool",
     "cache_tiers",
+    "lane_memory",
     "num_gpu_blocks",
     "swap_space",
 ]

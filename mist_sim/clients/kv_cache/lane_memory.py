@@ -1,0 +1,108 @@
+"""The KV memory of a lane: its part of what an engine has, and who lends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
+from mist_sim.clients.kv_cache.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
+from mist_sim.clients.kv_cache.window_pool import WindowPool
+from mist_sim.errors import ScenarioError
+from mist_sim.models.kv_groups import KvGroups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneMemory:
+    """The KV memory of each lane of an engine.
+
+    num_blocks, block_size: blocks on the GPUs, and tokens in each.
+    num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
+    groups: how the layers of a model with sliding windows share the blocks; None without.
+    num_extra_slots: tokens of a sequence that its windows keep for drafts.
+    caches_prefixes: whether full blocks are kept for later requests with equal tokens.
+    tiers: memory below the GPU, the nearest first. swap_space: where the blocks of preempted
+        sequences are kept; None where they are computed again.
+    """
+
+    num_blocks: int
+    block_size: int
+    num_reserved: int
+    groups: KvGroups | None
+    num_extra_slots: int
+    caches_prefixes: bool
+    tiers: tuple[CacheTier, ...]
+    swap_space: SwapSpace | None
+
+    def links(self) -> list[TierLink]:
+        """Return a link to each tier, which the lanes of one engine share."""
+        return [TierLink() for _ in self.tiers]
+
+    def manager(self, links: Sequence[TierLink]) -> KvCacheManager:
+        """Return what lends the blocks of a lane; all are free."""
+        sizes, groups = (self.num_blocks, self.block_size, self.num_reserved), self.groups
+        pool = WindowPool(*sizes, groups, self.num_extra_slots) if groups else BlockPool(*sizes)
+        if self.tiers:
+            return TieredManager(pool, self.tiers, links)
+        return PrefixCachingManager(pool) if self.caches_prefixes else KvCacheManager(pool)
+
+
+def lane_memory(
+    num_lanes: int,
+    *,
+    num_gpu_blocks: int,
+    block_size: int,
+    watermark: float,
+    kv_groups: KvGroups | None,
+    num_extra_slots: int,
+    enable_prefix_caching: bool | None,
+    cache_tiers: Sequence[CacheTier],
+    swap_space: SwapSpace | None,
+    swaps: bool,
+) -> LaneMemory:
+    """Divide an engine's memory among its lanes; the parameters are those of `LlmClient`.
+
+    swaps: whether its scheduler preempts by swapping.
+    Raises ScenarioError for too few blocks and for parts that do not go together.
+    """
+    if num_gpu_blocks < num_lanes:
+        raise ScenarioError(
+            f"num_gpu_blocks must be >= pipeline_parallel_size ({num_lanes}), "
+            f"got {num_gpu_blocks}; every lane of the pipeline has its own"
+        )
+    if enable_prefix_caching and kv_groups:
+        raise ScenarioError(
+            "enable_prefix_caching must be false for a model with sliding windows; its "
+            "layers keep different tokens"
+        )
+    caches_prefixes = kv_groups is None if enable_prefix_caching is None else enable_prefix_caching
+    if cache_tiers and not caches_prefixes:
+        raise ScenarioError("tiers must be empty without a prefix cache")
+    _check_swap_space(swap_space, swaps, cache_tiers)
+    num_blocks = num_gpu_blocks // num_lanes
+    return LaneMemory(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_reserved=int(watermark * num_blocks),
+        groups=kv_groups,
+        num_extra_slots=num_extra_slots,
+        caches_prefixes=caches_prefixes,
+        tiers=tuple(tier.divided_by(num_lanes) for tier in cache_tiers),
+        swap_space=swap_space.divided_by(num_lanes) if swap_space else None,
+    )
+
+
+def _check_swap_space(space: SwapSpace | None, swaps: bool, tiers: Sequence[CacheTier]) -> None:
+    """Raise ScenarioError unless there is a swap space when, and only when, it is used."""
+    if not swaps:
+        if space:
+            raise ScenarioError("swap_space must be null unless scheduler.preemption is swap")
+    elif tiers:
+        raise ScenarioError(
+            "scheduler must have preemption: recompute with tiers, from which preempted "
+            "requests are loaded back"
+        )
+    elif space is None:
+        raise ScenarioError("swap_space is required when scheduler.preemption is swap")
