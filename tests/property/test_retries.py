@@ -68,7 +68,9 @@ def impatient(draw: st.DrawFn) -> Case:
     predictor=st.sampled_from([AWKWARD, DYADIC]),
 )
 def test_retries_are_exact(case, retries, predictor):
-    for feature in features(assert_exact_with_retries(case, retries, predictor)):
+    attempts = assert_exact_with_retries(case, retries, predictor)
+    assume(attempts)
+    for feature in features(attempts):
         event(feature)
 
 
@@ -95,10 +97,14 @@ def features(attempts: Ends) -> set[str]:
 
 
 def assert_exact_with_retries(case: Case, retries: Retries, predictor) -> Ends:
-    """Run a case both ways and compare all records; return the attempts and what they came to."""
+    """Run a case both ways and compare all records; return the attempts and what they came to.
+
+    Returns nothing where two are sent again at the same time by several lanes: no rule says which
+    lane lets go first at the end of a step.
+    """
     engine, attempts = served_with_retries(case, retries, predictor)
-    # which of several lanes lets go first at the end of a step is not said by any rule
-    assume(len(engine.tracks) == 1 or len(set(resent(attempts))) == len(resent(attempts)))
+    if len(engine.tracks) > 1 and len(set(resent(attempts))) < len(resent(attempts)):
+        return []
     requests = replace(workload(case.jobs), retries=retries)
     result = Simulation(clients=[case.options.client(predictor)], workload=requests).run()
     assert_same_steps(result, engine, 0)
