@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -164,7 +165,7 @@ class TablePredictor:
             top = tables.decode.moving.top * n
             if n > tables.decode.fixed.top or batch.context_sum > top:
                 return 0
-            if growth.context_sum:
+            if growth.context_sum and top < math.inf:
                 steps = int((top - batch.context_sum) // growth.context_sum) + 1
         if not batch.chunks:
             return steps
@@ -174,5 +175,6 @@ class TablePredictor:
             room = tables.prefill.moving.top - context
             if new > tables.prefill.fixed.top or room < 0:
                 return 0
-            steps = min(steps, int(room // new) + 1)
+            if room < math.inf:  # else one context was measured, and stands for all
+                steps = min(steps, int(room // new) + 1)
         return steps
