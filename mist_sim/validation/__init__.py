@@ -1,6 +1,7 @@
 """Measured runs of real engines beside simulated ones, with their errors."""
 
+from mist_sim.validation.comparing import Row
 from mist_sim.validation.known import known_runs
-from mist_sim.validation.runs import MeasuredRun, Row, read_run
+from mist_sim.validation.runs import MeasuredRun, read_run
 
 __all__ = ["MeasuredRun", "Row", "known_runs", "read_run"]

@@ -18,7 +18,8 @@ from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
 from mist_sim.validation.closed_loop import measured_points, predictors, queued, simulated
-from mist_sim.validation.runs import MeasuredRun, Row, request_rows
+from mist_sim.validation.comparing import Row, request_rows
+from mist_sim.validation.runs import MeasuredRun
 
 if TYPE_CHECKING:
     import pandas as pd

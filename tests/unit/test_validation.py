@@ -73,6 +73,95 @@ def test_a_summary_is_compared_key_by_key(folder):
     assert row.error == pytest.approx(-0.5)
 
 
+SHORT = """
+model: llama-3.1-8b
+workload: {trace: {type: mooncake, path: sent.jsonl}}
+clients: [{name: llm, gpu: h100-sxm, max_model_len: 1000}]
+"""
+
+
+def sent(prompt, output):
+    """Return a line of a trace: a request at second 0."""
+    blocks = [prompt] * -(-prompt // 512)
+    row = {"timestamp": 0, "input_length": prompt, "output_length": output, "hash_ids": blocks}
+    return json.dumps(row) + "\n"
+
+
+@pytest.fixture
+def rejecting(tmp_path):
+    """Return a run of six requests, five of which are too long for the engine that simulates."""
+    (tmp_path / "scenario.yaml").write_text(SHORT)
+    (tmp_path / "sent.jsonl").write_text("".join(sent(n, 10) for n in (500, *[4000] * 5)))
+    (tmp_path / "requests.csv").write_text(
+        "request_id,ttft,tpot,e2el\n" + "".join(f"{n},0.1,0.01,0.2\n" for n in range(6))
+    )
+    (tmp_path / "run.yaml").write_text(RUN + "requests: requests.csv\n")
+    return tmp_path
+
+
+def test_requests_that_do_not_finish_here_are_told(rejecting):
+    first, *rest = read_run(rejecting).rows()
+    assert first.metric.startswith("finished (5 measured requests did not finish here; request 1 ")
+    assert (first.measured, first.simulated) == (6, 1)
+    rows = {row.metric: row for row in rest}
+    assert rows["throughput"].measured == pytest.approx(6 / 0.2)
+    assert rows["throughput"].simulated == pytest.approx(1e3 / rows["E2E, mean"].simulated)
+
+
+def test_without_a_request_that_finishes_nothing_is_compared(rejecting):
+    (rejecting / "requests.csv").write_text("request_id,ttft,tpot,e2el\n3,0.1,0.01,0.2\n")
+    with pytest.raises(ScenarioError, match="none of the 1 measured requests finished"):
+        list(read_run(rejecting).rows())
+
+
+def test_a_summary_tells_how_many_finished(rejecting):
+    (rejecting / "result.json").write_text(json.dumps({"completed": 6, "mean_ttft_ms": 100.0}))
+    (rejecting / "run.yaml").write_text(RUN + "summary: result.json\n")
+    count, ttft = read_run(rejecting).rows()
+    assert (count.measured, count.simulated) == (6, 1)
+    assert (count.metric, ttft.metric) == ("finished (5 failed here)", "mean_ttft_ms")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("", "holds no requests"),
+        ("0,0,0.01,0.2", "ttft of request 0 must be finite and > 0 seconds, got 0"),
+        ("0,0.1,0,0.2", "tpot of request 0 must .* got 0; leave it empty"),
+        ("0,0.1,0.01,", "e2el of request 0 must be finite and > 0 seconds, got nan"),
+        ("0,0.1,0.01,inf", "e2el of request 0 must be finite and > 0 seconds, got inf"),
+    ],
+)
+def test_impossible_latencies_are_refused(folder, row, message):
+    (folder / "requests.csv").write_text(f"request_id,ttft,tpot,e2el\n{row}\n")
+    with pytest.raises(ScenarioError, match=message):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("summary", "message"),
+    [
+        ({"ttft": 12.0, "date": "today"}, "has no latency or throughput above 0 that the sim"),
+        ({"mean_ttft_ms": 0}, "has no latency or throughput above 0"),
+        ({"mean_ttft_ms": -1}, "mean_ttft_ms must be finite and >= 0, got -1"),
+        ({"mean_ttft_ms": float("nan")}, "mean_ttft_ms must be finite and >= 0, got nan"),
+    ],
+)
+def test_summaries_without_figures_to_compare_are_refused(folder, summary, message):
+    (folder / "result.json").write_text(json.dumps(summary))
+    (folder / "run.yaml").write_text(RUN + "summary: result.json\n")
+    with pytest.raises(ScenarioError, match=message):
+        list(read_run(folder).rows())
+
+
+def test_answers_of_one_token_have_no_tpot(rejecting):
+    (rejecting / "sent.jsonl").write_text(sent(500, 1))
+    (rejecting / "requests.csv").write_text("request_id,ttft,tpot,e2el\n0,0.1,,0.1\n")
+    names = [row.metric for row in read_run(rejecting).rows()]
+    assert "TTFT, mean" in names
+    assert "TPOT, mean" not in names
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

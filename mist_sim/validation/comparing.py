@@ -1,0 +1,167 @@
+"""How far a simulation is from what was measured, figure by figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario import Scenario, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mist_sim.metrics import Result
+
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+_STATISTICS: Mapping[str, Callable[[NDArray[np.float64]], float]] = {
+    "mean": lambda values: float(values.mean()),
+    "p50": lambda values: float(np.percentile(values, 50)),
+    "p99": lambda values: float(np.percentile(values, 99)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of a run beside its simulation.
+
+    measured, simulated: in `unit`; None where the row sums up many points.
+    error: simulated / measured - 1; of many points the median.
+    spread: mean of the absolute errors of single requests or points; None where there is one.
+    """
+
+    metric: str
+    unit: str
+    measured: float | None
+    simulated: float | None
+    error: float
+    spread: float | None = None
+
+
+def request_rows(
+    scenario: Scenario,
+    measured: pd.DataFrame,
+    *,
+    from_intake: bool = False,
+    scored: slice | None = None,
+) -> Iterator[Row]:
+    """Yield statistics of latencies, with the mean error of single requests, and the throughput.
+
+    Requests that do not finish in the simulation count in no latency, and a row says how many
+    did; without one that finishes there is nothing to compare and ScenarioError is raised.
+
+    from_intake: measured times begin when the engine took the request in, between two steps.
+    scored: which requests count, by id; None: all.
+    """
+    result = simulate(scenario)
+    requests = result.requests.set_index("request_id")
+    if missing := set(measured.index) - set(requests.index):
+        raise ScenarioError(f"request_id {min(missing)} was measured and is not in the workload")
+    start = requests["arrival_time"].to_numpy()
+    if from_intake:
+        start = _intakes(result, start)
+    simulated = requests.assign(
+        ttft=requests["first_token_at"] - start, e2el=requests["finished_at"] - start
+    ).loc[measured.index]
+    if scored is not None:
+        measured, simulated = measured.loc[scored], simulated.loc[scored]
+    finished = (simulated["status"] == "finished").to_numpy()
+    if not finished.all():
+        yield _finished_row(len(finished), int(finished.sum()), _reason(simulated[~finished]))
+    yield from _latency_rows(measured[finished], simulated[finished])
+    if scored is None:
+        yield _throughput_row(simulated["arrival_time"], measured["e2el"], simulated[finished])
+
+
+def _finished_row(measured: int, finished: int, why: str) -> Row:
+    missing = measured - finished
+    if not finished:
+        raise ScenarioError(
+            f"none of the {measured} measured requests finished in the simulation{why}; "
+            "change the scenario to what was measured"
+        )
+    noun = "request" if missing == 1 else "requests"
+    metric = f"finished ({missing} measured {noun} did not finish here{why})"
+    return _row(metric, "requests", measured, finished)
+
+
+def _reason(unfinished: pd.DataFrame) -> str:
+    """Return what became of the first one, with the reason where there is one."""
+    first = unfinished.iloc[0]
+    reason = f": {first['reason']}" if first["reason"] else ""
+    return f"; request {unfinished.index[0]} was {str(first['status']).replace('_', ' ')}{reason}"
+
+
+def _latency_rows(measured: pd.DataFrame, simulated: pd.DataFrame) -> Iterator[Row]:
+    for key, name in LATENCIES.items():
+        real, ours = measured[key].to_numpy(float), simulated[key].to_numpy(float)
+        both = ~(np.isnan(real) | np.isnan(ours))
+        real, ours = real[both], ours[both]
+        if not len(real):  # the answers have one token each
+            continue
+        for statistic, of in _STATISTICS.items():
+            spread = float(np.abs(ours / real - 1).mean()) if statistic == "mean" else None
+            yield _row(f"{name}, {statistic}", "ms", 1e3 * of(real), 1e3 * of(ours), spread)
+
+
+def _throughput_row(
+    arrivals: pd.Series[float], e2el: pd.Series[float], finished: pd.DataFrame
+) -> Row:
+    """Return requests finished by the time when the last one finished."""
+    real_end = float((arrivals + e2el).max())
+    ours_end = float((finished["arrival_time"] + finished["e2el"]).max())
+    return _row("throughput", "requests/s", len(e2el) / real_end, len(finished) / ours_end)
+
+
+def _intakes(result: Result, arrivals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return when the engine took each request in: at once when idle, else as its step ended."""
+    steps = result.steps
+    if steps["track"].nunique() != 1:
+        raise ScenarioError("starts_at: intake needs a scenario with a single engine")
+    ends = np.array(result.recorder.step_ends[0])
+    place = np.minimum(ends.searchsorted(arrivals), len(ends) - 1)
+    starts, run_ends = steps["start"].to_numpy(), steps["end"].to_numpy()
+    run = np.maximum(starts.searchsorted(arrivals, "right") - 1, 0)
+    busy = (starts[run] < arrivals) & (arrivals < run_ends[run])
+    return np.where(busy, ends[place], arrivals)
+
+
+def summary_rows(scenario: Scenario, measured: Mapping[str, float]) -> Iterator[Row]:
+    """Yield every figure that both summaries have and that a simulation is about.
+
+    A row says how many requests finished where the two differ, or where some did not finish in
+    the simulation. Figures of 0 are none. Raises ScenarioError for figures below zero or not
+    finite, and where no latency or throughput is left to compare.
+    """
+    simulated = simulate(scenario).summary
+    rows = []
+    for key, value in measured.items():
+        ours = simulated.get(key)
+        if not key.endswith(("_ms", "_throughput")) or not isinstance(ours, float):
+            continue
+        if not math.isfinite(value) or value < 0:
+            raise ScenarioError(f"summary: {key} must be finite and >= 0, got {value:g}")
+        if value:
+            rows.append(_row(key, "ms" if key.endswith("_ms") else "/s", value, ours))
+    finished, failed = simulated["completed"], simulated["failed"]
+    if not rows:
+        why = f"; {failed} requests failed in the simulation" if failed else ""
+        raise ScenarioError(
+            "summary: has no latency or throughput above 0 that the simulation has too, such as "
+            f"mean_ttft_ms, p99_tpot_ms, request_throughput{why}"
+        )
+    count = measured.get("completed") or finished + failed
+    if count != finished:
+        yield _row(f"finished ({failed} failed here)", "requests", count, finished)
+    yield from rows
+
+
+def _row(
+    metric: str, unit: str, measured: float, simulated: float, spread: float | None = None
+) -> Row:
+    return Row(metric, unit, measured, simulated, simulated / measured - 1, spread)
