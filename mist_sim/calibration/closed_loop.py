@@ -11,7 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.calibration.figures import Array, Calibration, Figure, Observations, calibrate
+from mist_sim.calibration.figures import (
+    Array,
+    Calibration,
+    Figure,
+    Observations,
+    calibrate,
+    require_rows,
+)
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.tables.reading import read_columns
@@ -31,7 +38,8 @@ _COLUMNS = ("isl", "osl", "concurrency", "tp_size", "silicon_ttft_ms", "silicon_
 def calibrate_closed_loop(path: Path, gpu: GpuSpec, model: str) -> Calibration:
     """Fit to every second point of each number of ranks, and score the others.
 
-    Raises ScenarioError for files that are not of the form (see `closed_loop_observations`).
+    Raises ScenarioError for files that are not of the form (see `closed_loop_observations`), and
+    for fewer points to fit than figures.
     """
     source = f"{path.name}, {model}, {REQUESTS_PER_USER} requests a user"
     return calibrate(gpu, FIGURES, closed_loop_observations(path, model), source)
@@ -42,14 +50,24 @@ def closed_loop_observations(path: Path, model: str) -> Observations:
 
     path: CSV of aiconfigurator's form: isl, osl, concurrency, tp_size, silicon_ttft_ms,
     silicon_tpot_ms.
+
+    Raises ScenarioError for columns that are missing, sizes and times that are not > 0, answers of
+    one token, which have no TPOT, and fewer points to fit than figures.
     """
     rows = read_columns(path, _COLUMNS).sort_values("tp_size", kind="stable")
     wrong = (rows[list(_COLUMNS)] <= 0).any(axis=1)
     if wrong.any():
         raise ScenarioError(f"{path}: line {wrong.idxmax()}: lengths, users and times must be > 0")
+    single = rows.index[rows["osl"] < 2]
+    if len(single):
+        raise ScenarioError(
+            f"{path}: line {single[0]}: osl must be >= 2, got {rows['osl'][single[0]]}; "
+            "an answer of one token has no TPOT, leave such points out"
+        )
     points = [tuple(map(int, point)) for point in rows[list(_COLUMNS[:4])].to_numpy()]
     number = len(points)
     held_out = rows.groupby("tp_size").cumcount().to_numpy() % 2 == 1
+    require_rows(held_out, len(FIGURES), str(path))
 
     def predict(spec: GpuSpec, chosen: NDArray[np.bool_]) -> Array:
         wanted = chosen[:number] | chosen[number:]
@@ -68,11 +86,20 @@ def closed_loop_observations(path: Path, model: str) -> Observations:
 
 
 def _simulated(gpu: GpuSpec, model: str, point: tuple[int, ...]) -> tuple[float, float]:
-    """Return mean TPOT and mean TTFT of a point in seconds."""
+    """Return mean TPOT and mean TTFT of a point in seconds.
+
+    Raises ScenarioError for a point whose requests the engine cannot serve.
+    """
     prompt, output, concurrency, ranks = point
     client = llm_client("llm", model=model, gpu=gpu, tensor_parallel_size=ranks)
     number = REQUESTS_PER_USER * concurrency
     users = ClosedLoop(concurrency=concurrency)
     workload = Workload.from_lists([prompt] * number, [output] * number, arrivals=users)
     summary = Simulation(clients=[client], workload=workload).run().summary
+    if summary["failed"]:
+        raise ScenarioError(
+            f"isl {prompt}, osl {output}, concurrency {concurrency}, tp_size {ranks}: "
+            f"{summary['failed']} of {number} requests do not fit into {model} on {gpu.name}; "
+            "leave such points out"
+        )
     return summary["mean_tpot_ms"] * 1e-3, summary["mean_ttft_ms"] * 1e-3

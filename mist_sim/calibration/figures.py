@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.user_paths import write_whole
 
 Array = NDArray[np.float64]
 
 _MILD = 0.1  # relative errors beyond this count less than their square: outliers are measured too
+_AT_BOUND = 0.01  # of where the fit begins: nearer to a bound, a figure is as good as there
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,17 @@ class Observations:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted figures, and relative errors of all rows with them."""
+    """Fitted figures, and relative errors of all rows with them.
+
+    at_bound: names of figures at an end of their range, which these rows do not determine.
+    """
 
     base: str
     values: Mapping[str, float]
     observations: Observations
     errors: Array
     source: str
+    at_bound: Sequence[str] = ()
 
     def error_of(self, quantity: str, *, held_out: bool) -> Array:
         """Return the relative errors of a quantity, of rows that were held out or fitted."""
@@ -82,7 +88,10 @@ def calibrate(
     """Fit figures to the rows that are not held out: least squares of logarithms.
 
     Far outliers count less (soft L1). Needs some seconds to minutes, as `predict` does.
+
+    Raises ScenarioError for fewer fitted rows than figures, and for none that is held out.
     """
+    require_rows(observations.held_out, len(figures), source)
     fitted = ~observations.held_out
     logs = np.log(observations.measured)
     names = [figure.name for figure in figures]
@@ -106,7 +115,27 @@ def calibrate(
     values = {name: float(f"{value:.3g}") for name, value in zip(names, best.x, strict=True)}
     every = np.ones(len(logs), dtype=bool)
     found = observations.predict(with_figures(gpu, values), every)
-    return Calibration(gpu.name, values, observations, found / observations.measured - 1, source)
+    errors = found / observations.measured - 1
+    return Calibration(gpu.name, values, observations, errors, source, _at_bound(figures, values))
+
+
+def require_rows(held_out: NDArray[np.bool_], num_figures: int, source: str) -> None:
+    """Raise ScenarioError for fewer fitted rows than figures, and for none that is held out."""
+    num_fitted, num_held_out = int((~held_out).sum()), int(held_out.sum())
+    if num_fitted < num_figures or not num_held_out:
+        raise ScenarioError(
+            f"{source}: {num_figures} figures need as many rows to fit and others to score, got "
+            f"{num_fitted} to fit and {num_held_out} to score; measure more points"
+        )
+
+
+def _at_bound(figures: Sequence[Figure], values: Mapping[str, float]) -> tuple[str, ...]:
+    return tuple(
+        figure.name
+        for figure in figures
+        if min(values[figure.name] - figure.low, figure.high - values[figure.name])
+        < _AT_BOUND * figure.start
+    )
 
 
 def with_figures(gpu: GpuSpec, values: Mapping[str, float]) -> GpuSpec:
@@ -130,6 +159,7 @@ def write_spec(path: Path, calibration: Calibration) -> None:
         f"# {quantity}: {name}, {number} rows, mean error {mean:.1%}, median {median:.1%}"
         for quantity, name, number, mean, median in calibration.report()
     ]
+    lines += [f"# {name} is at an end of its range" for name in calibration.at_bound]
     lines += [f'based_on = "{calibration.base}"', 'confidence = "fitted"']
     parts: dict[str, list[str]] = {}
     for name, value in calibration.values.items():

@@ -69,7 +69,9 @@ def calibrate(
         )
     for name, value in found.values.items():
         seconds = name.startswith(("overhead", "dispatch"))
-        typer.echo(f"{name:24} {value * 1e6:8.1f} us" if seconds else f"{name:24} {value:8.3f}")
+        figure = f"{value * 1e6:8.1f} us" if seconds else f"{value:8.3f}"
+        bound = "  at an end of its range: these rows do not tell it"
+        typer.echo(f"{name:24} {figure}{bound if name in found.at_bound else ''}")
     if out is not None:
         write_spec(out, found)
         typer.echo(f"Written to {out}", err=True)
