@@ -34,6 +34,11 @@ def _show(run: MeasuredRun) -> None:
     from rich.padding import Padding
     from rich.table import Table
 
+    out = Console()
+    if run.missing:
+        out.print(run.name, style="bold", highlight=False, markup=False)
+        out.print(f"  skipped: needs {run.missing}\n", highlight=False, markup=False)
+        return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("")
     for title in ("measured", "simulated", "error", "mean |error|"):
@@ -46,7 +51,6 @@ def _show(run: MeasuredRun) -> None:
             f"{100 * row.error:+.1f} %",
             "" if row.spread is None else f"{100 * row.spread:.1f} %",
         )
-    out = Console()
     out.print(run.name, style="bold", highlight=False, markup=False)
     fitted = f"; fitted: {run.fitted}" if run.fitted else ""
     out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim", highlight=False, markup=False)

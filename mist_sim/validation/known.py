@@ -132,8 +132,7 @@ def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
             rows=partial(_closed_loop_rows, file, ranks),
         )
 
-    if not find_spec("aiconfigurator_core"):
-        return
+    missing = "" if find_spec("aiconfigurator_core") else "mist-sim[silicon]"
     own_time = "step and sequence overhead on TPOT, prompt_token on TTFT of these points"
     for half, fitted in (("fitted", own_time), ("held out", "nothing on these points")):
         yield MeasuredRun(
@@ -142,6 +141,7 @@ def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
             provenance=_POINTS_FROM,
             fitted=fitted,
             rows=partial(_silicon_rows, file, half),
+            missing=missing,
         )
 
 

@@ -28,6 +28,7 @@ class MeasuredRun:
     engine: its name and version. provenance: who measured it, and the licence.
     fitted: what was fitted on these rows, and so is not tested by them; empty: nothing.
     rows: simulates and compares.
+    missing: what has to be installed before `rows` can be called; empty: nothing.
     """
 
     name: str
@@ -35,6 +36,7 @@ class MeasuredRun:
     provenance: str
     fitted: str = ""
     rows: Callable[[], Iterator[Row]]
+    missing: str = ""
 
 
 def read_run(folder: Path) -> MeasuredRun:

@@ -4,15 +4,29 @@ import importlib.util
 
 import pytest
 
+from mist_sim.validation import known
 from tests.conftest import ROOT
 
 
-def test_the_tables_are_current(shared):
-    measurements = shared("measurements")
-    pytest.importorskip("aiconfigurator_core")  # the page has its step times too
+@pytest.fixture(scope="module")
+def make_validation():
     spec = importlib.util.spec_from_file_location(
         "make_validation", ROOT / "docs/make_validation.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.page(measurements) == (ROOT / "docs/validation.md").read_text("utf-8")
+    return module
+
+
+def test_the_tables_are_current(shared, make_validation):
+    measurements = shared("measurements")
+    pytest.importorskip("aiconfigurator_core")  # the page has its step times too
+    assert make_validation.page(measurements) == (ROOT / "docs/validation.md").read_text("utf-8")
+
+
+def test_no_page_is_made_without_all_runs(tmp_path, monkeypatch, make_validation):
+    (tmp_path / known.CLOSED_LOOP).touch()
+    monkeypatch.setattr(known, "find_spec", lambda name: None)
+    monkeypatch.setattr(make_validation, "_rows", lambda run: iter(()))
+    with pytest.raises(SystemExit, match=r"measured kernels, fitted: needs mist-sim\[silicon\]"):
+        make_validation.page(tmp_path)

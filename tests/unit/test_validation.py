@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import mist_sim as mist
 from mist_sim.cli.app import app
 from mist_sim.errors import ScenarioError
-from mist_sim.validation import read_run
+from mist_sim.validation import known, read_run
 
 SCENARIO = """
 model: llama-3.1-8b
@@ -193,3 +193,14 @@ def test_the_command_prints_a_table_or_says_what_is_missing(folder, tmp_path_fac
         failed = CliRunner().invoke(app, arguments)
         assert failed.exit_code == 2
         assert str(empty) in failed.output.replace("\n", "")
+
+
+def test_runs_whose_package_is_missing_are_told(tmp_path, monkeypatch):
+    header = "isl,osl,concurrency,tp_size,silicon_ttft_ms,silicon_tpot_ms"
+    points = ["1024,8,2,2,60,12", "1024,8,2,8,50,9"]
+    (tmp_path / known.CLOSED_LOOP).write_text("\n".join([header, *points]) + "\n")
+    monkeypatch.setattr(known, "find_spec", lambda name: None)
+    shown = CliRunner().invoke(app, ["validate", "--measurements", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("skipped: needs mist-sim[silicon]") == 2
+    assert "TPOT, mean of a point" in shown.output
