@@ -45,9 +45,9 @@ class AsyncEngine(Engine):
         news = self._held or self._ended_loads
         head = scheduler.swapped or scheduler.head()
         changes = news or (scheduler.holds_back and head)
-        plan = self.lane.plan(1 if changes else None)
+        plan = self.lane.plan(1 if changes else None, self._learn)
         if plan is None and news:
-            self._let_in(inf)
+            self._learn()
             plan = self.lane.plan()
         if plan is None:
             self._latest = None
@@ -67,6 +67,10 @@ class AsyncEngine(Engine):
             self.lane.scheduler.add_request(self._held.popleft()[1])
         while self._ended_loads and self._ended_loads[0][0] <= until:
             self.lane.scheduler.finish_load(self._ended_loads.popleft()[1])
+
+    def _learn(self) -> None:
+        """Let everybody in: nothing runs, so the next plan is made now."""
+        self._let_in(inf)
 
     def _start(self, plan: StepPlan) -> Run:
         self._latest = super()._start(plan)

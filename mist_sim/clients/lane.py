@@ -79,10 +79,14 @@ class Lane:
         candidate = sequence or self.scheduler.head()
         return candidate is not None and self.scheduler.would_admit(candidate, num_steps)
 
-    def plan(self, limit: int | None = None) -> StepPlan | None:
+    def plan(
+        self, limit: int | None = None, learn: Callable[[], None] | None = None
+    ) -> StepPlan | None:
         """Return the next steps, which start now; None when there is nothing to do.
 
         limit: the most steps; None: as many as runs have by now.
+        learn: called after a plan that computes nothing, where plans are made ahead: the next
+            one knows what has happened until now.
         """
         num_swapped = 0
         while True:
@@ -109,6 +113,10 @@ class Lane:
                 raise InvariantError(
                     f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
                 )
+            if self.scheduler.holds_back:
+                self.scheduler.release()
+            elif learn:
+                learn()
 
     def _swap(self, swaps: list[Swap]) -> int:
         """Note what is copied before the next step; return how many blocks."""
