@@ -16,7 +16,7 @@ from benchmarks.measure import Measurement, measure
 from benchmarks.predictors import step_times
 from benchmarks.workloads import (
     AZURE,
-    NEARLY_FULL,
+    SHORT,
     azure,
     lognormal,
     long_prompt,
@@ -127,12 +127,12 @@ def memory(quick: bool) -> Table:
     """Time 4 clients under every strategy when memory is short, and when prompts share blocks."""
     table = Table(
         "T a request",
-        "KV pool nearly full",
+        "KV pool of 900 blocks",
         "shared prefixes",
-        title="The same with 4 clients and a busy KV cache; budget <= 150 T",
+        title="The same with 4 clients and less memory, or a shared cache; budget <= 150 T",
     )
     for strategy in STRATEGIES:
-        runs = (azure(scheduler=strategy, kv_cache=NEARLY_FULL), prefixes(strategy))
+        runs = (azure(scheduler=strategy, kv_cache=SHORT), prefixes(strategy))
         costs = (measure(run, 1 if quick else 3).t_per_request for run in runs)
         table.add_row(strategy, *(f"{cost:.0f} T" for cost in costs))
     return table

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 AZURE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.csv"
-NEARLY_FULL = {"num_gpu_blocks_override": 900}  # the longest prompt of the trace takes 879
+SHORT = {"num_gpu_blocks_override": 900}  # the longest prompt of the trace takes 879
 AZURE_RATE = "5.53 /s"  # 19,366 requests in 3,502 s
 
 

@@ -37,10 +37,11 @@ class AdmissionControl:
 class PromptBacklog:
     """How long engines need for the prompts that have no first token yet.
 
-    Each is timed as a step of its own, whole and without decodes beside it, when it arrives:
-    the best case. What is already computed of it counts until its first token. Prompts follow
-    one another through the ranks of a pipeline, so each delays the next by its time on its
-    slowest rank. Several engines are taken to have equal shares of them.
+    Each is timed as a step of its own, whole and without decodes beside it, when it arrives: the
+    best case, but for prompts whose beginning is cached, which are timed as if it were not. What
+    is already computed of it counts until its first token. Prompts follow one another through the
+    ranks of a pipeline, so each delays the next by its time on its slowest rank. Several engines
+    are taken to have equal shares of them.
 
     num_engines: that the predictor times.
     """

@@ -97,14 +97,7 @@ class Lane:
                     continue
                 self._check_empty()
                 return None
-            if plan.admitted:
-                self._begin(plan.admitted)
-            if plan.preempted or plan.dropped:
-                self._evict(plan)
-            if plan.swaps:
-                num_swapped += self._swap(plan.swaps)
-            for sequence, counts in plan.loads:
-                self._load(sequence, counts)
+            num_swapped += self._note(plan)
             if plan.prefills or plan.decodes:
                 if num_swapped:
                     plan.swap_time = num_swapped * self._seconds_per_swap
@@ -117,6 +110,16 @@ class Lane:
                 self.scheduler.release()
             elif learn:
                 learn()
+
+    def _note(self, plan: StepPlan) -> int:
+        """Note who comes, goes and waits for blocks; return how many blocks are swapped."""
+        if plan.admitted:
+            self._begin(plan.admitted)
+        if plan.preempted or plan.dropped:
+            self._evict(plan)
+        for sequence, counts in plan.loads:
+            self._load(sequence, counts)
+        return self._swap(plan.swaps) if plan.swaps else 0
 
     def _swap(self, swaps: list[Swap]) -> int:
         """Note what is copied before the next step; return how many blocks."""

@@ -19,7 +19,8 @@ class Cluster:
     data_parallel_size: replicas of that; they share experts with `enable_expert_parallel`.
     enable_expert_parallel: every rank holds whole experts, all ranks of all replicas together
         one set of them, instead of slices of every expert (vLLM's name and meaning).
-    expert_load_imbalance: tokens of the busiest of those ranks over the mean (>= 1).
+    expert_load_imbalance: tokens of the busiest of those ranks over the mean (>= 1, at most the
+        number of ranks).
     """
 
     gpu: GpuSpec
@@ -41,6 +42,12 @@ class Cluster:
             raise ValueError(
                 "expert_load_imbalance must be 1 without enable_expert_parallel, which gives "
                 f"every rank a slice of every expert, got {self.expert_load_imbalance}"
+            )
+        if self.expert_load_imbalance > self.expert_parallel_size:
+            raise ValueError(
+                f"expert_load_imbalance must be <= {self.expert_parallel_size}, the ranks: even "
+                f"all tokens on one are no more than that over the mean, "
+                f"got {self.expert_load_imbalance}"
             )
 
     @property

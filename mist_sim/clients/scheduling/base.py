@@ -168,7 +168,7 @@ class Scheduler(ABC):
 
         One that has emitted tokens also needs the slots for drafts of its next step.
         """
-        pool, speculation = self.pool, self.speculation
+        pool = self.pool
         num_slots = self._num_slots(sequence)
         num_blocks = pool.blocks_for(num_slots)
         if num_blocks <= pool.num_blocks:
@@ -178,7 +178,8 @@ class Scheduler(ABC):
                 f"{sequence.num_tokens} tokens take {num_blocks} blocks and exceed the KV cache "
                 f"of {pool.num_blocks} blocks"
             )
-        drafts = f" and {num_slots - sequence.num_tokens} for drafts" if speculation else ""
+        num_extra = num_slots - sequence.num_tokens
+        drafts = f" and {num_extra} for drafts" if num_extra else ""
         return (
             f"{sequence.num_tokens} tokens{drafts} exceed the KV cache of "
             f"{pool.num_token_slots} tokens ({pool.num_blocks} blocks of {pool.block_size})"
