@@ -30,6 +30,7 @@ SPLITWISE = "splitwise_perf_model.csv"
 
 _FIT_ON = 60  # of the 300 requests, those that the time of prefill steps was fitted on
 _POINTS_FROM = "aiconfigurator-core, Apache-2.0; points with TTFT above 4 s in TPOT only"
+_FORM = "the form of the law of unsplit decodes was chosen on this run"
 _PREFILL_STEP = "4 ms"  # least mean error of their TTFTs, of whole milliseconds
 
 
@@ -59,16 +60,16 @@ def _vllm_019(folder: Path) -> Iterator[MeasuredRun]:
     overhead = {"overhead": {"prefill_step": _PREFILL_STEP}}
     rest = slice(_FIT_ON, None)
     variants: list[tuple[str, str, dict[str, Any], slice | None]] = [
-        ("layer profile", "", {"predictor": table}, None),
+        ("layer profile", f"no figure, but {_FORM}", {"predictor": table}, None),
         (
             f"layer profile, prefill_step {_PREFILL_STEP}, all requests",
-            f"prefill_step, on the first {_FIT_ON} of the 300 requests",
+            f"prefill_step, on the first {_FIT_ON} of the 300 requests; {_FORM}",
             {"predictor": table, **overhead},
             None,
         ),
         (
             f"layer profile, prefill_step {_PREFILL_STEP}, requests {_FIT_ON} to 299",
-            "nothing on these requests",
+            f"no figure on these requests, but {_FORM}",
             {"predictor": table, **overhead},
             rest,
         ),
