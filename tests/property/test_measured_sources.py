@@ -2,6 +2,7 @@
 
 What they promise is less than the roofline does, since they look up means and add up parts: for
 prompts alone and decodes alone more of anything, for both together longer contexts of the decodes.
+Tables of kernels promise more of anything for both together too, in the measured range.
 The second half: a GPU with better figures never makes a step longer.
 """
 
@@ -123,6 +124,8 @@ more = st.sampled_from([0, 1, 7, 512, 4_096])
 
 prompts = st.tuples(st.integers(1, 8_192), st.integers(0, 30_000))
 decodes = st.tuples(st.integers(1, 300), st.integers(1, 20_000))
+measured_prompts = st.tuples(st.integers(1, 400), st.integers(0, 3_000))
+measured_decodes = st.tuples(st.integers(1, 200), st.integers(1, 8_192))
 
 
 def no_less(more: float, less: float) -> bool:
@@ -154,6 +157,39 @@ def test_decodes_beside_a_prompt_take_no_less_time_with_longer_contexts(
     n, mean = decodes
     longer = StepBatch((prompt,), n, n * (mean + context))
     assert no_less(step_time(longer), step_time(StepBatch((prompt,), n, n * mean)))
+
+
+@pytest.mark.parametrize("name", ["layer_profile", "vidur"])
+@given(
+    chunks=st.lists(measured_prompts, min_size=1, max_size=3),
+    decodes=measured_decodes,
+    new=st.sampled_from([0, 1, 64, 300]),
+    prior=st.sampled_from([0, 1, 300, 1_000]),
+    other=st.none() | measured_prompts,
+    number=st.sampled_from([0, 1, 9, 56]),
+)
+def test_more_work_in_a_mixed_step_never_takes_less_time(
+    name, chunks, decodes, new, prior, other, number
+):
+    step_time = predictor(name).step_time
+    (tokens, context), (n, mean) = chunks[0], decodes
+    longer = [(tokens + new, context + prior), *chunks[1:], *([other] if other else [])]
+    m = n + number
+    more, less = StepBatch(tuple(longer), m, m * mean), StepBatch(tuple(chunks), n, n * mean)
+    assert no_less(step_time(more), step_time(less))
+
+
+@pytest.mark.parametrize("name", ["layer_profile", "vidur", "steps"])
+@given(
+    chunks=st.lists(measured_prompts, min_size=1, max_size=3),
+    decodes=measured_decodes,
+    other=measured_prompts,
+)
+def test_another_prompt_beside_decodes_never_makes_a_step_shorter(name, chunks, decodes, other):
+    step_time = predictor(name).step_time
+    n, mean = decodes
+    more, less = (StepBatch(tuple(some), n, n * mean) for some in ([*chunks, other], chunks))
+    assert no_less(step_time(more), step_time(less))
 
 
 # --- faster GPUs --------------------------------------------------------------------------------

@@ -79,10 +79,56 @@ def test_beyond_the_last_point_the_slope_goes_on_and_is_told(forms):
     assert predictor.steps_inside(StepBatch(((2_100, 0),)), StepGrowth()) == 0
 
 
+def test_beside_prompts_the_range_is_that_of_mixed_steps(tmp_path):
+    measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    file = tmp_path / "attention.csv"
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join(row for row in rows if not _mixed_beyond_64(row)) + "\n")
+    predictor = table(tmp_path, "layer_profile")
+    growth = StepGrowth(200)
+    assert predictor.steps_inside(StepBatch((), 200, 200 * 512), growth) > 0
+    assert predictor.steps_inside(StepBatch(((512, 0),)), growth) > 0
+    assert predictor.steps_inside(StepBatch(((512, 0),), 200, 200 * 512), growth) == 0
+    assert predictor.steps_inside(StepBatch(((512, 3_072),), 64, 64 * 512), StepGrowth(64)) == 3
+    assert predictor.steps_inside(StepBatch(((1, 0),), 64, 64 * 8_190), StepGrowth(64)) == 3
+
+
+def _mixed_beyond_64(row):
+    chunk, _, num_decodes, *_ = row.split(",")
+    return chunk not in ("prefill_chunk", "0") and int(num_decodes) > 64
+
+
 def test_without_mixed_steps_decodes_count_as_tokens_of_the_prompt(tmp_path):
     predictor = table(measured.write_steps(tmp_path, mixed=False), "steps")
     seconds = predictor.step_time(StepBatch(((512, 0),), 8, 8 * 512))
     assert seconds == pytest.approx(measured.step_s(512, 0, 8, 512), rel=0.001)
+
+
+def test_several_prompts_bear_the_largest_cost_of_decodes_beside_one(tmp_path):
+    """Also where that is not the longest chunk's: here the first 64 tokens with much context."""
+    measured.write_layer_profile(tmp_path, MODEL.num_layers, skew=False)
+    file = tmp_path / "attention.csv"
+    head, *rows = file.read_text().splitlines()
+    slow = [_slower(row) if row.split(",")[1] == "4096" else row for row in rows]
+    file.write_text("\n".join([head, *slow]) + "\n")
+    predictor = table(tmp_path, "layer_profile")
+    growth = StepGrowth(8)
+    last = 0.0
+    for new in (32, 63, 64, 65, 128):  # becomes the longest
+        batch = StepBatch(((64, 4_096), (new, 0)), 8, 8 * 512)
+        seconds = predictor.step_time(batch)
+        assert seconds > last
+        last = seconds
+        assert predictor.run(batch, growth, 3)[0] == seconds
+        later = StepBatch(((64, 4_160), (new, new)), 8, 8 * 513)
+        assert predictor.run(batch, growth, 3)[1] == predictor.step_time(later)
+
+
+def _slower(row):
+    """Return a row of the attention file in which decodes beside a prompt add 1 s more."""
+    *work, us = row.split(",")
+    more = 1e6 / MODEL.num_layers if int(work[0]) and int(work[2]) else 0.0
+    return ",".join([*work, repr(float(us) + more)])
 
 
 def test_uneven_contexts_take_longer(forms):

@@ -78,13 +78,13 @@ class TablePredictor:
         if not batch.chunks:
             added = tables.decode.at(n, mean)
             return self._fixed_alone(n) + self._stretched(tables.uneven, batch, mean, added)
-        chunk, seconds = self._fixed(batch)
+        seconds = self._fixed(batch)
         for new, context in batch.chunks:
             seconds += tables.prefill.at(new, context)
         if n:
             beside = tables.beside
             if isinstance(beside, Volume):
-                added = beside.at(chunk[0], n, chunk[1], mean)
+                added = max([beside.at(new, n, context, mean) for new, context in batch.chunks])
             else:
                 added = beside.at(n, mean)
             seconds += self._stretched(tables.uneven_beside, batch, mean, added)
@@ -99,14 +99,17 @@ class TablePredictor:
             added = tables.decode.along(n, means)
             stretched = self._stretched_run(tables.uneven, batch, growth, means, added)
             return np.asarray(self._fixed_alone(n) + stretched)
-        chunk, fixed = self._fixed(batch)
-        seconds = np.full(num_steps, fixed)
+        seconds = np.full(num_steps, self._fixed(batch))
         for new, context in batch.chunks:
             seconds += tables.prefill.along(new, context + new * ahead)
         if n:
             beside = tables.beside
             if isinstance(beside, Volume):
-                added = beside.along(chunk[0], n, chunk[1] + chunk[0] * ahead, means)
+                each = [
+                    beside.along(new, n, context + new * ahead, means)
+                    for new, context in batch.chunks
+                ]
+                added = each[0] if len(each) == 1 else np.maximum.reduce(each)
             else:
                 added = beside.along(n, means)
             seconds += self._stretched_run(tables.uneven_beside, batch, growth, means, added)
@@ -121,15 +124,14 @@ class TablePredictor:
             self._alone[num_decodes] = seconds
         return seconds
 
-    def _fixed(self, batch: StepBatch) -> tuple[tuple[int, int], float]:
-        """Return the longest chunk, and seconds that do not depend on contexts."""
+    def _fixed(self, batch: StepBatch) -> float:
+        """Return seconds of a step with prompts that do not depend on contexts."""
         chunks, n, tables = batch.chunks, batch.num_decodes, self._tables
         if len(chunks) == 1:
-            seconds = tables.tokens.at(chunks[0][0] + n) + tables.sequences.at(n + 1)
-            return chunks[0], seconds
+            return tables.tokens.at(chunks[0][0] + n) + tables.sequences.at(n + 1)
         seconds = tables.tokens.at(batch.num_prefill_tokens + n)
         seconds += tables.sequences.at(n + len(chunks))
-        return max(chunks), seconds - tables.next_prefill * (len(chunks) - 1)
+        return seconds - tables.next_prefill * (len(chunks) - 1)
 
     def _stretched(
         self, uneven: Plane | None, batch: StepBatch, mean: float, seconds: float
@@ -159,22 +161,32 @@ class TablePredictor:
 
         Outside are more tokens, decodes or context than were measured together or alone.
         """
-        tables, n = self._tables, batch.num_decodes
+        tables, n, chunks = self._tables, batch.num_decodes, batch.chunks
+        mixed = tables.beside if n and chunks and isinstance(tables.beside, Volume) else None
         steps = _ENDLESS
         if n:
-            top = tables.decode.moving.top * n
-            if n > tables.decode.fixed.top or batch.context_sum > top:
+            most, longest = tables.decode.fixed.top, tables.decode.moving.top
+            if mixed:
+                most, longest = mixed.fixed[1].top, mixed.moving[1].top
+            if n > most:
                 return 0
-            if growth.context_sum and top < math.inf:
-                steps = int((top - batch.context_sum) // growth.context_sum) + 1
-        if not batch.chunks:
+            steps = _steps_within(longest * n - batch.context_sum, float(growth.context_sum))
+        if not chunks:
             return steps
         if batch.num_prefill_tokens + n > tables.most_tokens:
             return 0
-        for new, context in batch.chunks:
-            room = tables.prefill.moving.top - context
-            if new > tables.prefill.fixed.top or room < 0:
+        most, longest = tables.prefill.fixed.top, tables.prefill.moving.top
+        if mixed:
+            most, longest = min(most, mixed.fixed[0].top), min(longest, mixed.moving[0].top)
+        for new, context in chunks:
+            if new > most:
                 return 0
-            if room < math.inf:  # else one context was measured, and stands for all
-                steps = min(steps, int(room // new) + 1)
+            steps = min(steps, _steps_within(longest - context, new))
         return steps
+
+
+def _steps_within(room: float, per_step: float) -> int:
+    """Return the steps until `room` is used up; none where it is below 0."""
+    if room < 0:
+        return 0
+    return int(room // per_step) + 1 if per_step and room < math.inf else _ENDLESS

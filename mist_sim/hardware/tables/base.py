@@ -23,7 +23,8 @@ class StepTables:
     next_prefill: taken off for every chunk but the longest: what one launch for all saves.
     decode: what the decodes of a step without prompts add, by their number and mean context.
     beside: what decodes add beside prompts, by their number and mean context; where mixed steps
-        were measured, by new tokens and decodes, context of the (longest) chunk and mean context.
+        were measured, by new tokens and decodes, context of the chunk and mean context (beside
+        several chunks the largest counts).
     uneven, uneven_beside: share by which decodes of uneven contexts take longer than equal ones
         of the same mean, alone and beside prompts, by number and mean / longest context; None
         where nobody measured it.
