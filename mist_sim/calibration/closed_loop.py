@@ -6,7 +6,9 @@ counts fully, TTFT half: the protocol of the measurement was not published, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from mist_sim.calibration.figures import (
     calibrate,
     require_rows,
 )
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.tables.reading import read_columns
@@ -35,17 +38,29 @@ FIGURES = (
 _COLUMNS = ("isl", "osl", "concurrency", "tp_size", "silicon_ttft_ms", "silicon_tpot_ms")
 
 
-def calibrate_closed_loop(path: Path, gpu: GpuSpec, model: str) -> Calibration:
+def calibrate_closed_loop(
+    path: Path, gpu: GpuSpec, model: str, limits: Mapping[str, Any] | None = None
+) -> Calibration:
     """Fit to every second point of each number of ranks, and score the others.
 
+    limits: `max_num_batched_tokens` and `max_num_seqs` of the engine measured; else the default.
+
     Raises ScenarioError for files that are not of the form (see `closed_loop_observations`), and
-    for fewer points to fit than figures.
+    for fewer points to fit than figures, and limits that no engine has.
     """
-    source = f"{path.name}, {model}, {REQUESTS_PER_USER} requests a user"
-    return calibrate(gpu, FIGURES, closed_loop_observations(path, model), source)
+    limits = limits or {}
+    try:
+        ChunkedScheduler(**limits)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    parts = [path.name, model, f"{REQUESTS_PER_USER} requests a user"]
+    source = ", ".join([*parts, *(f"{name} {value}" for name, value in limits.items())])
+    return calibrate(gpu, FIGURES, closed_loop_observations(path, model, limits), source)
 
 
-def closed_loop_observations(path: Path, model: str) -> Observations:
+def closed_loop_observations(
+    path: Path, model: str, limits: Mapping[str, Any] | None = None
+) -> Observations:
     """Return mean TPOT of every point and then mean TTFT, every second one held out.
 
     path: CSV of aiconfigurator's form: isl, osl, concurrency, tp_size, silicon_ttft_ms,
@@ -73,7 +88,7 @@ def closed_loop_observations(path: Path, model: str) -> Observations:
         wanted = chosen[:number] | chosen[number:]
         means = np.full((2, number), np.nan)
         for position in np.flatnonzero(wanted):
-            means[:, position] = _simulated(spec, model, points[position])
+            means[:, position] = _simulated(spec, model, points[position], limits or {})
         return np.asarray(means.ravel()[chosen])
 
     return Observations(
@@ -85,13 +100,18 @@ def closed_loop_observations(path: Path, model: str) -> Observations:
     )
 
 
-def _simulated(gpu: GpuSpec, model: str, point: tuple[int, ...]) -> tuple[float, float]:
+def _simulated(
+    gpu: GpuSpec, model: str, point: tuple[int, ...], limits: Mapping[str, Any]
+) -> tuple[float, float]:
     """Return mean TPOT and mean TTFT of a point in seconds.
 
     Raises ScenarioError for a point whose requests the engine cannot serve.
     """
     prompt, output, concurrency, ranks = point
-    client = llm_client("llm", model=model, gpu=gpu, tensor_parallel_size=ranks)
+    scheduler = ChunkedScheduler(**limits)
+    client = llm_client(
+        "llm", model=model, gpu=gpu, tensor_parallel_size=ranks, scheduler=scheduler
+    )
     number = REQUESTS_PER_USER * concurrency
     users = ClosedLoop(concurrency=concurrency)
     workload = Workload.from_lists([prompt] * number, [output] * number, arrivals=users)

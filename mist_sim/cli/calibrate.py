@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # the options that each kind of measurements takes
 KINDS = {
     "splitwise": ("gpu", "out"),
-    "closed_loop": ("gpu", "model", "out"),
+    "closed_loop": ("gpu", "model", "max-num-batched-tokens", "max-num-seqs", "out"),
     "catalog": (),
 }
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
@@ -35,6 +35,12 @@ def calibrate(
     model: str | None = typer.Option(
         None, help=f"The model measured, for closed_loop; {_MODEL} without it."
     ),
+    max_num_batched_tokens: int | None = typer.Option(
+        None, min=1, help="Tokens in a step of the engine measured, for closed_loop."
+    ),
+    max_num_seqs: int | None = typer.Option(
+        None, min=1, help="Sequences in a step of the engine measured, for closed_loop."
+    ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
@@ -54,7 +60,11 @@ def calibrate(
         raise ScenarioError(
             f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
         )
-    for name, given in {"gpu": gpu, "model": model, "out": out}.items():
+    limits = {
+        "max-num-batched-tokens": max_num_batched_tokens,
+        "max-num-seqs": max_num_seqs,
+    }
+    for name, given in {"gpu": gpu, "model": model, **limits, "out": out}.items():
         if given is not None and name not in KINDS[kind]:
             raise ScenarioError(f"--{name} has no effect with {kind} measurements; leave it out")
     if out is not None:
@@ -62,7 +72,8 @@ def calibrate(
     if kind == "catalog":
         _print_catalog(measurements)
         return
-    found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL)
+    given_limits = {name.replace("-", "_"): n for name, n in limits.items() if n is not None}
+    found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, given_limits)
     for quantity, rows, number, mean, median in found.report():
         typer.echo(
             f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"
@@ -77,7 +88,9 @@ def calibrate(
         typer.echo(f"Written to {out}", err=True)
 
 
-def _calibrated(kind: str, path: Path, gpu: GpuSpec, model: str) -> Calibration:
+def _calibrated(
+    kind: str, path: Path, gpu: GpuSpec, model: str, limits: dict[str, int]
+) -> Calibration:
     from rich.console import Console
 
     from mist_sim.calibration import calibrate_closed_loop, calibrate_splitwise
@@ -85,7 +98,7 @@ def _calibrated(kind: str, path: Path, gpu: GpuSpec, model: str) -> Calibration:
     with Console(stderr=True).status("fitting ..."):
         if kind == "splitwise":
             return calibrate_splitwise(path, gpu)
-        return calibrate_closed_loop(path, gpu, model)
+        return calibrate_closed_loop(path, gpu, model, limits)
 
 
 def _print_catalog(folder: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mist_sim.calibration import calibrate_closed_loop, calibrate_splitwise, write_spec
+from mist_sim.calibration.closed_loop import FIGURES as CLOSED_LOOP_FIGURES
 from mist_sim.calibration.closed_loop import closed_loop_observations
 from mist_sim.calibration.figures import (
     Calibration,
@@ -165,6 +166,39 @@ def test_a_figure_at_an_end_of_its_range_is_told(truth, tmp_path):
     assert found.at_bound == ("overhead.sequence",)
     write_spec(tmp_path / "mine.toml", found)
     assert "overhead.sequence is at an end" in (tmp_path / "mine.toml").read_text()
+
+
+@pytest.mark.parametrize("limit", [{"max_num_batched_tokens": 256}, {"max_num_seqs": 2}])
+def test_the_limits_of_the_engine_that_was_measured(tmp_path, limit):
+    points = tmp_path / "points.csv"
+    points.write_text(POINTS + "512,8,4,2,100,10\n" * 6)
+    gpu = with_figures(GPU, {figure.name: figure.start for figure in CLOSED_LOOP_FIGURES})
+    every = np.ones(12, dtype=bool)
+    plain, limited = (
+        closed_loop_observations(points, "qwen3-32b", limits).predict(gpu, every)
+        for limits in ({}, limit)
+    )
+    assert (np.abs(limited[6:] / plain[6:] - 1) > 0.05).all()  # TTFT
+
+
+def test_limits_are_options_of_closed_loops(tmp_path):
+    points, out = tmp_path / "points.csv", tmp_path / "g.toml"
+    points.write_text(POINTS + "512,8,4,2,100,10\n" * 6)
+
+    def calibrated(kind, tokens):
+        arguments = ["calibrate", kind, str(points), "--max-num-batched-tokens", tokens]
+        return CliRunner().invoke(app, [*arguments, "--max-num-seqs", "8", "--out", str(out)])
+
+    done = calibrated("closed_loop", "256")
+    assert done.exit_code == 0, done.output
+    assert "max_num_batched_tokens 256, max_num_seqs 8" in out.read_text()
+    for kind, message in (
+        ("splitwise", "has no effect with splitwise"),
+        ("closed_loop", "(8), got 4"),
+    ):
+        refused = calibrated(kind, "4")
+        assert refused.exit_code == 2
+        assert message in refused.output
 
 
 def test_mist_calibrate_says_what_the_points_do_not_tell(tmp_path):
