@@ -44,7 +44,7 @@ def write_steps(folder: Path, *, mixed: bool = True) -> Path:
     if not mixed:
         rows = (row for row in rows if row.startswith("0,") or ",0,0," in row or "num" in row)
     path = folder / "steps.csv"
-    path.write_text("# tensor_parallel_size: 1\n# gpu: none\n" + "\n".join(rows) + "\n")
+    path.write_text("# tensor_parallel_size: 1\n# gpu: h100-sxm\n" + "\n".join(rows) + "\n")
     return path
 
 

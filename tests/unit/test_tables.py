@@ -166,7 +166,9 @@ def test_parquet_holds_the_same_steps(tmp_path):
     batch = StepBatch(((300, 5),), 20, 9_000)
     same = table(tmp_path / "same.parquet", "steps")
     assert same.step_time(batch) == table(csv, "steps").step_time(batch)
-    with pytest.raises(ScenarioError, match="measured at tensor_parallel_size 2"):
+    with pytest.raises(
+        ScenarioError, match="tensor_parallel_size must be what the client has, 1, got 2"
+    ):
         table(tmp_path / "other.parquet", "steps")
 
 
@@ -191,13 +193,67 @@ def test_every_form_holds_to_the_contract(forms, name):
 
 
 def test_ranks_add_their_all_reduces(tmp_path):
+    batch, seconds = StepBatch(((512, 0),)), []
+    for ranks in (1, 2):
+        folder = tmp_path / f"tp{ranks}"
+        folder.mkdir()
+        measured.write_layer_profile(folder, MODEL.num_layers)
+        cluster = mist.Cluster(mist.load_gpu("h100-sxm"), ranks)
+        seconds.append(table(folder, "layer_profile", cluster=cluster).step_time(batch))
+    assert seconds[1] > seconds[0] + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("notes", "problem"),
+    [
+        ("model: meta-llama/Llama-3.1-8B\ngpu: H100-SXM", None),
+        ("gpu: NVIDIA H100 80GB HBM3\nhardware: h100-sxm", None),
+        (
+            "model: llama-3.1-70b",
+            "model must be what the client has, llama-3.1-8b, got llama-3.1-7",
+        ),
+        ("gpu: l40s", "gpu must be what the client has, h100-sxm, got l40s"),
+        ("gpu: my card\nhardware: l40s", "h100-sxm, got my card / l40s; take a table"),
+    ],
+)
+@pytest.mark.parametrize("form", ["steps", "layer_profile"])
+def test_measurements_of_another_model_or_gpu_are_refused(tmp_path, form, notes, problem):
+    if form == "steps":
+        path = measured.write_steps(tmp_path)
+        rows = path.read_text().split("\n", 2)[2]
+        lines = [f"# {line}" for line in notes.split("\n")]
+        path.write_text("\n".join([*lines, rows]))
+    else:
+        path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+        (path / "meta.yaml").write_text(f"version: 1\n{notes}\nengine:\n  gpu: b200\n")
+    if problem is None:
+        assert table(path, form).step_time(StepBatch(((512, 0),))) > 0
+    else:
+        with pytest.raises(ScenarioError, match=problem):
+            table(path, form)
+
+
+@pytest.mark.parametrize(
+    ("meta", "ranks", "fits"),
+    [
+        (None, 1, True),
+        (None, 2, False),
+        ("[2]", 2, True),
+        ("[2]", 1, False),
+        ("[1, 2]", 1, True),  # the folder does not say which: as without
+        ("[1, 2]", 2, False),
+    ],
+)
+def test_a_layer_profile_is_of_the_ranks_that_it_names(tmp_path, meta, ranks, fits):
     path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
-    batch = StepBatch(((512, 0),))
-    one, two = (
-        table(path, "layer_profile", cluster=mist.Cluster(mist.load_gpu("h100-sxm"), ranks))
-        for ranks in (1, 2)
-    )
-    assert two.step_time(batch) > one.step_time(batch) + 1e-6
+    if meta:
+        (path / "meta.yaml").write_text(f"tp_degrees: {meta}\n")
+    cluster = mist.Cluster(mist.load_gpu("h100-sxm"), ranks)
+    if fits:
+        table(path, "layer_profile", cluster=cluster)
+    else:
+        with pytest.raises(ScenarioError, match=f"the client has {ranks}; name a folder tp{ranks}"):
+            table(path, "layer_profile", cluster=cluster)
 
 
 BAD = [

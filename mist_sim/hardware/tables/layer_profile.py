@@ -2,7 +2,8 @@
 
 A folder with `dense.csv` (layer, tokens, time_us), `per_sequence.csv` (layer, sequences, time_us),
 `attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us) and, where uneven decodes
-were measured, `skew.csv`. Source of the form: the profiles that LLMServingSim 2.0 publishes.
+were measured, `skew.csv`; perhaps `meta.yaml`, whose model, gpu (or hardware) and tp_degrees are
+checked. Source of the form: the profiles that LLMServingSim 2.0 publishes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import Curve, Plane, Volume, resampled, rising
 from mist_sim.hardware.tables.base import StepTables, table_format
+from mist_sim.hardware.tables.identity import check_measured, profiled_ranks, read_meta
 from mist_sim.hardware.tables.layers import layers_curve
 from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
 from mist_sim.hardware.tables.uneven import UnsplitDecodes, share_plane
@@ -36,6 +38,7 @@ def read_layer_profile(
     """Return the tables of a profile folder; its kernels are those of one rank."""
     if not path.is_dir():
         raise ScenarioError(f"{path}: must be a folder with dense.csv, attention.csv, ...")
+    _check_folder(path, model, cluster)
     dense = read_columns(path / "dense.csv", ["tokens", "time_us"], ["layer"])
     ends = read_columns(path / "per_sequence.csv", ["sequences", "time_us"], ["layer"])
     rows = read_columns(path / "attention.csv", [*_AXES, "time_us"])
@@ -61,6 +64,24 @@ def read_layer_profile(
         uneven=uneven[0],
         uneven_beside=uneven[1],
     )
+
+
+def _check_folder(path: Path, model: ModelSpec, cluster: Cluster) -> None:
+    """Refuse a profile of another model, GPU or number of ranks than the client has."""
+    notes, where = read_meta(path)
+    check_measured(
+        {key: value for key, value in notes.items() if key in ("model", "gpu", "hardware")},
+        model,
+        cluster,
+        where,
+    )
+    measured, ranks = profiled_ranks(path, notes), cluster.tensor_parallel_size
+    if measured != ranks:
+        raise ScenarioError(
+            f"{path}: holds kernels of tensor_parallel_size {measured}, the client has {ranks}; "
+            f"name a folder tp{ranks} with those of {ranks}, or say what was measured in meta.yaml "
+            f"(tp_degrees: [{ranks}])"
+        )
 
 
 class _Attention:

@@ -2,7 +2,8 @@
 
 Columns: num_new_tokens, num_context_tokens (of the step's prompt; 0, 0 without one), num_decodes,
 context_sum (tokens that the cache holds for the decodes, in all), seconds. A CSV file may begin
-with lines "# key: value" about the measurement; tensor_parallel_size among them is checked.
+with lines "# key: value" about the measurement; model, gpu and tensor_parallel_size among them are
+checked.
 A Parquet file has the same pairs as metadata of its schema.
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.tables.base import StepTables, table_format
+from mist_sim.hardware.tables.identity import check_measured
 from mist_sim.hardware.tables.reading import checked, full_grid, read_columns
 from mist_sim.hardware.tables.whole_steps import Grid, whole_steps
 from mist_sim.models.spec import ModelSpec
@@ -32,12 +34,7 @@ def read_steps(path: Path, model: ModelSpec, cluster: Cluster, subset: str | Non
     """Return the tables of a file of steps."""
     where = str(path)
     rows, notes = read_rows(path)
-    ranks = cluster.tensor_parallel_size
-    if notes.get("tensor_parallel_size", str(ranks)) != str(ranks):
-        raise ScenarioError(
-            f"{where}: was measured at tensor_parallel_size {notes['tensor_parallel_size']}, "
-            f"the client has {ranks}"
-        )
+    check_measured(notes, model, cluster, where)
     prompts, decodes = rows["num_new_tokens"] > 0, rows["num_decodes"] > 0
     rows = rows.assign(mean=rows["context_sum"] / np.maximum(rows["num_decodes"], 1))
     for kind, chosen in (

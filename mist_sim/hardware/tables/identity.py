@@ -1,0 +1,85 @@
+"""Holds what a file says was measured against what is simulated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.loading import load_gpu
+from mist_sim.models.loading import load_model
+from mist_sim.models.spec import ModelSpec
+
+_ENTRY = re.compile(r"(\w+):\s*(.*?)\s*(?:#.*)?")
+
+
+def check_measured(
+    notes: Mapping[str, str], model: ModelSpec, cluster: Cluster, where: str
+) -> None:
+    """Refuse measurements of another model, GPU or number of ranks; keys left out are not checked.
+
+    notes: model and gpu by any name of the catalog; hardware, another name of the GPU;
+        tensor_parallel_size.
+    Raises ScenarioError that names the key and both values.
+    """
+    gpus = [notes[key] for key in ("gpu", "hardware") if notes.get(key)]
+    _check("model", [notes["model"]] if notes.get("model") else [], model.name, _model, where)
+    _check("gpu", gpus, cluster.gpu.name, _gpu, where)
+    ranks = [notes["tensor_parallel_size"]] if notes.get("tensor_parallel_size") else []
+    _check("tensor_parallel_size", ranks, str(cluster.tensor_parallel_size), str, where)
+
+
+def read_meta(folder: Path) -> tuple[dict[str, str], str]:
+    """Return the top-level entries of a profile's meta.yaml, and the file's name.
+
+    It lies in the folder, or above it where the folder is that of a number of ranks (tp2). Without
+    it there are none.
+    """
+    file = folder / "meta.yaml"
+    if not file.is_file() and re.fullmatch(r"tp\d+", folder.resolve().name):
+        file = folder.resolve().parent / "meta.yaml"
+    if not file.is_file():
+        return {}, str(file)
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{file}: cannot be read: {error}") from None
+    entries = [found for line in lines if (found := _ENTRY.fullmatch(line))]
+    return {found[1]: found[2].strip("'\"") for found in entries}, str(file)
+
+
+def profiled_ranks(folder: Path, notes: Mapping[str, str]) -> int:
+    """Return the tensor_parallel_size of a profile's kernels.
+
+    That of the folder's name (tp2), or the only one of `tp_degrees` in its meta.yaml; 1 where
+    neither says it.
+    """
+    named = re.fullmatch(r"tp(\d+)", folder.resolve().name)
+    degrees = [named[1]] if named else re.findall(r"\d+", notes.get("tp_degrees", ""))
+    return int(degrees[0]) if len(degrees) == 1 else 1
+
+
+def _check(
+    key: str, measured: list[str], own: str, name_of: Callable[[str], str], where: str
+) -> None:
+    if measured and own not in [name_of(name) for name in measured]:
+        raise ScenarioError(
+            f"{where}: {key} must be what the client has, {own}, got {' / '.join(measured)}; "
+            "take a table that was measured so, or correct the entry"
+        )
+
+
+def _model(name: str) -> str:
+    try:
+        return load_model(name).name
+    except ScenarioError:
+        return name
+
+
+def _gpu(name: str) -> str:
+    try:
+        return load_gpu(name).name
+    except ScenarioError:
+        return name
