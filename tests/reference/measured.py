@@ -39,12 +39,12 @@ def steps_rows() -> Iterator[str]:
             yield f"{new},{context},{n},{n * mean},{step_s(new, context, n, mean)!r}"
 
 
-def write_steps(folder: Path, *, mixed: bool = True) -> Path:
+def write_steps(folder: Path, *, mixed: bool = True, gpu: str = "h100-sxm") -> Path:
     rows = steps_rows()
     if not mixed:
         rows = (row for row in rows if row.startswith("0,") or ",0,0," in row or "num" in row)
     path = folder / "steps.csv"
-    path.write_text("# tensor_parallel_size: 1\n# gpu: h100-sxm\n" + "\n".join(rows) + "\n")
+    path.write_text(f"# tensor_parallel_size: 1\n# gpu: {gpu}\n" + "\n".join(rows) + "\n")
     return path
 
 
@@ -112,9 +112,9 @@ def write_vidur(folder: Path, num_layers: int) -> Path:
 
 
 @cache
-def measured_steps() -> str:
-    """Return the path of a file of steps that lasts as long as the tests."""
-    return str(write_steps(Path(tempfile.mkdtemp(prefix="mist-steps-"))))
+def measured_steps(gpu: str = "h100-sxm") -> str:
+    """Return the path of a file of steps on a GPU that lasts as long as the tests."""
+    return str(write_steps(Path(tempfile.mkdtemp(prefix="mist-steps-")), gpu=gpu))
 
 
 @cache

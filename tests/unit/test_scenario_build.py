@@ -256,7 +256,7 @@ PRIORITIES = {"workload__priorities": {0: 1.0, 5: 1.0}}
         ("kv_cache__enable_prefix_caching", False),
         ("kv_cache__tiers", [{"name": "cpu", "capacity": "8 GiB"}]),
         ("kv_cache__num_gpu_blocks_override", 90),
-        ("predictor", {"type": "table", "format": "steps", "path": measured_steps()}),
+        ("predictor", {"type": "table", "format": "steps", "path": measured_steps("l40s")}),
         ("overhead__step", "5 ms"),
         ("overhead__sequence", "1 ms"),
         ("overhead__prefill_step", "5 ms"),
