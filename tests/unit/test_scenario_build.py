@@ -258,7 +258,6 @@ PRIORITIES = {"workload__priorities": {0: 1.0, 5: 1.0}}
         ("kv_cache__num_gpu_blocks_override", 90),
         ("predictor", {"type": "table", "format": "steps", "path": measured_steps("l40s")}),
         ("overhead__step", "5 ms"),
-        ("overhead__sequence", "1 ms"),
         ("overhead__prefill_step", "5 ms"),
         ("overhead__sequence", "40 us"),
         ("async_scheduling", True),
