@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler, StepPlan
+from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
+from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence import Sequence
 
 

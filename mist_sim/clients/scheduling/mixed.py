@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mist_sim.clients.scheduling.base import SCHEDULERS, StepPlan
+from mist_sim.clients.scheduling.base import SCHEDULERS
+from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from mist_sim.clients.scheduling.base import Scheduler, StepPlan
+from mist_sim.clients.scheduling.base import Scheduler
+from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence import Sequence
 
 

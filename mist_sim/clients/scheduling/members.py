@@ -1,0 +1,178 @@
+"""Who waits, runs or lies in between, and the memory that they hold."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mist_sim.clients.decode_clock import DecodeClock
+from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
+from mist_sim.clients.scheduling.order import Order, waiting_queue
+from mist_sim.clients.scheduling.plan import Swap
+from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.speculative_clock import Speculation, SpeculativeClock
+from mist_sim.clients.speculative_window_clock import SpeculativeWindowClock
+from mist_sim.clients.window_clock import WindowClock
+
+
+class Members:
+    """The sequences of a scheduler, each in one place from its arrival until it leaves.
+
+    It waits in the queue, perhaps until its blocks are loaded; runs, with blocks for all its
+    tokens, first in prefill and then on the decode clock; may be swapped out; and is gone.
+    """
+
+    max_num_seqs: int
+    order: Order
+
+    def start(self, kv_cache: KvCacheManager) -> None:
+        """Begin with empty queues on KV memory."""
+        self.kv_cache = kv_cache
+        self.pool = pool = kv_cache.pool
+        groups = pool.groups
+        self.clock: DecodeClock = (
+            WindowClock(pool.block_size, groups) if groups else DecodeClock(pool.block_size)
+        )
+        self.speculation: Speculation | None = None
+        self.waiting = waiting_queue(self.order)
+        self.running: dict[Sequence, None] = {}  # in order of admission
+        self.prefilling: list[Sequence] = []
+        self.loading: dict[Sequence, None] = {}  # have memory, and wait for blocks in it
+        self.loaded: deque[Sequence] = deque()  # have these, and wait to be admitted
+        self.swap_space: SwapSpace | None = None
+        self.swapped: dict[Sequence, Swap] = {}  # their blocks lie there, the first to go first
+        self.abandoned: set[Sequence] = set()  # given up; blocks still come into their memory
+        self.num_peak_blocks = 0  # held in the last step of the latest run
+        self.plans_ahead = False  # whether the next step is planned before this one ends
+        self._num_left = self._num_left_blocks = 0  # what the last step freed, if so
+        self._num_arrived = 0
+
+    def swap_to(self, space: SwapSpace) -> None:
+        """Preempt by swapping; called right after `start`."""
+        self.swap_space = space
+
+    def speculate(self, speculation: Speculation) -> None:
+        """Let all decodes verify drafts; called right after `start`."""
+        self.speculation = speculation
+        block_size, groups = self.pool.block_size, self.pool.groups
+        self.clock = (
+            SpeculativeWindowClock(block_size, speculation, groups)
+            if groups
+            else SpeculativeClock(block_size, speculation)
+        )
+
+    def add_request(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        sequence.arrival = self._num_arrived
+        self._num_arrived += 1
+        self.kv_cache.add(sequence)
+        self.waiting.add(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Forget a sequence that waits or runs, and free its memory; no step in flight has it.
+
+        While blocks come into its memory, that stays taken.
+        """
+        if sequence in self.running:
+            num_free = self.pool.num_free
+            num_tokens, num_computed = self._stop(sequence)
+            self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)
+            if self.plans_ahead:
+                self._num_left += 1
+                self._num_left_blocks += self.pool.num_free - num_free
+        elif sequence in self.swapped:
+            del self.swapped[sequence]
+        elif sequence in self.loading:
+            del self.loading[sequence]
+            self.abandoned.add(sequence)
+            sequence.num_computed_tokens = 0
+        elif sequence in self.loaded:
+            self.loaded.remove(sequence)
+            self.kv_cache.forget(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def finish_load(self, sequence: Sequence) -> bool:
+        """Let a sequence be admitted whose blocks have come, unless it was given up.
+
+        Returns whether it can be; otherwise its memory is free now.
+        """
+        if sequence in self.abandoned:
+            self.abandoned.remove(sequence)
+            self.kv_cache.forget(sequence)
+            return False
+        del self.loading[sequence]
+        self.loaded.append(sequence)
+        return True
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait to be admitted, those included whose blocks are on the way."""
+        return len(self.waiting) + len(self.loading) + len(self.loaded) + len(self.swapped)
+
+    def head(self) -> Sequence | None:
+        """Return who is admitted next: those whose blocks were loaded first, then the queue.
+
+        Nobody while sequences are swapped out.
+        """
+        if self.swapped:
+            return None
+        if self.loaded:
+            return self.loaded[0]
+        return self.waiting.head() if self.waiting else None
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether admissions cannot take yet what the last step freed."""
+        return self._num_left > 0
+
+    def release(self) -> None:
+        """Let admissions take what the last step freed."""
+        self._num_left = self._num_left_blocks = 0
+
+    def _num_admissible(self, num_needed: int) -> int:
+        """Blocks that an admission may take when the decodes need `num_needed`.
+
+        The reserve is for running sequences; without any, it would only keep requests out.
+        """
+        num_reserved = self.pool.num_reserved if self.running else 0
+        return self.pool.num_free - self._num_left_blocks - num_needed - num_reserved
+
+    def outgrown(self, sequence: Sequence) -> str | None:
+        """Return how a sequence has more tokens than the whole cache holds, or None.
+
+        One that has emitted tokens also needs the slots for drafts of its next step.
+        """
+        pool = self.pool
+        num_slots = self._num_slots(sequence)
+        num_blocks = pool.blocks_for(num_slots)
+        if num_blocks <= pool.num_blocks:
+            return None
+        if pool.groups:
+            return (
+                f"{sequence.num_tokens} tokens take {num_blocks} blocks and exceed the KV cache "
+                f"of {pool.num_blocks} blocks"
+            )
+        num_extra = num_slots - sequence.num_tokens
+        drafts = f" and {num_extra} for drafts" if num_extra else ""
+        return (
+            f"{sequence.num_tokens} tokens{drafts} exceed the KV cache of "
+            f"{pool.num_token_slots} tokens ({pool.num_blocks} blocks of {pool.block_size})"
+        )
+
+    def _num_slots(self, sequence: Sequence) -> int:
+        """Tokens that a sequence off the clock needs memory for in the next step that it is in."""
+        if self.speculation is not None and sequence.num_output_tokens:
+            return self.speculation.num_slots(sequence.num_tokens)
+        return sequence.num_tokens
+
+    def _stop(self, sequence: Sequence) -> tuple[int, int]:
+        """Take a running sequence out of the batch; its blocks are for the caller to free.
+
+        Returns the tokens that it has blocks for, and how many of them are computed.
+        """
+        del self.running[sequence]
+        if sequence in self.prefilling:
+            self.prefilling.remove(sequence)
+            return sequence.num_tokens, sequence.num_computed_tokens
+        num_tokens = self.clock.leave(sequence)
+        return num_tokens, sequence.num_tokens - 1
