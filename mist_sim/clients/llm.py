@@ -11,7 +11,7 @@ from mist_sim.clients.admission import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.base import Client
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engines import Engines, lane_schedulers
-from mist_sim.clients.kv_cache import CacheTier, SwapSpace, lane_memory
+from mist_sim.clients.kv_cache import CacheTier, SwapSpace, UncachedManager, lane_memory
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
@@ -140,6 +140,7 @@ class LlmClient(Client):
         self._gate = self._make_gate()
         self._sequences: dict[Visit, Sequence] = {}  # of visits that may be given up
         self._lanes: dict[Sequence, Lane] = {}  # of those that have entered an engine
+        self._uncached: list[UncachedManager] = []
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._engines = Engines(
             env,
@@ -150,11 +151,26 @@ class LlmClient(Client):
             async_scheduling=self.async_scheduling,
         )
 
+    @property
+    def notes(self) -> list[str]:
+        """Say so where requests began alike, and a real engine would share what they began with."""
+        if not any(kv_cache.might_share for kv_cache in self._uncached):
+            return []
+        note = (
+            f"{self.name}: requests began with the same tokens, and every one computed them: "
+            "prefix caching is not simulated for models with sliding windows "
+            "(kv_cache.enable_prefix_caching: false); a real engine shares them."
+        )
+        return [note]
+
     def _lane(self, scheduler: Scheduler, engine: int) -> Lane:
+        kv_cache = self.memory.manager(self._tier_links[engine])
+        if isinstance(kv_cache, UncachedManager):
+            self._uncached.append(kv_cache)
         lane = Lane(
             self.env,
             scheduler,
-            self.memory.manager(self._tier_links[engine]),
+            kv_cache,
             records=StepRecords(self.recorder, self.client_id, self.predictor),
             load=self.view,
             leave=self._leave,

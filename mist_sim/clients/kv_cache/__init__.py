@@ -11,6 +11,7 @@ from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
+from mist_sim.clients.kv_cache.uncached import UncachedManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "SwapSpace",
     "TierLink",
     "TieredManager",
+    "UncachedManager",
     "WindowPool",
     "cache_tiers",
     "lane_memory",

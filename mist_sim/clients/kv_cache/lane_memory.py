@@ -9,6 +9,7 @@ from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
+from mist_sim.clients.kv_cache.uncached import UncachedManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
 from mist_sim.models.kv_groups import KvGroups
@@ -23,6 +24,7 @@ class LaneMemory:
     groups: how the layers of a model with sliding windows share the blocks; None without.
     num_extra_slots: tokens of a sequence that its windows keep for drafts.
     caches_prefixes: whether full blocks are kept for later requests with equal tokens.
+    lacks_cache: whether they cannot be, as things are simulated.
     tiers: memory below the GPU, the nearest first. swap_space: where the blocks of preempted
         sequences are kept; None where they are computed again.
     """
@@ -33,6 +35,7 @@ class LaneMemory:
     groups: KvGroups | None
     num_extra_slots: int
     caches_prefixes: bool
+    lacks_cache: bool
     tiers: tuple[CacheTier, ...]
     swap_space: SwapSpace | None
 
@@ -46,6 +49,8 @@ class LaneMemory:
         pool = WindowPool(*sizes, groups, self.num_extra_slots) if groups else BlockPool(*sizes)
         if self.tiers:
             return TieredManager(pool, self.tiers, links)
+        if self.lacks_cache:
+            return UncachedManager(pool)
         return PrefixCachingManager(pool) if self.caches_prefixes else KvCacheManager(pool)
 
 
@@ -77,7 +82,9 @@ def lane_memory(
             "enable_prefix_caching must be false for a model with sliding windows; its "
             "layers keep different tokens"
         )
-    caches_prefixes = kv_groups is None if enable_prefix_caching is None else enable_prefix_caching
+    caches_prefixes = enable_prefix_caching
+    if caches_prefixes is None:
+        caches_prefixes = kv_groups is None
     if cache_tiers and not caches_prefixes:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(swap_space, swaps, cache_tiers)
@@ -89,6 +96,7 @@ def lane_memory(
         groups=kv_groups,
         num_extra_slots=num_extra_slots,
         caches_prefixes=caches_prefixes,
+        lacks_cache=kv_groups is not None,
         tiers=tuple(tier.divided_by(num_lanes) for tier in cache_tiers),
         swap_space=swap_space.divided_by(num_lanes) if swap_space else None,
     )
