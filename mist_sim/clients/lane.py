@@ -80,20 +80,19 @@ class Lane:
         return candidate is not None and self.scheduler.would_admit(candidate, num_steps)
 
     def plan(
-        self, limit: int | None = None, learn: Callable[[], None] | None = None
+        self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
     ) -> StepPlan | None:
         """Return the next steps, which start now; None when there is nothing to do.
 
         limit: the most steps; None: as many as runs have by now.
-        learn: called after a plan that computes nothing, where plans are made ahead: the next
-            one knows what has happened until now.
+        plan_on_the_spot: called after a plan that computes nothing, where plans are made ahead;
+            returns whether the next one knows more.
         """
         num_swapped = 0
         while True:
             plan = self.scheduler.schedule(limit or self._run_limit)
             if plan is None:
-                if self.scheduler.holds_back:  # nothing runs, so no plan was made ahead
-                    self.scheduler.release()
+                if plan_on_the_spot and plan_on_the_spot():
                     continue
                 self._check_empty()
                 return None
@@ -106,10 +105,8 @@ class Lane:
                 raise InvariantError(
                     f"{type(self.scheduler).__name__} planned a step of nothing at {self.env.now} s"
                 )
-            if self.scheduler.holds_back:
-                self.scheduler.release()
-            elif learn:
-                learn()
+            if plan_on_the_spot:
+                plan_on_the_spot()
 
     def _note(self, plan: StepPlan) -> int:
         """Note who comes, goes and waits for blocks; return how many blocks are swapped."""

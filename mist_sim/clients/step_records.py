@@ -28,6 +28,13 @@ class Run:
     end: float
     busy: float | None = None
 
+    @property
+    def last_start(self) -> float:
+        """When its last step begins."""
+        if self.num_steps == 1 or isinstance(self.ends, float):
+            return self.start
+        return self.ends.item(self.num_steps - 2)
+
 
 class StepRecords:
     """Writes one track of steps: those of one clock, in order of time.

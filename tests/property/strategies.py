@@ -14,6 +14,7 @@ from mist_sim.core.request import Content
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, Case, EngineOptions
+from tests.reference.host import Host
 from tests.reference.memory import SwapSpace, Tier
 from tests.reference.stepwise import Job, Windows
 
@@ -47,7 +48,7 @@ def some_windows(longest: int) -> st.SearchStrategy[Windows]:
 
 
 def parallelism(max_num_seqs: int, drafts: bool) -> st.SearchStrategy[dict[str, Any]]:
-    """One engine, one that plans ahead, pipelines, replicas, both, and replicas in lockstep."""
+    """One engine, pipelines, replicas, both, replicas in lockstep, and those that plan ahead."""
     ranks, replicas = st.integers(1, min(4, max_num_seqs)), st.integers(1, 3)
     alone = st.just({})
     pipelines = st.fixed_dictionaries({"pipeline_parallel_size": ranks})
@@ -62,7 +63,9 @@ def parallelism(max_num_seqs: int, drafts: bool) -> st.SearchStrategy[dict[str, 
             "lockstep": st.just(True),
         }
     )
-    ahead = st.just({"async_scheduling": True})
+    ahead = st.fixed_dictionaries(
+        {"async_scheduling": st.just(True), "data_parallel_size": st.just(1) | replicas}
+    )
     return st.one_of(alone, alone if drafts else ahead, pipelines, either, together)
 
 
@@ -86,6 +89,13 @@ def some_tiers(num_blocks: int, lanes: int) -> st.SearchStrategy[tuple[Tier, ...
     tier = st.builds(Tier, size, seconds, seconds, st.booleans())
     tiers = st.lists(tier, min_size=1, max_size=3).map(tuple)
     return st.sampled_from([True, True, False]).flatmap(lambda some: tiers if some else st.just(()))
+
+
+def some_host_time() -> st.SearchStrategy[Host]:
+    """None, or some that is shorter and longer than the steps of the tests' predictors."""
+    seconds = st.sampled_from([0.0, 2.0**-9, 1e-3 / 3, 2.0**-6])
+    per_sequence = st.sampled_from([0.0, 2.0**-12, 1e-4 / 3])
+    return st.just(Host()) | st.builds(Host, seconds, per_sequence, seconds)
 
 
 def some_swap_space(num_blocks: int, lanes: int) -> st.SearchStrategy[SwapSpace]:
@@ -207,6 +217,7 @@ def cases(
         max_num_waiting=draw(st.sampled_from([*[None] * 6, 1, 3])),
         drop_expired=draw(st.booleans()),
         early_rejection=draw(st.booleans()),
+        host=draw(some_host_time()),
     )
     if not options.tiers:
         options = replace(options, swap=draw(st.none() | some_swap_space(num_blocks, lanes)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import inf, isnan
 from typing import Any
 
@@ -22,7 +22,12 @@ from mist_sim.clients.scheduling import (
 )
 from mist_sim.core.request import Limits, Request
 from mist_sim.hardware.drafter import drafter
-from mist_sim.hardware.predictors import Predictor, RooflinePredictor, with_drafting
+from mist_sim.hardware.predictors import (
+    EngineOverhead,
+    Predictor,
+    RooflinePredictor,
+    with_drafting,
+)
 from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.step_figures import pooled_gaps, run_periods
@@ -31,6 +36,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.host import Host
 from tests.reference.memory import SwapSpace, Tier
 from tests.reference.parallel import StepwiseFleet, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
@@ -81,6 +87,7 @@ class EngineOptions:
     early_rejection: bool = False
     tiers: tuple[Tier, ...] = ()
     swap: SwapSpace | None = None
+    host: Host = field(default_factory=Host)
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -110,7 +117,7 @@ class EngineOptions:
         return LlmClient(
             name,
             scheduler=scheduler,
-            predictor=self._times(predictor),
+            predictor=self._with_host(self._times(predictor)),
             data_parallel_size=self.data_parallel_size,
             lockstep=self.lockstep,
             num_gpu_blocks=self.num_blocks,
@@ -186,6 +193,10 @@ class EngineOptions:
             return with_drafting(times, self.drafting, model)
         return times
 
+    def _with_host(self, predictor: Predictor | PipelinePredictor) -> Predictor | PipelinePredictor:
+        overhead = EngineOverhead(**asdict(self.host))
+        return overhead.around(predictor, overlapped=self.async_scheduling)
+
     def _timed_by(self, predictor: Predictor) -> Predictor:
         """Return a predictor that asks for no more than the engine can tell."""
         asks = getattr(predictor, "needs_longest_context", False)
@@ -216,6 +227,7 @@ class EngineOptions:
             windows=self.windows,
             caching=self.caching,
             plans_ahead=self.async_scheduling,
+            host=self.host,
             max_num_waiting=inf if self.max_num_waiting is None else self.max_num_waiting,
             drop_expired=self.drop_expired,
             early_rejection=self.early_rejection,

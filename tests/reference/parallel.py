@@ -113,12 +113,9 @@ class StepwiseGroup(ABC):
     def begin(self, lane: StepwiseEngine, now: float) -> StepBatch | None:
         """Plan until there is a step or no work is left."""
         lane.now = now
-        before = None
-        while lane.members != before:
-            before = lane.members
-            chunks, decodes = lane.plan()
-            if chunks or decodes:
-                return lane.begin(chunks, decodes)
+        chunks, decodes = lane.next_plan()
+        if chunks or decodes:
+            return lane.begin(chunks, decodes)
         assert lane.loading or not lane.num_inside, "the lane is stuck"
         return None
 
@@ -175,7 +172,9 @@ class StepwisePipeline(StepwiseGroup):
         return self.returns[self.number(lane)] < inf
 
     def prompt_times(self, live: Live) -> tuple[list[float], float]:
-        times = [rank.step_time(prompt(live)) for rank in self.ranks]
+        any_lane, batch = self.lanes[0], prompt(live)
+        times = [rank.step_time(batch) for rank in self.ranks]
+        times[0] = any_lane.host.around(times[0], batch, overlaps=any_lane.plans_ahead)
         return times, self.hand_over(live.job.num_prompt_tokens)
 
     def wanting(self) -> list[tuple[float, int]]:
@@ -218,18 +217,24 @@ class StepwisePipeline(StepwiseGroup):
         waits = max(self.hand_over(num_tokens(batch)) for batch in batches if batch)
         self.busy[number] = 0.0
         end = now
-        for rank, predictor in enumerate(self.ranks):
+        for rank in range(len(self.ranks)):
             start = end if rank == 0 else end + waits
             seconds = max(
-                predictor.step_time(batch) + engine[number].copy_time
-                if batch
-                else predictor.step_time(StepBatch())
+                self.seconds(rank, engine[number], batch)
                 for engine, batch in zip(self.engines, batches, strict=True)
             )
             end = max(start, self.free[rank]) + seconds
             self.free[rank] = end
             self.busy[number] += seconds
         self.returns[number] = end
+
+    def seconds(self, rank: int, lane: StepwiseEngine, batch: StepBatch | None) -> float:
+        """Return how long a rank computes a lane's batch, or an empty one."""
+        work = batch or StepBatch()
+        seconds = self.ranks[rank].step_time(work)
+        if rank == 0:
+            seconds = lane.host.around(seconds, work, overlaps=lane.overlaps)
+        return seconds + lane.copy_time if batch else seconds
 
 
 def num_tokens(batch: StepBatch) -> int:

@@ -9,8 +9,10 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   runs. Memory that blocks are still loaded into is free when they are there.
 - An engine that plans ahead made the plan of a step when the step before it began. So it knows who
   came and whose blocks were there by then, and lends what that step frees, seats and blocks, one
-  step later. Who gives up frees its own in the same way. When nothing runs, nothing is planned.
-- A step in flight is never preempted; it ends at start + step time.
+  step later. Who gives up frees its own in the same way. A plan that computes nothing leaves
+  nothing ahead: the next one is made when it is needed, and knows and lends everything.
+- A step in flight is never preempted; it ends at start + step time. Its time is the GPU's and the
+  host's, or the longer of them when it was planned ahead.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
   one token at its end. A decode step gives every running decode one token.
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
@@ -39,6 +41,7 @@ from math import inf, nan
 from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
+from tests.reference.host import Host
 from tests.reference.memory import Block, Memory, SwapSpace, Tier
 
 
@@ -202,6 +205,7 @@ class StepwiseEngine(ABC):
     num_drafts: int = 0
     num_lookahead: int = 0
     plans_ahead: bool = False
+    host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
     drop_expired: bool = False
     early_rejection: bool = False
@@ -217,20 +221,32 @@ class StepwiseEngine(ABC):
         while self.arriving or self.num_inside:
             while (event := self.next_event()) and event[0] <= self.now:
                 self.happen(*event, in_step=False)
+            chunks, decodes = self.next_plan()
+            if chunks or decodes:
+                self.execute(chunks, decodes)
+            elif event := self.next_event():
+                self.now = event[0]
+            else:
+                assert not self.num_inside, "the engine is stuck"
+
+    def next_plan(self) -> Plan:
+        """Plan until there is something to compute, or nothing changes any more."""
+        before = None
+        while self.members != before:
             self.learn()
             before = self.members
             chunks, decodes = self.plan()
             if chunks or decodes:
-                self.known_until = self.now if self.plans_ahead else inf
-                self.execute(chunks, decodes)
-            elif self.num_left:  # nothing runs, so nothing is ahead
-                self.num_left = self.num_left_blocks = 0
-            elif self.known_until < inf:
-                self.known_until = inf
-            elif self.members == before and (event := self.next_event()):
-                self.now = max(self.now, event[0])
-            else:
-                assert self.members != before or not self.num_inside, "the engine is stuck"
+                return chunks, decodes
+            if self.is_ahead:
+                self.known_until, self.num_left, self.num_left_blocks = inf, 0, 0
+                before = None
+        return [], []
+
+    @property
+    def is_ahead(self) -> bool:
+        """Tell whether the next plan was made before now."""
+        return self.known_until < inf
 
     @property
     def members(self) -> list[Live | None]:
@@ -238,8 +254,9 @@ class StepwiseEngine(ABC):
 
     @property
     def waiting(self) -> list[Live]:
-        coming = [live for _, live in self.loading if not live.has_given_up]
-        return [*self.queue, *self.held, *coming, *self.loaded, *self.swapped]
+        arrived = [live for _, live in self.arrived]
+        coming = [live for _, live in self.loading + self.come if not live.has_given_up]
+        return [*self.queue, *arrived, *coming, *self.loaded, *self.swapped]
 
     @property
     def num_waiting(self) -> int:
@@ -262,10 +279,12 @@ class StepwiseEngine(ABC):
         """Begin empty."""
         self.now = 0.0
         self.memory = Memory(self.num_blocks, self.block_size, self.caching, self.tiers)
-        self.loading: list[tuple[float, Live]] = []  # when their blocks are there
-        self.loaded: list[Live] = []  # these have them, and go before the queue
         self.known_until = inf  # a step planned ahead knows what was before the last one began
-        self.held: list[Live] = []  # who came since then
+        self.overlaps = False  # the step under way was planned ahead
+        self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
+        self.loading: list[tuple[float, Live]] = []  # when their blocks are there
+        self.come: list[tuple[float, Live]] = []  # these have them; plans do not know it yet
+        self.loaded: list[Live] = []  # plans know it; they go before the queue
         self.swapped: list[Live] = []  # in the order in which they went
         self.num_copied = 0  # blocks to or from the swap space before the next step
         self.queue: list[Live] = []  # preempted ones first, then by arrival
@@ -281,12 +300,9 @@ class StepwiseEngine(ABC):
     # --- arrivals, and those who give up ------------------------------------------------------
 
     def next_event(self) -> tuple[float, Live] | None:
-        """Return who arrives, has its blocks or gives up next, and when; in this order.
-
-        That blocks are there is an event when a plan can know it.
-        """
+        """Return who arrives, has its blocks or gives up next, and when; in this order."""
         events = [(live.job.arrival_time, live) for live in list(self.arriving)[:1]]
-        events += [load for load in self.loading if load[0] <= self.known_until]
+        events += self.loading
         events += sorted(
             ((live.limits[0][0], live) for live in self.waiting + self.running if live.limits),
             key=lambda event: self.arrival(event[1]),
@@ -314,8 +330,8 @@ class StepwiseEngine(ABC):
         if live not in self.running:
             if live in self.queue:
                 self.queue.remove(live)
-            elif live in self.held:
-                self.held.remove(live)
+            elif live in (unknown := [each for _, each in self.arrived]):
+                del self.arrived[unknown.index(live)]
             elif live in self.swapped:
                 self.swapped.remove(live)
             elif live in self.loaded:
@@ -336,16 +352,25 @@ class StepwiseEngine(ABC):
             self.enter(live)
 
     def enter(self, live: Live) -> None:
-        self.held.append(live)
-        if not self.plans_ahead:
+        self.arrived.append((live.job.arrival_time, live))
+        if not self.is_ahead:
             self.learn()
         names = ["timeout", "ttft_timeout", "ttft_deadline"]
         live.watch(names if self.drop_expired else names[:2])
 
     def learn(self) -> None:
-        """Queue those who came before the step was planned that comes next."""
-        while self.held and self.held[0].job.arrival_time <= self.known_until:
-            self.queue.append(self.held.pop(0))
+        """Let the next plan know who came, and whose blocks did, before it was made.
+
+        Blocks of who has given up are free then.
+        """
+        while self.arrived and self.arrived[0][0] <= self.known_until:
+            self.queue.append(self.arrived.pop(0)[1])
+        while self.come and self.come[0][0] <= self.known_until:
+            live = self.come.pop(0)[1]
+            if live.has_given_up:
+                self.memory.give_back(live)
+            else:
+                self.loaded.append(live)
 
     def is_hopeless(self, live: Live) -> bool:
         return self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest
@@ -360,7 +385,9 @@ class StepwiseEngine(ABC):
         return seconds > time_left(live.job)
 
     def prompt_time(self, live: Live) -> float:
-        return self.predictor.step_time(prompt(live))
+        batch = prompt(live)
+        gpu = self.predictor.step_time(batch)
+        return self.host.around(gpu, batch, overlaps=self.plans_ahead)
 
     # --- memory -------------------------------------------------------------------------------
 
@@ -439,12 +466,11 @@ class StepwiseEngine(ABC):
         return bool(self.queue or self.loaded)
 
     def end_load(self, time: float, live: Live) -> None:
-        """Let one go first whose blocks are there, or free them if it has given up."""
+        """Note that blocks are there."""
         self.loading.remove((time, live))
-        if live.has_given_up:
-            self.memory.give_back(live)
-        else:
-            self.loaded.append(live)
+        self.come.append((time, live))
+        if not self.is_ahead:
+            self.learn()
 
     def head(self) -> Live:
         """Return who is next: of equals, the first to arrive."""
@@ -568,11 +594,15 @@ class StepwiseEngine(ABC):
     def execute(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> None:
         start = self.now
         batch = self.begin(chunks, decodes)
-        seconds = self.predictor.step_time(batch) + self.copy_time
+        seconds = self.seconds(batch) + self.copy_time
         while (event := self.next_event()) and event[0] < start + seconds:
             self.happen(*event, in_step=True)
         self.now = start + seconds
         self.complete(start, seconds)
+
+    def seconds(self, batch: StepBatch) -> float:
+        gpu = self.predictor.step_time(batch)
+        return self.host.around(gpu, batch, overlaps=self.overlaps)
 
     def begin(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> StepBatch:
         """Take the memory of a step and return what it computes."""
@@ -591,9 +621,11 @@ class StepwiseEngine(ABC):
         for live in decodes:
             for _ in range(self.next_blocks(live)):
                 live.blocks.append(self.memory.new_block())
-        others = [*self.loaded, *(live for _, live in self.loading)]
+        others = [*self.loaded, *(live for _, live in self.loading + self.come)]
         self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
+        self.overlaps = self.is_ahead
+        self.known_until = self.now if self.plans_ahead else inf
         self.copy_time = 0.0
         if self.swap_space:
             self.copy_time = self.num_copied * self.swap_space.seconds_per_block

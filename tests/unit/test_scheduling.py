@@ -29,14 +29,9 @@ class ConstantPredictor:
         return np.ones(num_steps)
 
 
-def run(scheduler, prompts, outputs, times, priorities=None, num_gpu_blocks=1000, **engine):
-    client = LlmClient(
-        "llm",
-        scheduler=scheduler,
-        predictor=ConstantPredictor(),
-        num_gpu_blocks=num_gpu_blocks,
-        **engine,
-    )
+def run(scheduler, prompts, outputs, times, priorities=None, **engine):
+    options = {"predictor": ConstantPredictor(), "num_gpu_blocks": 1000} | engine
+    client = LlmClient("llm", scheduler=scheduler, **options)
     workload = Workload.from_lists(prompts, outputs, times)
     if priorities is not None:
         requests = list(workload.requests(None))
@@ -218,6 +213,23 @@ def test_step_overhead_adds_up_or_hides_behind_the_kernels():
     assert [p.run(StepBatch(), StepGrowth(), 2).tolist() for p in (added, hidden, longer)] == [
         [1.25, 1.25], [1.0, 1.0], [1.5, 1.5],
     ]  # fmt: skip
+
+
+def test_a_step_that_was_not_planned_ahead_hides_no_host_time():
+    """The second request comes when nothing runs, the third one while its step does."""
+    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(), overlapped=True)
+    result = run(
+        ChunkedScheduler(), [10] * 3, [3] * 3, [0.0, 8.0, 8.5], predictor=predictor,
+        async_scheduling=True,
+    )  # fmt: skip
+    assert tokens(result) == [[1.25, 2.25, 3.25], [9.25, 10.25, 11.25], [11.25, 12.25, 13.25]]
+
+
+def test_a_long_run_after_a_pause_pays_the_host_once():
+    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(), overlapped=True)
+    scheduler = ChunkedScheduler(max_num_batched_tokens=16, max_num_seqs=4)
+    result = run(scheduler, [64], [2], [1.0], predictor=predictor, async_scheduling=True)
+    assert tokens(result) == [[5.25, 6.25]]
 
 
 def test_every_sequence_of_a_step_adds_its_share():

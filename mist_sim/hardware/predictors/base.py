@@ -27,6 +27,8 @@ class Predictor(Protocol):
     kernels_only: whether an engine's own time comes on top (see `EngineOverhead`).
     needs_longest_context: whether it reads `StepBatch.longest_context`.
     steps_inside(batch, growth): how many steps, from this one on, lie where it has measurements.
+    step_time_on_the_spot(batch): for async scheduling, the seconds of a step that was not planned
+        ahead, where that makes a difference.
     times_drafts: whether it looks at `StepBatch.num_drafts`; others cannot time speculation.
     """
 

@@ -65,7 +65,7 @@ class EngineOverhead:
         """Return a predictor that adds the overhead of a step to another's step times.
 
         overlapped: whether the host prepares the next step while the GPU computes, so that only
-            the longer of the two counts.
+            the longer of the two counts; but see `step_time_on_the_spot` in `Predictor`.
         """
         if isinstance(predictor, PipelinePredictor):
             first, *others = predictor.ranks
@@ -107,6 +107,10 @@ class _WithOverhead:
         if batch.chunks:
             seconds += self.prefill_step
         return max(seconds, host) if self.overlapped else seconds + host
+
+    def step_time_on_the_spot(self, batch: StepBatch) -> float:
+        """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
+        return replace(self, overlapped=False).step_time(batch)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         seconds = self.predictor.run(batch, growth, num_steps)
