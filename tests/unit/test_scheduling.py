@@ -182,6 +182,49 @@ def test_priority_decides_who_gives_memory_up():
     assert list(by_arrival.requests.num_preemptions) == [0, 1]
 
 
+WITHOUT_STATIC = pytest.mark.parametrize(
+    "kind", [ChunkedScheduler, ContinuousScheduler, MixedScheduler]
+)
+
+
+@WITHOUT_STATIC
+def test_the_decodes_that_stay_go_on_in_one_run(kind):
+    """Two of 8 + 40 tokens and room for 60: two prefills of the one, and each stay of decodes."""
+    result = run(kind(), [8, 8], [40, 40], [0.0, 0.0], num_gpu_blocks=15, block_size=4)
+    assert list(result.requests.num_preemptions) == [0, 1]
+    assert len(result.steps) == 5
+
+
+@WITHOUT_STATIC
+def test_who_fits_joins_a_step_after_another_gave_way(kind):
+    """As above, with a short prompt that comes just before the memory is full at 21 s."""
+    jobs = ([8, 8, 4], [40, 40, 2], [0.0, 0.0, 20.5])
+    sizes = {"num_gpu_blocks": 15, "block_size": 4}
+    shortest = run(kind(order="shortest_prompt_first"), *jobs, **sizes)
+    assert list(shortest.requests.num_preemptions) == [0, 1, 0]
+    assert tokens(shortest)[2][0] == 23.0
+    assert tokens(run(kind(), *jobs, **sizes))[2][0] > 40.0  # behind the one that gave way
+
+
+def test_what_a_finished_request_leaves_lets_in_who_gave_way():
+    """With plans made ahead its two blocks are lent a step later.
+
+    At 3 s it is gone, and four decodes need a block each: two requests give way, and the shorter
+    one comes back in the next step.
+    """
+    result = run(
+        ChunkedScheduler(order="shortest_prompt_first"),
+        [6, 6, 6, 6, 9, 2, 8],
+        [6, 6, 6, 6, 9, 2, 1],
+        [0.0] * 5 + [0.5] * 2,
+        num_gpu_blocks=14,
+        block_size=4,
+        async_scheduling=True,
+    )
+    assert list(result.requests.num_preemptions) == [0, 0, 0, 0, 1, 1, 0]
+    assert tokens(result)[5] == [3.0, 5.0]
+
+
 @pytest.mark.parametrize(
     ("scheduler", "options", "message"),
     [

@@ -128,6 +128,22 @@ class Scheduler(Admitting, Preempting, ABC):
         del self.running[sequence]
         return True
 
+    def _steps_until_join(self, limit: int) -> int:
+        """Steps, 1 or `limit`, of a plan made without admissions until who waits may join.
+
+        Who has no room in the second step has none in those after it, which leave less.
+        """
+        return 1 if self._num_left or self._may_join_second_step() else limit
+
+    def _may_join_second_step(self) -> bool:
+        num_free = self._num_admissible(self.clock.blocks_needed(2))
+        if len(self.running) >= self.max_num_seqs:
+            return False
+        if self.swapped:
+            return self._num_to_return(next(iter(self.swapped.values()))) <= num_free
+        head = self.head()
+        return head is not None and self.kv_cache.blocks_to_admit(head) <= num_free
+
     def _steps_until_change(self, limit: int) -> int:
         """Steps that the decodes can run before one changes or blocks run short."""
         clock = self.clock

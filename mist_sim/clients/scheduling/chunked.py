@@ -66,10 +66,11 @@ class ChunkedScheduler(Scheduler):
         budget = self.max_num_batched_tokens - num_decodes * self.clock.num_queries_each
         for sequence in self.prefilling:
             budget -= self._add_chunk(plan, sequence, budget)
-        if not disturbed:
-            if budget and self.head() is not None:
-                budget = self._admit(plan, budget)
-            plan.num_steps = self._num_steps(plan, limit, budget)
+        if budget and disturbed:
+            limit = self._steps_until_join(limit)
+        elif budget and self.head() is not None:
+            budget = self._admit(plan, budget)
+        plan.num_steps = self._num_steps(plan, limit, budget)
         return None if plan.is_empty else plan
 
     def _chunk(self, num_tokens: int, budget: int) -> int:

@@ -25,4 +25,6 @@ class ContinuousScheduler(WholePromptScheduler):
         if plan.prefills:
             return plan
         disturbed = self._make_room(plan)
-        return self._decode(plan, 1 if disturbed or plan.swaps else limit)
+        if disturbed or plan.swaps:
+            limit = self._steps_until_join(limit)
+        return self._decode(plan, limit)

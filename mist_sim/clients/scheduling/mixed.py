@@ -29,4 +29,4 @@ class MixedScheduler(WholePromptScheduler):
         if plan.prefills:
             plan.decodes = self.clock.num_decodes > 0
             return plan
-        return self._decode(plan, 1 if disturbed else limit)
+        return self._decode(plan, self._steps_until_join(limit) if disturbed else limit)

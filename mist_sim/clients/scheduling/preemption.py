@@ -61,9 +61,7 @@ class Preempting(Members):
         swaps = []
         for sequence, swap in self.swapped.items():
             num_seqs = len(self.running) + self._num_left
-            num_needed = self.pool.blocks_for(
-                sequence.num_tokens if swap.in_prefill else self._num_slots(sequence)
-            )
+            num_needed = self._num_to_return(swap)
             free = self._num_admissible(self.clock.blocks_needed_now())
             if num_seqs >= self.max_num_seqs or num_needed > free:
                 break
@@ -78,3 +76,9 @@ class Preempting(Members):
         for swap in swaps:
             del self.swapped[swap.sequence]
         plan.swaps = swaps or None
+
+    def _num_to_return(self, swap: Swap) -> int:
+        """Return the blocks that must be free for a swapped sequence to go on."""
+        sequence = swap.sequence
+        num_tokens = sequence.num_tokens if swap.in_prefill else self._num_slots(sequence)
+        return self.pool.blocks_for(num_tokens)

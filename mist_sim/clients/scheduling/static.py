@@ -28,7 +28,9 @@ class StaticScheduler(WholePromptScheduler):
             self._admit_prompts(plan)
         if plan.prefills:
             return plan
-        return self._decode(plan, 1 if self._make_room(plan) else limit)
+        if self._make_room(plan) and self.swapped:
+            limit = self._steps_until_join(limit)
+        return self._decode(plan, limit)
 
     def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
         return False
