@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from mist_sim.clients.kv_cache import PrefixHistory
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor
@@ -21,8 +22,9 @@ class AdmissionControl:
     drop_expired: a request that waits without a token when its first one is due is dropped then,
         so that nothing is computed too late (no counterpart in vLLM).
     early_rejection: a request is refused when it arrives if its first token is not expected in
-        time: the prompts without a first token, spread evenly over the engines, and its own
-        take longer than it has (no counterpart in vLLM; Mooncake, FAST 2025, early rejection).
+        time: the prompts without a first token, spread evenly over the engines, and its own, less
+        what earlier ones share with them, take longer than it has (no counterpart in vLLM;
+        Mooncake, FAST 2025, early rejection).
     """
 
     max_num_waiting: int | None = None
@@ -37,34 +39,45 @@ class AdmissionControl:
 class PromptBacklog:
     """How long engines need for the prompts that have no first token yet.
 
-    Each is timed as a step of its own, whole and without decodes beside it, when it arrives: the
-    best case, but for prompts whose beginning is cached, which are timed as if it were not. What
-    is already computed of it counts until its first token. Prompts follow one another through the
-    ranks of a pipeline, so each delays the next by its time on its slowest rank. Several engines
-    are taken to have equal shares of them.
+    Each is timed as a step of its own, whole and without decodes beside it, when it arrives. With a
+    history, what accepted requests had before it is taken as cached, as if nothing were ever
+    forgotten, and at hand on every engine. So it is the best case. What is already computed of it
+    counts until its first token. Prompts follow one another through the ranks of a pipeline, so
+    each delays the next by its time on its slowest rank. Several engines are taken to have equal
+    shares of them.
 
-    num_engines: that the predictor times.
+    num_engines: that the predictor times. history: begins empty; None where engines cache nothing.
     """
 
-    def __init__(self, predictor: Predictor | PipelinePredictor, num_engines: int = 1) -> None:
+    def __init__(
+        self,
+        predictor: Predictor | PipelinePredictor,
+        num_engines: int = 1,
+        history: PrefixHistory | None = None,
+    ) -> None:
         if isinstance(predictor, PipelinePredictor):
             self._ranks, self._hand_over = predictor.ranks, predictor.hand_over
         else:
             self._ranks, self._hand_over = (predictor,), _no_hand_over
         self._num_engines = num_engines
+        self._history = history
         self._seconds: dict[Sequence, float] = {}
         self._total = 0.0
 
     def add_if_in_time(self, sequence: Sequence, time_left: float) -> bool:
         """Count a sequence that arrives, unless its first token would come after `time_left` s."""
-        num_tokens = sequence.num_prompt_tokens
-        batch = StepBatch(((num_tokens, 0),))
+        history = self._history
+        num_cached = history.num_known_tokens(sequence) if history else 0
+        num_tokens = sequence.num_prompt_tokens - num_cached
+        batch = StepBatch(((num_tokens, num_cached),))
         seconds = [rank.step_time(batch) for rank in self._ranks]
         alone = sum(seconds) + (len(seconds) - 1) * self._hand_over(num_tokens)
         if self._total / self._num_engines + alone > time_left:
             return False
         self._seconds[sequence] = slowest = max(seconds)
         self._total += slowest
+        if history:
+            history.add(sequence)
         return True
 
     def remove(self, sequence: Sequence) -> None:

@@ -11,7 +11,13 @@ from mist_sim.clients.admission import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.base import Client
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engines import Engines, lane_schedulers
-from mist_sim.clients.kv_cache import CacheTier, SwapSpace, UncachedManager, lane_memory
+from mist_sim.clients.kv_cache import (
+    CacheTier,
+    PrefixHistory,
+    SwapSpace,
+    UncachedManager,
+    lane_memory,
+)
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence import Sequence
@@ -199,7 +205,9 @@ class LlmClient(Client):
             return None
         backlog = None
         if self.admission.early_rejection:
-            backlog = PromptBacklog(self.predictor, self.data_parallel_size)
+            memory = self.memory
+            history = PrefixHistory(memory.block_size) if memory.caches_prefixes else None
+            backlog = PromptBacklog(self.predictor, self.data_parallel_size, history)
         return Gate(self.admission.max_num_waiting, backlog, self._time_to_enter)
 
     def takes(self, stages: Stages[Stage]) -> int:

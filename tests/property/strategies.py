@@ -262,6 +262,16 @@ def overloads(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     return Case(options, tuple(jobs))
 
 
+@st.composite
+def overloads_of_alike(draw: st.DrawFn) -> Case:
+    """Prompts of one conversation that come nearly at once, of which some are turned away early."""
+    case = draw(alike())
+    time, seconds = st.just(0.0) | st.floats(0.0, 0.01), few_steps()
+    jobs = [replace(job, arrival_time=draw(time), ttft_deadline=draw(seconds)) for job in case.jobs]
+    jobs.sort(key=lambda job: job.arrival_time)
+    return Case(replace(case.options, early_rejection=True), tuple(jobs))
+
+
 def with_arrivals_on_boundaries(data: st.DataObject, case: Case, predictor: Predictor) -> Case:
     """Add jobs that arrive when a step ends or is planned, or the next float before or behind.
 

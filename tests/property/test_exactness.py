@@ -30,6 +30,7 @@ from tests.property.strategies import (
     cases,
     lengths,
     overloads,
+    overloads_of_alike,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -45,7 +46,7 @@ from tests.reference.comparison import (
     workload,
 )
 from tests.reference.measured import measured_layers
-from tests.reference.predictors import AWKWARD, DYADIC
+from tests.reference.predictors import AWKWARD, DYADIC, STEEP
 from tests.reference.stepwise import Job, Outcome, Step, Windows
 
 
@@ -155,6 +156,11 @@ def test_time_outs_at_the_end_of_a_step(case, predictor, data):
 def test_overloads(case, predictor):
     for feature in features(assert_exact(case, predictor)):
         event(feature)
+
+
+@given(case=overloads_of_alike())
+def test_early_rejection_of_prompts_that_begin_alike(case):
+    assert_exact(case, STEEP)
 
 
 @given(case=cases(max_jobs=8), data=st.data())

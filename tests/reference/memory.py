@@ -127,6 +127,11 @@ class Memory:
                 return content_id, position
         return (live, position) if private else None
 
+    def shared_names(self, live: Any) -> list[Hashable]:
+        """Return the names of the blocks that others may have too, in memory that caches."""
+        num_tokens = sum(length for _, length in live.job.content)
+        return self.names(live, num_tokens // self.block_size) if self.caching else []
+
     def found(self, live: Any) -> list[Block]:
         """Return the full blocks of a waiting request that are cached, up to a missing one."""
         blocks: list[Block] = []

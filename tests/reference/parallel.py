@@ -14,9 +14,8 @@ Of several engines a request goes to the one with the smallest 4 x waiting + run
 equals. Engines in lockstep plan together, lanes of equal number in pipelines. A pass leaves a rank
 when the slowest has ended there; those without work compute an empty batch.
 
-With early rejection a job is turned away whose first token is not expected in time. Each prompt
-that has none yet takes its time on its slowest rank, an engine has an equal share of them all, and
-then the job's own prompt goes through all ranks.
+With early rejection each prompt without a first token takes its time on its slowest rank, an engine
+has an equal share of them all, and then the newcomer's prompt goes through all ranks.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ class StepwisePipeline(StepwiseGroup):
         any_lane, batch = self.lanes[0], prompt(live)
         times = [rank.step_time(batch) for rank in self.ranks]
         times[0] = any_lane.host.around(times[0], batch, overlaps=any_lane.plans_ahead)
-        return times, self.hand_over(live.job.num_prompt_tokens)
+        return times, self.hand_over(num_tokens(batch))
 
     def wanting(self) -> list[tuple[float, int]]:
         """Return (ready since, number) of the lanes that would plan, the next one first."""
@@ -252,6 +251,7 @@ class StepwiseFleet:
         self.num_engines = num_engines
         self.max_num_waiting = inf if max_num_waiting is None else max_num_waiting
         self.outcomes: list[Outcome] = []
+        self.taken: list[Live] = []  # on arrival
 
     @property
     def tracks(self) -> list[StepwiseEngine]:
@@ -303,6 +303,7 @@ class StepwiseFleet:
         if any_lane.is_hopeless(live) or busy:
             any_lane.reject(live, now)
             return
+        self.taken.append(live)
         scores = [4 * group.num_waiting + group.num_running for group in self.groups]
         self.groups[scores.index(min(scores))].arrive(live, now)
 
@@ -311,6 +312,7 @@ class StepwiseFleet:
         if not self.tracks[0].early_rejection:
             return False
         group = self.groups[0]  # all take the same time
+        self.tracks[0].spare(live, self.taken)
         ahead = [other for _, _, other in self.inside() if not other.num_emitted]
         waits = sum(max(group.prompt_times(other)[0]) for other in ahead) / self.num_engines
         times, hand_over = group.prompt_times(live)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,9 @@ DYADIC = AffinePredictor(
     2.0**-8, 2.0**-14, 2.0**-24, 2.0**-13, 2.0**-20, 2.0**-19, 2.0**-18, 2.0**-15
 )
 """Sums of these do not round, so that times which should meet do."""
+
+STEEP = replace(DYADIC, base=2.0**-13, per_prompt_token=2.0**-11)
+"""The same where tokens of prompts take most of a step."""
 
 
 @dataclass(frozen=True)

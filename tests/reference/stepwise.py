@@ -26,6 +26,10 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   still has to get; they come together at the end of the step. In the step it holds blocks for its
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
   anew. Who has tokens and would need more than the whole pool in its next step has outgrown it.
+- With early rejection, a job is turned away whose first token is not expected in time: the prompts
+  that have none yet take their times, one after the other, and then its own. Blocks that a job
+  taken before it has in the same place count as cached, in memory that caches, whatever became
+  of them.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
   every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
   drafts and lookahead behind them, and one for the newest token.
@@ -117,7 +121,8 @@ class Live:
 
     num_entered: how many of its blocks, from the first, are where others find them. is_open:
     whether the next one may follow. num_loaded: how many are there after its load from tiers.
-    limits: (time, name) of what is still to come, the earliest first.
+    limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
+    prompt that others had before it came, for early rejection.
     """
 
     job: Job
@@ -127,6 +132,7 @@ class Live:
     blocks: list[Block] = field(default_factory=list)
     num_entered: int = 0
     num_loaded: int = 0
+    num_spared: int = 0
     is_open: bool = True
     decoding: bool = False
     resumes: bool = False  # decodes again when it comes back from the swap space
@@ -291,6 +297,7 @@ class StepwiseEngine(ABC):
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
         self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
+        self.taken: list[Live] = []  # on arrival
         self.leaving: list[Live] = []  # gave up during the step, in this order
 
     @abstractmethod
@@ -349,6 +356,7 @@ class StepwiseEngine(ABC):
         if self.is_hopeless(live) or busy:
             self.reject(live, live.job.arrival_time)
         else:
+            self.taken.append(live)
             self.enter(live)
 
     def enter(self, live: Live) -> None:
@@ -379,10 +387,23 @@ class StepwiseEngine(ABC):
         """Tell whether prompts without a first token leave too little time for another one."""
         if not self.early_rejection:
             return False
+        self.spare(live, self.taken)
         ahead = [other for other in self.waiting + self.running if not other.num_emitted]
         ahead.sort(key=self.arrival)
         seconds = sum(self.prompt_time(other) for other in ahead) + self.prompt_time(live)
         return seconds > time_left(live.job)
+
+    def spare(self, live: Live, taken: list[Live]) -> None:
+        """Note what a job need not compute, because those taken before it had it."""
+        known = {name for other in taken for name in self.memory.shared_names(other)}
+        num_blocks = 0
+        for name in self.memory.shared_names(live)[
+            : (live.job.num_prompt_tokens - 1) // self.block_size
+        ]:
+            if name not in known:
+                break
+            num_blocks += 1
+        live.num_spared = num_blocks * self.block_size
 
     def prompt_time(self, live: Live) -> float:
         batch = prompt(live)
@@ -671,8 +692,8 @@ class StepwiseEngine(ABC):
 
 
 def prompt(live: Live) -> StepBatch:
-    """Return a step that computes the whole prompt of a job and nothing else."""
-    return StepBatch(((live.job.num_prompt_tokens, 0),))
+    """Return a step that computes what a job need of its prompt, and nothing else."""
+    return StepBatch(((live.job.num_prompt_tokens - live.num_spared, live.num_spared),))
 
 
 def time_left(job: Job) -> float:

@@ -21,6 +21,7 @@ from mist_sim.traces import (
     Workload,
     template,
 )
+from tests.reference.predictors import AffinePredictor
 
 
 class ConstantPredictor:
@@ -39,9 +40,11 @@ def engine(
     num_ranks=1,
     num_engines=1,
     async_scheduling=False,
+    rank=None,
+    enable_prefix_caching=None,
     **admission,
 ):
-    rank = ConstantPredictor()
+    rank = rank or ConstantPredictor()
     ranks = PipelinePredictor((rank,) * num_ranks, lambda num_tokens: 0.5)
     return LlmClient(
         "llm",
@@ -52,6 +55,7 @@ def engine(
         request_overhead=request_overhead,
         prompt_token_overhead=prompt_token_overhead,
         async_scheduling=async_scheduling,
+        enable_prefix_caching=enable_prefix_caching,
         admission=AdmissionControl(**admission),
     )
 
@@ -68,6 +72,19 @@ class GivenLimits(Workload):
             request.limits = (
                 limits and next(TimeLimits(**limits).applied(iter([request]), None)).limits
             )
+            yield request
+
+
+class OneConversation(Workload):
+    """A workload whose requests begin with the same tokens, and have a deadline."""
+
+    def __init__(self, plain, ttft_deadline):
+        limits = TimeLimits(ttft_deadline=ttft_deadline)
+        super().__init__(plain.source, plain.arrivals, time_limits=limits)
+
+    def requests(self, streams):
+        for request in super().requests(streams):
+            request.content = ((7, 1_000),)
             yield request
 
 
@@ -368,6 +385,16 @@ def test_early_rejection_adds_up_the_prompts_ahead():
     result = run([10] * 3, [5] * 3, clients=[engine(early_rejection=True)], ttft_deadline=2.0)
     assert list(result.requests.status) == ["finished", "finished", "rejected"]
     assert result.requests.finished_at[2] == 0.0
+
+
+def test_early_rejection_takes_what_prompts_share_as_cached():
+    """20 tokens take 2 s, 16 of which the second prompt shares: 2.4 s for both, else 4 s."""
+    per_token = AffinePredictor(0.0, 0.1, *[0.0] * 6)
+    workload = OneConversation(Workload.from_lists([20, 20], [1, 1], [0.0, 0.0]), 2.5)
+    for caches, fate in [(True, "finished"), (False, "rejected")]:
+        one = engine(early_rejection=True, rank=per_token, enable_prefix_caching=caches)
+        result = Simulation(clients=[one], workload=workload).run()
+        assert list(result.requests.status) == ["finished", fate]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from mist_sim.clients.kv_cache.capacity import (
     num_gpu_blocks,
     swap_space,
 )
+from mist_sim.clients.kv_cache.history import PrefixHistory
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
@@ -21,6 +22,7 @@ __all__ = [
     "KvCacheManager",
     "LaneMemory",
     "PrefixCachingManager",
+    "PrefixHistory",
     "SwapSpace",
     "TierLink",
     "TieredManager",
