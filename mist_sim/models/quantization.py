@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from mist_sim.errors import did_you_mean
 
@@ -51,8 +52,12 @@ QUANTIZATIONS: Mapping[str, Quantization] = {
 }
 UNQUANTIZED = ("bf16", "fp16", "bfloat16", "float16")
 
-# Bytes of one cached value, under vLLM's names of `--kv-cache-dtype`; "auto" is the model's own.
+KvCacheDtype = Literal[
+    "auto", "bf16", "fp16", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"
+]
+"""vLLM's names of `--kv-cache-dtype`; "auto" is the model's own."""
+
+# Bytes of one cached value.
 KV_CACHE_BYTES: Mapping[str, int] = {
-    **dict.fromkeys(UNQUANTIZED, 2),
-    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "int8"), 1),
+    name: 2 if name in UNQUANTIZED else 1 for name in get_args(KvCacheDtype) if name != "auto"
 }

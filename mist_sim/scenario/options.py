@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -20,14 +20,17 @@ from mist_sim.scenario.vllm_names import VLLM_NAMES
 class EngineOption:
     """One option of a client of type llm.
 
-    key: below `clients.N`. types: the plugins that have it, where not all of a family do.
+    key: below `clients.N`. types: the plugins that have it, where not all of a family do, or where
+        others have it with another default or meaning; those come as options of their own.
     default: as a file would say it; None where the option is required.
+    values: all that it can be, where these are words.
     vllm: the flag of `vllm serve`, or why there is none; None where nobody said.
     """
 
     key: str
     types: tuple[str, ...]
     default: str | None
+    values: tuple[str, ...]
     vllm: str | None
     meaning: str
 
@@ -45,7 +48,7 @@ def engine_options() -> list[EngineOption]:
             found += _of_family(f"{name}.", mark)
         else:
             default = None if info.is_required() else _written(info.default)
-            found.append(_option(name, (), default, info.description or ""))
+            found.append(_option(name, default, _words(info), info.description or ""))
     return found
 
 
@@ -60,22 +63,21 @@ def _mark(found: object) -> Settings | Family | None:
 
 
 def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
-    """Yield the options of all plugins that come with the package; each once."""
+    """Yield the options of all plugins that come with the package; what they share, once."""
     plugins = {
         name: family.part_type(name)
         for name, plugin in family.registry.items()
         if plugin.__module__.startswith("mist_sim.")
     }
-    yield _option(prefix + "type", (), family.default, "one of " + ", ".join(plugins))
-    options: dict[str, EngineOption] = {}
-    types: dict[str, tuple[str, ...]] = {}
+    meaning = f"the {family.registry.member} of the engine"
+    yield _option(prefix + "type", family.default, tuple(plugins), meaning)
+    types: dict[EngineOption, list[str]] = {}
     for name, model in plugins.items():
         for option in _of_part(prefix, model):
-            options.setdefault(option.key, option)
-            types[option.key] = (*types.get(option.key, ()), name)
-    for key, option in options.items():
-        own = () if len(types[key]) == len(plugins) else types[key]
-        yield _option(key, own, option.default, option.meaning)
+            types.setdefault(option, []).append(name)
+    keys = list(dict.fromkeys(option.key for option in types))
+    for option, names in sorted(types.items(), key=lambda item: keys.index(item[0].key)):
+        yield option if len(names) == len(plugins) else replace(option, types=tuple(names))
 
 
 def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
@@ -89,11 +91,21 @@ def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
             yield from _of_part(f"{prefix}{name}.", mark.model)
         else:
             default = _written(defaults[name]) if name in defaults else None
-            yield _option(prefix + name, (), default, meanings.get(name, ""))
+            yield _option(prefix + name, default, _words(infos[name]), meanings.get(name, ""))
 
 
-def _option(key: str, types: tuple[str, ...], default: str | None, meaning: str) -> EngineOption:
-    return EngineOption(key, types, default, VLLM_NAMES.get(key), meaning)
+def _option(key: str, default: str | None, values: tuple[str, ...], meaning: str) -> EngineOption:
+    return EngineOption(key, (), default, values, VLLM_NAMES.get(key), meaning)
+
+
+def _words(found: object) -> tuple[str, ...]:
+    """Return the words that a field can be, wherever they stand in its annotation."""
+    inner: tuple[object, ...] = get_args(found)
+    if get_origin(found) is Literal:
+        return tuple(word for word in inner if isinstance(word, str))
+    if isinstance(found, FieldInfo):
+        inner = (found.annotation,)
+    return tuple(word for part in inner for word in _words(part))
 
 
 def _written(value: Any) -> str:

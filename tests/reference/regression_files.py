@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 
@@ -32,6 +35,15 @@ def regression_content(**changes: Any) -> dict[str, Any]:
         },
         **changes,
     }
+
+
+@cache
+def regression_file(slower: float = 1.0) -> str:
+    """Return the path of a file that lasts as long as the tests; its prompts take longer."""
+    content = regression_content()
+    rows = content["stages"]["prefill"]["seconds"]
+    content["stages"]["prefill"]["seconds"] = [[slower * time for time in row] for row in rows]
+    return written(Path(tempfile.mkdtemp(prefix="mist-learned-")) / "times.json", **content)
 
 
 def written(path: Any, **changes: Any) -> str:

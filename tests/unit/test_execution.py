@@ -1,7 +1,10 @@
 """Running layers on a device: what is measured, kept, multiplied and refused."""
 
+import sys
+import zlib
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -125,6 +128,42 @@ def test_the_predictor_interpolates_what_was_measured(monkeypatch, tmp_path):
     assert source.num_asked == num_asked
     batch = StepBatch((), 5, 5 * 300)
     assert predictor.step_time(batch) == pytest.approx(source.seconds([batch])[0])
+
+
+class FakeTorch(FakeSource):
+    """Times that depend on how the layers are run, and do not grow evenly."""
+
+    def __init__(self, model, cluster, **options):
+        super().__init__()
+        self.identity = {"source": "fake", "options": str(options)}
+        self.factor = 1 + zlib.crc32(str(options).encode()) / 2**32
+
+    def seconds(self, batches):
+        return [self.factor * seconds**0.5 for seconds in super().seconds(batches)]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"device": "cpu"},
+        {"num_timed_layers": 3},
+        {"max_num_batched_tokens": 512},
+        {"max_num_seqs": 8},
+        {"max_context": 1024},
+        {"repeats": 9},
+        {"seed": 1},
+    ],
+)
+def test_every_option_changes_what_is_measured(changed, monkeypatch, tmp_path):
+    monkeypatch.setenv("MIST_SIM_CACHE", str(tmp_path))
+    place = "mist_sim.hardware.execution.torch_source"
+    monkeypatch.setitem(sys.modules, place, SimpleNamespace(TorchSource=FakeTorch))
+    monkeypatch.setattr(
+        "mist_sim.hardware.predictors.execution.installed_version", lambda *_, **__: "1"
+    )
+    batch = StepBatch(((1500, 2500),), 30, 30 * 2000)
+    plain = ExecutionPredictor(TINY, Cluster(GPU)).step_time(batch)
+    assert ExecutionPredictor(TINY, Cluster(GPU), **changed).step_time(batch) != plain
 
 
 @pytest.mark.parametrize("field", ["max_num_batched_tokens", "max_num_seqs", "max_context"])

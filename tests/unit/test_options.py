@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mist_sim.clients.scheduling.order import ORDERS
+from mist_sim.models.quantization import KV_CACHE_BYTES
 from mist_sim.scenario.options import engine_options
 from mist_sim.scenario.vllm_names import NO_COUNTERPART, VLLM_NAMES
 
@@ -31,9 +33,28 @@ def test_defaults_are_those_of_a_file():
     assert OPTIONS["gpu"].default is None
     assert OPTIONS["tensor_parallel_size"].default == "1"
     assert OPTIONS["scheduler.type"].default == "chunked"
-    assert OPTIONS["scheduler.max_num_batched_tokens"].default == "2048"
     assert OPTIONS["kv_cache.watermark"].default == "0.0"
     assert OPTIONS["overhead.request"].default == "null"
+
+
+def test_words_that_an_option_can_be_are_listed():
+    assert OPTIONS["scheduler.order"].values[0] == "fcfs"
+    assert OPTIONS["scheduler.order"].values == ORDERS
+    assert OPTIONS["scheduler.preemption"].values == ("recompute", "swap")
+    assert "draft_model" in OPTIONS["speculative_config.method"].values
+    assert OPTIONS["quantization"].values == ("fp8", "int8", "int4")
+    assert OPTIONS["kv_cache.kv_cache_dtype"].values == ("auto", *KV_CACHE_BYTES)
+    assert "chunked" in OPTIONS["scheduler.type"].values
+    assert OPTIONS["scheduler.max_num_seqs"].values == ()
+
+
+def test_where_plugins_differ_each_says_its_default_and_meaning():
+    budgets = {o.types: o for o in engine_options() if o.key == "scheduler.max_num_batched_tokens"}
+    assert [(types, o.default) for types, o in budgets.items()] == [
+        (("chunked",), "2048"),
+        (("continuous", "mixed", "static"), "null"),
+    ]
+    assert len({option.meaning for option in budgets.values()}) == 2
 
 
 def test_options_of_some_plugins_say_which():

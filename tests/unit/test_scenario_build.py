@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +25,9 @@ from mist_sim import (
 )
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import ServiceTime, build
-from tests.reference.measured import measured_steps
+from tests.reference.scenarios import BASE, PRESSED, scenario
 
-BASE: dict[str, Any] = {
-    "model": "llama-3.1-8b",
-    "workload": {
-        "lengths": {"type": "profile", "num_requests": 50},
-        "arrivals": {"type": "poisson", "rate": "5 /s"},
-    },
-    "clients": [{"name": "llm", "gpu": "l40s"}],
-}
 ROW = "2023-11-16 18:15:46.6805900,374,44\n"
-
-
-def scenario(**overrides: object) -> Scenario:
-    changes = {path.replace("__", "."): value for path, value in overrides.items()}
-    return Scenario.from_dict(copy.deepcopy(BASE), changes)
 
 
 def refusal(**overrides: object) -> str:
@@ -218,116 +204,10 @@ def test_lazy_names_are_those_that_type_checkers_see():
         mist_sim.Sceanrio  # noqa: B018
 
 
-# --- every option of an engine changes a result -------------------------------------------------
-
-PRESSED = {
-    "clients__0__scheduler": {"type": "chunked", "max_num_batched_tokens": 300},
-    "clients__0__kv_cache__num_gpu_blocks_override": 60,
-    "workload": {
-        "lengths": {
-            "type": "synthetic",
-            "num_requests": 60,
-            "prompt": {"type": "uniform", "low": 20, "high": 500},
-            "output": {"type": "uniform", "low": 10, "high": 200},
-        },
-        "arrivals": {"type": "poisson", "rate": "60 /s"},
-    },
-}
 PRIORITIES = {"workload__priorities": {0: 1.0, 5: 1.0}}
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("scheduler", "static"),
-        ("scheduler", "continuous"),
-        ("scheduler", "mixed"),
-        ("scheduler__order", "priority"),
-        ("scheduler__order", "least_work_left"),
-        ("scheduler__order", "shortest_prompt_first"),
-        ("scheduler__max_num_seqs", 2),
-        ("admission__max_num_waiting", 3),
-        ("scheduler__max_num_batched_tokens", 512),
-        ("scheduler__long_prefill_token_threshold", 64),
-        ("kv_cache__watermark", 0.3),
-        ("kv_cache__kv_cache_dtype", "fp8"),
-        ("quantization", "fp8"),
-        ("kv_cache__block_size", 8),
-        ("kv_cache__enable_prefix_caching", False),
-        ("kv_cache__tiers", [{"name": "cpu", "capacity": "8 GiB"}]),
-        ("kv_cache__num_gpu_blocks_override", 90),
-        ("predictor", {"type": "table", "format": "steps", "path": measured_steps("l40s")}),
-        ("overhead__step", "5 ms"),
-        ("overhead__prefill_step", "5 ms"),
-        ("overhead__sequence", "40 us"),
-        ("async_scheduling", True),
-        ("overhead__request", "20 ms"),
-        ("overhead__prompt_token", "20 us"),
-        ("predictor__enforce_eager", True),
-        ("predictor__max_cudagraph_capture_size", 16),
-        ("predictor__cudagraph_capture_sizes", [8, 512]),
-        ("max_model_len", 300),
-        ("tensor_parallel_size", 2),
-        ("pipeline_parallel_size", 2),
-        ("data_parallel_size", 2),
-        ("gpu", "h200"),
-        ("model", "qwen3-4b"),
-    ],
-)
-def test_every_option_of_an_engine_changes_a_result(path, value):
-    plain = simulate(scenario(**PRESSED)).summary
-    needed = PRIORITIES if value == "priority" else {}
-    changed = simulate(scenario(**PRESSED | needed | {f"clients__0__{path}": value})).summary
-    assert plain["num_preemptions"] > 0
-    assert changed["mean_e2el_ms"] != plain["mean_e2el_ms"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"enable_expert_parallel": True},
-        {"enable_expert_parallel": True, "expert_load_imbalance": 1.5},
-    ],
-)
-def test_every_option_of_experts_changes_a_result(options):
-    sparse = PRESSED | {
-        "clients__0__model": "qwen3-30b-a3b",
-        "clients__0__gpu": "h100-sxm",
-        "clients__0__tensor_parallel_size": 2,
-        "clients__0__enable_expert_parallel": "expert_load_imbalance" in options,
-    }
-    plain = simulate(scenario(**sparse)).summary
-    given = {f"clients__0__{name}": value for name, value in options.items()}
-    changed = simulate(scenario(**sparse | given)).summary
-    assert changed["mean_e2el_ms"] != plain["mean_e2el_ms"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_speculative_tokens": 2, "acceptance_rate": 0.7},
-        {"acceptance_rate": 0.9},
-        {"acceptance_rate": [0.7, 0.7, 0.1]},
-        {"drafting_time": "1 ms"},
-        {"method": "mtp"},
-        {"method": "eagle"},
-        {"method": "draft_model", "model": "llama-3.2-1b"},
-        {"method": "draft_model", "model": "llama-3.2-1b", "draft_tensor_parallel_size": 1},
-    ],
-)
-def test_every_option_of_speculation_changes_a_result(options):
-    drafting = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
-    if "draft_tensor_parallel_size" in options:
-        drafting |= {"method": "draft_model", "model": "llama-3.2-1b"}
-    pressed = PRESSED | {
-        "clients__0__scheduler__max_num_seqs": 64,
-        "clients__0__tensor_parallel_size": 2,
-    }
-    results = [
-        simulate(scenario(**pressed, clients__0__speculative_config=given)).summary
-        for given in (None, drafting, drafting | options)
-    ]
-    assert len({summary["mean_e2el_ms"] for summary in results}) == 3
+# --- speculation and priorities ---------------------------------------------------------------
 
 
 def test_problems_of_speculation_are_located():
@@ -346,14 +226,6 @@ def test_problems_of_speculation_are_located():
         clients__0__scheduler__max_num_batched_tokens=900,
     )
     assert "clients.0.scheduler: must have max_num_batched_tokens >= max_num_seqs" in message
-
-
-def test_partial_prefills_are_limited_beside_a_threshold():
-    threshold = {"clients__0__scheduler__long_prefill_token_threshold": 64}
-    limit = {"clients__0__scheduler__max_num_partial_prefills": 1}
-    free = simulate(scenario(**PRESSED, **threshold)).summary
-    limited = simulate(scenario(**PRESSED, **threshold, **limit)).summary
-    assert free["mean_ttft_ms"] != limited["mean_ttft_ms"]
 
 
 def test_priorities_have_their_shares_and_shift_no_other_draw():

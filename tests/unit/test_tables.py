@@ -172,7 +172,7 @@ def test_parquet_holds_the_same_steps(tmp_path):
         table(tmp_path / "other.parquet", "steps")
 
 
-def test_splitwise_needs_a_subset_and_the_ranks_that_were_measured(tmp_path):
+def test_splitwise_needs_a_subset_and_the_ranks_measured(tmp_path):
     path = measured.write_splitwise(tmp_path)
     predictor = table(path, "splitwise", "m/b")
     prompt, answers = StepBatch(((512, 0),)), StepBatch((), 2, 600)

@@ -13,7 +13,7 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.hardware.memory import MemoryTier
 from mist_sim.models.partition import rank_part
-from mist_sim.models.quantization import KV_CACHE_BYTES, check_name
+from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name
 from mist_sim.models.spec import ModelSpec
 from mist_sim.units import Bytes
 
@@ -36,7 +36,7 @@ class KvCacheConfig:
 
     block_size: tokens in a block (>= 1).
     gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1].
-    kv_cache_dtype: how keys and values are stored ("fp8", ...); "auto": as the model says.
+    kv_cache_dtype: how keys and values are stored; "auto": as the model says.
     num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it
         from gpu_memory_utilization and context_memory.
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
@@ -54,7 +54,7 @@ class KvCacheConfig:
 
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
-    kv_cache_dtype: str = "auto"
+    kv_cache_dtype: KvCacheDtype = "auto"
     num_gpu_blocks_override: int | None = None
     context_memory: Bytes = 0.25 * _GIB
     watermark: float = 0.0

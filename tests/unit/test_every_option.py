@@ -1,0 +1,180 @@
+"""Every option of an engine changes a result; one without a case here fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mist_sim import simulate
+from mist_sim.models import load_model
+from mist_sim.scenario.options import engine_options
+from tests.reference.measured import measured_layers, measured_steps
+from tests.reference.regression_files import regression_file
+from tests.reference.scenarios import PRESSED, scenario
+
+H100 = {"gpu": "h100-sxm"}
+EXPERTS = H100 | {"model": "qwen3-30b-a3b", "tensor_parallel_size": 2}
+STEPS = H100 | {"predictor": {"type": "table", "format": "steps", "path": measured_steps()}}
+LEARNED = H100 | {"predictor": {"type": "regression", "path": regression_file()}}
+LAYERS = measured_layers(load_model("llama-3.1-8b").num_layers)
+ASCEND = {"gpu": "ascend-910b3", "predictor": {"type": "bestserve"}}
+SMALL = {
+    "gpu": "l4",
+    "kv_cache.num_gpu_blocks_override": None,
+    "kv_cache.gpu_memory_utilization": 0.8,
+}
+SWAPS = {"scheduler.preemption": "swap"}
+TIER = {"kv_cache.tiers": [{"name": "cpu", "capacity": "128 MiB"}]}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
+DRAFTS = {
+    "scheduler.max_num_seqs": 64,
+    "tensor_parallel_size": 2,
+    "speculative_config": NGRAM,
+}
+DRAFTER = NGRAM | {"method": "draft_model", "model": "llama-3.2-1b"}
+DEADLINE = {"ttft_deadline": "500 ms"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An option and another value of it.
+
+    given: what else the client has, with either value. replaces: the key that is set, where that
+    is another one. workload: what the value needs there.
+    """
+
+    key: str
+    value: Any
+    given: dict[str, Any] = field(default_factory=dict)
+    replaces: str = ""
+    workload: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = [
+    Case("model", "qwen3-4b"),
+    Case("gpu", "h200"),
+    Case("quantization", "fp8"),
+    Case("tensor_parallel_size", 2),
+    Case("pipeline_parallel_size", 2),
+    Case("data_parallel_size", 2),
+    Case("enable_expert_parallel", True, EXPERTS),
+    Case("expert_load_imbalance", 1.5, EXPERTS | {"enable_expert_parallel": True}),
+    Case("scheduler.type", "static", replaces="scheduler"),
+    Case("scheduler.type", "continuous", replaces="scheduler"),
+    Case("scheduler.type", "mixed", replaces="scheduler"),
+    Case("scheduler.max_num_seqs", 2),
+    Case("scheduler.order", "priority", workload={"priorities": {0: 1.0, 5: 1.0}}),
+    Case("scheduler.order", "least_work_left"),
+    Case("scheduler.order", "shortest_prompt_first"),
+    Case("scheduler.preemption", "swap"),
+    Case("scheduler.max_num_batched_tokens", 512),
+    Case("scheduler.max_num_batched_tokens", 512, {"scheduler": {"type": "mixed"}}),
+    Case("scheduler.long_prefill_token_threshold", 64),
+    Case(
+        "scheduler.max_num_partial_prefills",
+        1,
+        {"scheduler.long_prefill_token_threshold": 64},
+    ),
+    Case("kv_cache.block_size", 8),
+    Case("kv_cache.gpu_memory_utilization", 0.76, SMALL),
+    Case("kv_cache.kv_cache_dtype", "fp8"),
+    Case("kv_cache.num_gpu_blocks_override", 90),
+    Case("kv_cache.context_memory", "1200 MiB", SMALL),
+    Case("kv_cache.watermark", 0.3),
+    Case("kv_cache.swap_space", "64 MiB", SWAPS),
+    Case("kv_cache.enable_prefix_caching", False),
+    Case("kv_cache.tiers.capacity", "64 MiB", TIER, "kv_cache.tiers.0.capacity"),
+    Case("kv_cache.tiers.read_bandwidth", "1 GB/s", TIER, "kv_cache.tiers.0.read_bandwidth"),
+    Case("kv_cache.tiers.latency", "5 ms", TIER, "kv_cache.tiers.0.latency"),
+    Case("kv_cache.tiers.write_policy", "write_back", TIER, "kv_cache.tiers.0.write_policy"),
+    Case("kv_cache.tiers.name", "ssd", TIER, "kv_cache.tiers.0.name"),
+    Case("predictor.type", STEPS["predictor"], H100, "predictor"),
+    Case("predictor.path", regression_file(slower=2.0), LEARNED),
+    Case("predictor.enforce_eager", True),
+    Case("predictor.max_cudagraph_capture_size", 16),
+    Case("predictor.cudagraph_capture_sizes", [8, 512]),
+    Case("predictor.composition", "algorithm_1", ASCEND),
+    Case(
+        "predictor.format",
+        {"type": "table", "format": "layer_profile", "path": LAYERS},
+        STEPS,
+        "predictor",
+    ),
+    Case("overhead.step", "5 ms"),
+    Case("overhead.prefill_step", "5 ms"),
+    Case("overhead.sequence", "40 us"),
+    Case("overhead.request", "20 ms"),
+    Case("overhead.prompt_token", "20 us"),
+    Case("speculative_config.num_speculative_tokens", 2, DRAFTS),
+    Case("speculative_config.acceptance_rate", 0.9, DRAFTS),
+    Case("speculative_config.acceptance_rate", [0.7, 0.7, 0.1], DRAFTS),
+    Case("speculative_config.drafting_time", "1 ms", DRAFTS),
+    Case("speculative_config.method", "mtp", DRAFTS),
+    Case("speculative_config.method", "eagle", DRAFTS),
+    Case("speculative_config.method", DRAFTER, DRAFTS, "speculative_config"),
+    Case(
+        "speculative_config.model",
+        "qwen3-0.6b",
+        DRAFTS
+        | {
+            "model": "qwen3-32b",
+            "gpu": "h200",
+            "speculative_config": DRAFTER | {"model": "qwen3-4b"},
+        },
+    ),
+    Case(
+        "speculative_config.draft_tensor_parallel_size",
+        1,
+        DRAFTS | {"speculative_config": DRAFTER},
+    ),
+    Case("async_scheduling", True),
+    Case("admission.max_num_waiting", 3),
+    Case("admission.drop_expired", True, workload=DEADLINE),
+    Case("admission.early_rejection", True, workload=DEADLINE),
+    Case("max_model_len", 300),
+]
+
+ELSEWHERE = {
+    "predictor.engine": "test_external_sources.py::test_splits_formats_and_engines_count",
+    "predictor.subset": "test_tables.py::test_splitwise_needs_a_subset_and_the_ranks_measured",
+    "predictor.timeout": "test_external_sources.py::test_programs_that_do_not_answer",
+    "predictor.command": "test_external_sources.py::test_a_program_learns_what_it_times",
+    **dict.fromkeys(
+        (
+            "predictor.device",
+            "predictor.num_timed_layers",
+            "predictor.max_num_batched_tokens",
+            "predictor.max_num_seqs",
+            "predictor.max_context",
+            "predictor.repeats",
+            "predictor.seed",
+        ),
+        "test_execution.py::test_every_option_changes_what_is_measured",
+    ),
+}
+"""Tests in this folder of options that need a package, a file or a program of their own."""
+
+
+def outcome(client: dict[str, Any], workload: dict[str, Any]) -> list[object]:
+    """Return what users see of a run: when tokens came, and from where blocks were loaded."""
+    changes = {f"workload__{key}": value for key, value in workload.items()}
+    changes |= {f"clients__0__{key}": value for key, value in client.items()}
+    result = simulate(scenario(**PRESSED | changes))
+    return [result.requests.to_csv(), result.summary.get("tier_hit_rates")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.key}: {case.value}")
+def test_every_option_changes_a_result(case):
+    value = {case.replaces or case.key: case.value}
+    assert outcome(case.given, {}) != outcome(case.given | value, case.workload)
+
+
+def test_no_option_is_forgotten():
+    """A new option needs a case above, or a test that is named there."""
+    assert {case.key for case in CASES} | set(ELSEWHERE) == {o.key for o in engine_options()}
+    for place in ELSEWHERE.values():
+        file, _, name = place.partition("::")
+        assert f"def {name}(" in (Path(__file__).parent / file).read_text("utf-8"), place
