@@ -13,10 +13,15 @@ from mist_sim.clients.scheduling import (
     MixedScheduler,
     StaticScheduler,
 )
+from mist_sim.clients.scheduling.order import ORDERS, waiting_queue
+from mist_sim.clients.sequence import Sequence
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.events import Visit
+from mist_sim.core.request import Request
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.simulation import Simulation
+from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
 from mist_sim.traces import Workload
 
@@ -223,6 +228,37 @@ def test_what_a_finished_request_leaves_lets_in_who_gave_way():
     )
     assert list(result.requests.num_preemptions) == [0, 0, 0, 0, 1, 1, 0]
     assert tokens(result)[5] == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_giving_up_from_a_long_queue_takes_no_search(order):
+    """Every third leaves, from anywhere; a search would compare it with those before it."""
+    queue, waiting = waiting_queue(order), [Compared(number) for number in range(1_000)]
+    for sequence in waiting:
+        queue.add(sequence)
+    for sequence in waiting[500::3]:
+        queue.remove(sequence)
+    assert sum(sequence.num_compared for sequence in waiting) == 0
+    stay = [sequence for sequence in waiting if sequence not in waiting[500::3]]
+    assert len(queue) == len(stay)
+    assert [queue.take() for _ in range(len(queue))] == stay
+
+
+class Compared(Sequence):
+    """Counts how often it is compared with another one."""
+
+    def __init__(self, number):
+        request = Request(number, 0.0, completion(1, 1), 1, 1)
+        super().__init__(Visit(request, request.stages, 0.0), 1, 1)
+        self.arrival = number
+        self.num_compared = 0
+
+    def __eq__(self, other):
+        self.num_compared += 1
+        return self is other
+
+    def __hash__(self):
+        return hash(self.arrival)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ first come, first served, a long prompt can starve under a stream of short ones.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Literal, get_args
@@ -58,16 +58,26 @@ class WaitingQueue(ABC):
         return next(reversed(running))
 
 
-class FirstComeFirstServed(deque[Sequence], WaitingQueue):
-    """In order of arrival; a preempted sequence goes back to the head (vLLM's default)."""
+class FirstComeFirstServed(OrderedDict[Sequence, None], WaitingQueue):
+    """In order of arrival; a preempted sequence goes back to the head (vLLM's default).
 
-    add = deque.append  # type: ignore[assignment]  # as they are: every plan asks the queue
-    give_back = deque.appendleft  # type: ignore[assignment]
-    take = deque.popleft
-    remove = deque.remove  # type: ignore[assignment]
+    Many may wait, and give up wherever they stand, which takes no search here.
+    """
+
+    def add(self, sequence: Sequence) -> None:
+        self[sequence] = None
+
+    def give_back(self, sequence: Sequence) -> None:
+        self[sequence] = None
+        self.move_to_end(sequence, last=False)
 
     def head(self) -> Sequence:
-        return self[0]
+        return next(iter(self))
+
+    def take(self) -> Sequence:
+        return self.popitem(last=False)[0]
+
+    remove = OrderedDict.__delitem__  # type: ignore[assignment]
 
 
 class Ranked(WaitingQueue):
