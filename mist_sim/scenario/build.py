@@ -17,6 +17,7 @@ from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
 from mist_sim.models import ModelSpec
 from mist_sim.scenario.clients import LlmClientSpec, SequentialClientSpec
+from mist_sim.scenario.collectives import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engine import cluster_of, llm_client, stored_as, timed_by, with_graphs_of
 from mist_sim.scenario.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.schema import Scenario
@@ -93,7 +94,7 @@ class ServiceTime:
 def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
     """Yield the copies of a client; they share a predictor."""
     model = stored_as(model_name, spec.quantization, spec.kv_cache.make())
-    gpu = load_gpu(spec.gpu)
+    gpu = with_all_reduce(load_gpu(spec.gpu), spec.all_reduce, spec.tensor_parallel_size)
     split: dict[str, Any] = {
         "tensor_parallel_size": spec.tensor_parallel_size,
         "pipeline_parallel_size": spec.pipeline_parallel_size,
@@ -116,6 +117,8 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
         predictor = timed_by(timed, model, cluster)
     except ValueError as error:
         raise ScenarioError(f"predictor: {error}") from error
+    if spec.all_reduce is not None:
+        check_sums_over_links(predictor)
     speculation = spec.speculative_config.make() if spec.speculative_config else None
     for name in spec.names:
         yield llm_client(

@@ -13,6 +13,7 @@ from mist_sim.errors import did_you_mean
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.hardware.specs import AllReduce
 from mist_sim.models import load_model
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import paths
@@ -98,6 +99,10 @@ class LlmClientSpec(ClientSpec):
     )
     expert_load_imbalance: float = Field(
         1.0, description="tokens of the GPU with the busiest experts over the mean (>= 1)"
+    )
+    all_reduce: AllReduce | None = Field(
+        None,
+        description="how ranks sum their parts of a layer, where the GPU's entry says otherwise",
     )
     scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
     kv_cache: Annotated[Part, Settings(_KV_CACHE)] = Field({}, validate_default=True)

@@ -18,6 +18,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "data_parallel_size": "--data-parallel-size",
     "enable_expert_parallel": "--enable-expert-parallel",
     "expert_load_imbalance": NO_COUNTERPART,
+    "all_reduce": NO_COUNTERPART,
     "max_model_len": "--max-model-len",
     # scheduler
     "scheduler.type": "--enable-chunked-prefill (chunked)",

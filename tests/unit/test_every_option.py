@@ -15,6 +15,7 @@ from tests.reference.measured import measured_layers, measured_steps
 from tests.reference.regression_files import regression_file
 from tests.reference.scenarios import PRESSED, scenario
 
+FOUR = {"tensor_parallel_size": 4}
 H100 = {"gpu": "h100-sxm"}
 EXPERTS = H100 | {"model": "qwen3-30b-a3b", "tensor_parallel_size": 2}
 STEPS = H100 | {"predictor": {"type": "table", "format": "steps", "path": measured_steps()}}
@@ -62,6 +63,10 @@ CASES = [
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),
     Case("expert_load_imbalance", 1.5, EXPERTS | {"enable_expert_parallel": True}),
+    *(
+        Case("all_reduce", way, FOUR)
+        for way in ("auto", "ring", "tree", "bestserve")  # the L40S has host_shared
+    ),
     Case("scheduler.type", "static", replaces="scheduler"),
     Case("scheduler.type", "continuous", replaces="scheduler"),
     Case("scheduler.type", "mixed", replaces="scheduler"),

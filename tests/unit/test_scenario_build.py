@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from mist_sim import (
     llm_client,
     simulate,
 )
+from mist_sim.hardware import load_gpu
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import ServiceTime, build
+from mist_sim.scenario.collectives import with_all_reduce
 from tests.reference.scenarios import BASE, PRESSED, scenario
 
 ROW = "2023-11-16 18:15:46.6805900,374,44\n"
@@ -72,6 +75,28 @@ def test_ranks_that_do_not_divide_the_heads_are_refused():
     message = refusal(clients__0__tensor_parallel_size=3)
     assert "clients.0.tensor_parallel_size: must divide the 32 attention heads" in message
     assert "these work: 1, 2, 4" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"tensor_parallel_size": 1}, "with tensor_parallel_size 1, where nothing is summed"),
+        ({"predictor": {"type": "silicon"}}, "with a predictor whose times have the collectives"),
+    ],
+)
+def test_a_way_to_sum_that_changes_nothing_is_refused(options, expected):
+    client = {"name": "llm", "gpu": "h100-sxm", "tensor_parallel_size": 2, "all_reduce": "ring"}
+    assert f"clients.0.all_reduce: must be null {expected}" in refusal(clients=[client | options])
+
+
+def test_measured_collectives_are_summed_as_they_were():
+    gpu = load_gpu("l40s")
+    link = replace(gpu.interconnect, bus_bandwidth={"1 MiB": 20e9})
+    measured = replace(gpu, interconnect=link)
+    with pytest.raises(ScenarioError, match=r"must be null with l40s, whose .*bus_bandwidth"):
+        with_all_reduce(measured, "ring", 2)
+    assert with_all_reduce(measured, None, 2) is measured
+    assert with_all_reduce(measured, "bestserve", 2).interconnect.all_reduce == "bestserve"
 
 
 def test_all_clients_that_do_not_fit_are_named():

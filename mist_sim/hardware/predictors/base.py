@@ -24,6 +24,7 @@ class Predictor(Protocol):
 
     A predictor may have more, which engines look for:
     estimate: where its figures come from, such as "measured" (see the docs on confidence).
+    sums_over_links: whether it times all-reduces by the links of the GPU's entry.
     kernels_only: whether an engine's own time comes on top (see `EngineOverhead`).
     needs_longest_context: whether it reads `StepBatch.longest_context`.
     steps_inside(batch, growth): how many steps, from this one on, lie where it has measurements.

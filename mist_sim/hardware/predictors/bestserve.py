@@ -40,6 +40,7 @@ class BestServePredictor:
     composition: Literal["running_clocks", "algorithm_1"] = "running_clocks"
 
     times_drafts: ClassVar[bool] = True
+    sums_over_links: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         model = self.model

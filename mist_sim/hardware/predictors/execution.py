@@ -39,6 +39,7 @@ class ExecutionPredictor(SampledSteps):
 
     estimate: ClassVar[str] = "measured"
     kernels_only: ClassVar[bool] = True
+    sums_over_links: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         from mist_sim.hardware.execution.profile import ProfileRange

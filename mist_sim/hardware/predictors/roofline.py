@@ -58,6 +58,7 @@ class RooflinePredictor:
     cudagraph_capture_sizes: Sequence[int] | None = None
 
     kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
+    sums_over_links: ClassVar[bool] = True
     times_drafts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

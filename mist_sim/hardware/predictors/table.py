@@ -14,7 +14,7 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import Plane, Volume
 from mist_sim.hardware.predictors.base import PREDICTORS
-from mist_sim.hardware.tables import TABLE_FORMATS, WITH_SUBSETS
+from mist_sim.hardware.tables import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -63,6 +63,11 @@ class TablePredictor:
         read = TABLE_FORMATS[self.format]
         self._tables = read(user_path(self.path), self.model, self.cluster, self.subset)
         self._alone: dict[int, float] = {}
+
+    @property
+    def sums_over_links(self) -> bool:
+        """Whether the file holds layers of one rank, without their all-reduces."""
+        return self.format in OF_LAYERS
 
     @property
     def needs_longest_context(self) -> bool:

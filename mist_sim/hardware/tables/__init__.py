@@ -1,12 +1,13 @@
 """Measured step times: what files of timings hold, as grids that the table predictor reads."""
 
-from mist_sim.hardware.tables.base import TABLE_FORMATS, WITH_SUBSETS, StepTables
+from mist_sim.hardware.tables.base import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS, StepTables
 from mist_sim.hardware.tables.layer_profile import read_layer_profile
 from mist_sim.hardware.tables.splitwise import read_splitwise
 from mist_sim.hardware.tables.steps import read_steps
 from mist_sim.hardware.tables.vidur import read_vidur
 
 __all__ = [
+    "OF_LAYERS",
     "TABLE_FORMATS",
     "WITH_SUBSETS",
     "StepTables",

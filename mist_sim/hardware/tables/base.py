@@ -54,15 +54,21 @@ class Reads(Protocol):
 TABLE_FORMATS: dict[str, Reads] = {}
 WITH_SUBSETS: set[str] = set()
 """Formats whose files hold several settings."""
+OF_LAYERS: set[str] = set()
+"""Formats whose files hold layers of one rank, without all-reduces."""
 
 
-def table_format(name: str, *, has_subsets: bool = False) -> Callable[[Reads], Reads]:
+def table_format(
+    name: str, *, has_subsets: bool = False, of_layers: bool = False
+) -> Callable[[Reads], Reads]:
     """Register a reader under the name that scenarios use."""
 
     def register(reads: Reads) -> Reads:
         TABLE_FORMATS[name] = reads
         if has_subsets:
             WITH_SUBSETS.add(name)
+        if of_layers:
+            OF_LAYERS.add(name)
         return reads
 
     return register

@@ -31,7 +31,7 @@ _AXES = ("prefill_chunk", "n_decode", "kv_prefill", "kv_decode")
 _SKEW = ("n", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
 
 
-@table_format("layer_profile")
+@table_format("layer_profile", of_layers=True)
 def read_layer_profile(
     path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
 ) -> StepTables:

@@ -30,7 +30,7 @@ _AXES = ("batch_size", "prefill_chunk_size", "kv_cache_size")
 _RANKS = "num_tensor_parallel_workers"
 
 
-@table_format("vidur")
+@table_format("vidur", of_layers=True)
 def read_vidur(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
     """Return the tables of a folder; its kernels are those of one rank."""
     if not path.is_dir():

@@ -1,0 +1,42 @@
+"""How the ranks of a client sum, where a scenario says it instead of the GPU's entry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.predictors import PipelinePredictor, Predictor
+from mist_sim.hardware.specs import AllReduce
+
+
+def with_all_reduce(
+    gpu: GpuSpec, all_reduce: AllReduce | None, tensor_parallel_size: int
+) -> GpuSpec:
+    """Return a GPU whose links sum that way; the same one for None.
+
+    Raises ScenarioError where it could change nothing.
+    """
+    if all_reduce is None:
+        return gpu
+    if tensor_parallel_size == 1:
+        raise ScenarioError(
+            f"all_reduce must be null with tensor_parallel_size 1, where nothing is summed, "
+            f"got {all_reduce}"
+        )
+    link = gpu.interconnect
+    if link.bus_bandwidth and all_reduce != "bestserve":
+        raise ScenarioError(
+            f"all_reduce must be null with {gpu.name}, whose collectives were measured "
+            f"(bus_bandwidth in its entry), got {all_reduce}"
+        )
+    return replace(gpu, interconnect=replace(link, all_reduce=all_reduce))
+
+
+def check_sums_over_links(predictor: Predictor | PipelinePredictor) -> None:
+    """Raise ScenarioError when a predictor does not look at how ranks sum."""
+    first = predictor.ranks[0] if isinstance(predictor, PipelinePredictor) else predictor
+    if not getattr(first, "sums_over_links", False):
+        raise ScenarioError(
+            "all_reduce must be null with a predictor whose times have the collectives in them"
+        )
