@@ -25,7 +25,7 @@ STRATEGIES = {
     "static": StaticScheduler,
     "continuous": ContinuousScheduler,
     "mixed": MixedScheduler,
-    "chunked": ChunkedScheduler,
+    "chunked, 2,048 tokens": lambda: ChunkedScheduler(max_num_batched_tokens=2048),
     "chunked, 512 tokens": lambda: ChunkedScheduler(max_num_batched_tokens=512),
 }
 COLUMNS = {

@@ -166,7 +166,7 @@ def write_spec(path: Path, calibration: Calibration) -> None:
         part, _, field = name.partition(".")
         seconds = part in ("overhead", "dispatch")
         parts.setdefault(part, []).append(
-            f'{field} = "{value * 1e6:.1f} us"' if seconds else f"{field} = {value:.3g}"
+            f'{field} = "{round(value * 1e6, 3):g} us"' if seconds else f"{field} = {value:.3g}"
         )
     for part, entries in parts.items():
         lines += ["", f"[{part}]", *entries]

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from mist_sim.calibration.figures import Calibration
+    from mist_sim.calibration.loop_protocol import LoopProtocol
     from mist_sim.hardware import GpuSpec
 
 # the options that each kind of measurements takes
 KINDS = {
     "splitwise": ("gpu", "out"),
-    "closed_loop": ("gpu", "model", "max-num-batched-tokens", "max-num-seqs", "out"),
+    "closed_loop": (
+        "gpu",
+        "model",
+        "think-time",
+        "max-num-batched-tokens",
+        "tokens-beyond-prompt",
+        "max-num-seqs",
+        "out",
+    ),
     "catalog": (),
 }
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
@@ -35,11 +45,29 @@ def calibrate(
     model: str | None = typer.Option(
         None, help=f"The model measured, for closed_loop; {_MODEL} without it."
     ),
+    think_time: str | None = typer.Option(
+        None,
+        metavar="TIME",
+        help="From an answer to the user's next request, such as '2 ms', for closed_loop; "
+        "none without it.",
+    ),
     max_num_batched_tokens: int | None = typer.Option(
-        None, min=1, help="Tokens in a step of the engine measured, for closed_loop."
+        None,
+        min=1,
+        help="Tokens in a step of the engine measured, for closed_loop; vLLM's default for the "
+        "GPU without it.",
+    ),
+    tokens_beyond_prompt: int | None = typer.Option(
+        None,
+        min=0,
+        help="Tokens in a step more than a prompt has, where the engine was started anew for "
+        "each length of prompts, for closed_loop.",
     ),
     max_num_seqs: int | None = typer.Option(
-        None, min=1, help="Sequences in a step of the engine measured, for closed_loop."
+        None,
+        min=1,
+        help="Sequences in a step of the engine measured, for closed_loop; vLLM's default for "
+        "the GPU without it.",
     ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
@@ -60,11 +88,13 @@ def calibrate(
         raise ScenarioError(
             f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
         )
-    limits = {
+    driven = {
+        "think-time": think_time,
         "max-num-batched-tokens": max_num_batched_tokens,
+        "tokens-beyond-prompt": tokens_beyond_prompt,
         "max-num-seqs": max_num_seqs,
     }
-    for name, given in {"gpu": gpu, "model": model, **limits, "out": out}.items():
+    for name, given in {"gpu": gpu, "model": model, **driven, "out": out}.items():
         if given is not None and name not in KINDS[kind]:
             raise ScenarioError(f"--{name} has no effect with {kind} measurements; leave it out")
     if out is not None:
@@ -72,8 +102,7 @@ def calibrate(
     if kind == "catalog":
         _print_catalog(measurements)
         return
-    given_limits = {name.replace("-", "_"): n for name, n in limits.items() if n is not None}
-    found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, given_limits)
+    found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
     for quantity, rows, number, mean, median in found.report():
         typer.echo(
             f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"
@@ -89,16 +118,32 @@ def calibrate(
 
 
 def _calibrated(
-    kind: str, path: Path, gpu: GpuSpec, model: str, limits: dict[str, int]
+    kind: str, path: Path, gpu: GpuSpec, model: str, driven: Mapping[str, Any]
 ) -> Calibration:
     from rich.console import Console
 
     from mist_sim.calibration import calibrate_closed_loop, calibrate_splitwise
 
+    protocol = _protocol(driven)
     with Console(stderr=True).status("fitting ..."):
         if kind == "splitwise":
             return calibrate_splitwise(path, gpu)
-        return calibrate_closed_loop(path, gpu, model, limits)
+        return calibrate_closed_loop(path, gpu, model, protocol)
+
+
+def _protocol(driven: Mapping[str, Any]) -> LoopProtocol:
+    """Return what the options say about the loops; those that were not given are None."""
+    from mist_sim.calibration import LoopProtocol
+    from mist_sim.errors import ScenarioError
+    from mist_sim.units import DURATION
+
+    said = {name.replace("-", "_"): value for name, value in driven.items() if value is not None}
+    try:
+        if "think_time" in said:
+            said["think_time"] = DURATION.parse(said["think_time"])
+        return LoopProtocol(**said)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
 
 
 def _print_catalog(folder: Path) -> None:

@@ -4,5 +4,6 @@ from mist_sim.scenario.build import build, simulate
 from mist_sim.scenario.engine import llm_client
 from mist_sim.scenario.replicate import replicate
 from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.server_defaults import server_limits
 
-__all__ = ["Scenario", "build", "llm_client", "replicate", "simulate"]
+__all__ = ["Scenario", "build", "llm_client", "replicate", "server_limits", "simulate"]

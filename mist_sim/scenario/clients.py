@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WrapValidator,
+    field_validator,
+)
 
 from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.kv_cache import KvCacheConfig
@@ -21,6 +28,7 @@ from mist_sim.scenario.families import PREDICTOR, SCHEDULER, STAGE, Settings
 from mist_sim.scenario.fields import Duration, as_tuple
 from mist_sim.scenario.parts import Part, part_type
 from mist_sim.scenario.problems import Problem, failure
+from mist_sim.scenario.server_defaults import with_server_limits
 from mist_sim.scenario.strict import Strict
 from mist_sim.stages import Decode, Prefill
 
@@ -116,7 +124,8 @@ class LlmClientSpec(ClientSpec):
     async_scheduling: bool = Field(
         False,
         description="a step is planned while the step before it runs: host time hides behind the "
-        "GPU's, requests join and seats change hands one step later",
+        "GPU's, requests join and seats change hands one step later (vLLM has it on by default "
+        "from 0.14 on, where it is supported)",
     )
     admission: Annotated[Part, Settings(part_type(AdmissionControl))] = Field(
         {}, validate_default=True
@@ -126,6 +135,12 @@ class LlmClientSpec(ClientSpec):
         description="most tokens of a prompt and its answer; without it, the model's own, which "
         "it may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN)",
     )
+
+    @field_validator("scheduler", mode="before")
+    @classmethod
+    def _limits_of_the_gpu(cls, scheduler: object, info: ValidationInfo) -> object:
+        gpu = info.data.get("gpu")  # missing where it is wrong
+        return with_server_limits(scheduler, load_gpu(gpu)) if gpu else scheduler
 
     @property
     def stages(self) -> tuple[str, ...]:

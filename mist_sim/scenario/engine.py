@@ -31,6 +31,7 @@ from mist_sim.hardware.predictors import (
 from mist_sim.hardware.predictors.cuda_graphs import MOST_CAPTURED
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.scenario.server_defaults import server_limits
 
 
 def llm_client(
@@ -58,7 +59,8 @@ def llm_client(
     model, gpu: catalog names, paths of a config.json and a .toml spec, or the specs themselves.
     tensor_parallel_size, pipeline_parallel_size: GPUs that share every layer, and ranks that
         each have some of the layers. data_parallel_size: engines of that kind.
-    scheduler: chunked prefill without it; an object of its own for every client.
+    scheduler: an object of its own for every client. Without it, chunked prefill with the limits
+        of vLLM's server on that GPU (see `server_limits`); an object has what it was made with.
     predictor: a roofline of model and GPUs without it, in a pipeline one for each rank (see
         `pipeline_predictor`); clients may share one.
     overhead: the engine's own time, by default a measured one (see `EngineOverhead`).
@@ -72,10 +74,13 @@ def llm_client(
     """
     if max_model_len is not None and max_model_len < 1:
         raise ScenarioError(f"max_model_len must be >= 1, got {max_model_len}")
+    gpu = load_gpu(gpu) if isinstance(gpu, str) else gpu
     kv_cache = kv_cache or KvCacheConfig()
     spec = stored_as(model, quantization, kv_cache)
+    if scheduler is None:
+        scheduler = ChunkedScheduler(**server_limits(gpu)._asdict())
     cluster = cluster_of(
-        load_gpu(gpu) if isinstance(gpu, str) else gpu,
+        gpu,
         spec,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
@@ -84,7 +89,7 @@ def llm_client(
         expert_load_imbalance=expert_load_imbalance,
     )
     max_model_len = max_model_len or spec.max_position_embeddings
-    scheduler = _with_token_budget(scheduler or ChunkedScheduler(), max_model_len)
+    scheduler = _with_token_budget(scheduler, max_model_len)
     if predictor is None:
         predictor = timed_by(
             lambda part: with_graphs_of(RooflinePredictor(part, cluster), scheduler), spec, cluster

@@ -59,13 +59,17 @@ def simulated(
     points: pd.DataFrame,
     timed_by: Mapping[int, Predictor],
     *,
-    step: float = STEP,
-    sequence: float = SEQUENCE,
+    step: float | None = STEP,
+    sequence: float | None = SEQUENCE,
     prompt_token: float = PROMPT_TOKEN,
     client_delay: float = CLIENT_DELAY,
     max_num_batched_tokens: Callable[[int], int] = lambda prompt: prompt + TOKENS_BEYOND_PROMPT,
 ) -> pd.DataFrame:
-    """Return the points with simulated means, and errors in percent."""
+    """Return the points with simulated means, and errors in percent.
+
+    step, sequence: the engine's own time in seconds, fitted on measured kernels; None: the
+    default around a predictor of kernels.
+    """
     means = [
         _summary(
             point,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ CLOSED_LOOP = "vllm-0.12-h100-qwen3-32b-closed-loop.csv"
 SPLITWISE = "splitwise_perf_model.csv"
 
 _FIT_ON = 60  # of the 300 requests, those that the time of prefill steps was fitted on
+_HALVES = {  # of the closed loops' points: every second one of each number of GPUs was fitted
+    "fitted": "step and sequence overhead on TPOT, prompt_token on TTFT of these points",
+    "held out": "nothing on these points",
+}
 _POINTS_FROM = "aiconfigurator-core, Apache-2.0; points with TTFT above 4 s in TPOT only"
 _FORM = "the form of the law of unsplit decodes was chosen on this run"
 _PREFILL_STEP = "4 ms"  # least mean error of their TTFTs, of whole milliseconds
@@ -124,18 +129,17 @@ def _bench_requests(path: Path) -> pd.DataFrame:
 
 
 def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
-    for ranks in (2, 8):
+    for ranks, (half, fitted) in product((2, 8), _HALVES.items()):
         yield MeasuredRun(
-            name=f"Qwen3-32B, H100 x TP {ranks}, closed loop, 30 points: roofline",
+            name=f"Qwen3-32B, H100 x TP {ranks}, closed loop, 15 points: roofline, {half}",
             engine="vLLM 0.12.0",
             provenance=_POINTS_FROM,
-            fitted="step overhead on TPOT of all 60 points, prompt_token on TTFT of half of them",
-            rows=partial(_closed_loop_rows, file, ranks),
+            fitted=fitted,
+            rows=partial(_closed_loop_rows, file, ranks, half),
         )
 
     missing = "" if find_spec("aiconfigurator_core") else "mist-sim[silicon]"
-    own_time = "step and sequence overhead on TPOT, prompt_token on TTFT of these points"
-    for half, fitted in (("fitted", own_time), ("held out", "nothing on these points")):
+    for half, fitted in _HALVES.items():
         yield MeasuredRun(
             name=f"Qwen3-32B, H100 x TP 2 and 8, closed loop, 30 points: measured kernels, {half}",
             engine="vLLM 0.12.0",
@@ -146,12 +150,11 @@ def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
         )
 
 
-def _closed_loop_rows(file: Path, ranks: int) -> Iterator[Row]:
+def _closed_loop_rows(file: Path, ranks: int, half: str) -> Iterator[Row]:
     points = measured_points(file)
+    chosen = points[(points["tp_size"] == ranks) & (points["half"] == half)]
     roofline = RooflinePredictor(load_model("qwen3-32b"), Cluster(load_gpu("h100-sxm"), ranks))
-    return _closed_loop_errors(
-        simulated(points[points["tp_size"] == ranks], {ranks: roofline}, step=2.5e-3, sequence=0.0)
-    )
+    return _closed_loop_errors(simulated(chosen, {ranks: roofline}, step=None, sequence=None))
 
 
 def _silicon_rows(file: Path, half: str) -> Iterator[Row]:

@@ -197,7 +197,7 @@ def test_the_command_prints_a_table_or_says_what_is_missing(folder, tmp_path_fac
 
 def test_runs_whose_package_is_missing_are_told(tmp_path, monkeypatch):
     header = "isl,osl,concurrency,tp_size,silicon_ttft_ms,silicon_tpot_ms"
-    points = ["1024,8,2,2,60,12", "1024,8,2,8,50,9"]
+    points = ["1024,8,2,2,60,12", "1024,8,2,8,50,9"] * 2  # a point for each half
     (tmp_path / known.CLOSED_LOOP).write_text("\n".join([header, *points]) + "\n")
     monkeypatch.setattr(known, "find_spec", lambda name: None)
     shown = CliRunner().invoke(app, ["validate", "--measurements", str(tmp_path)])

@@ -16,6 +16,7 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients.kv_cache import WindowPool
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.drafter import drafter
@@ -206,7 +207,8 @@ def test_an_engine_serves_a_model_with_windows():
     lengths = [60_000] * 12, [200] * 12
     summaries = {}
     for name, served in (("windows", model), ("full", kept)):
-        client = llm_client("llm", model=served, gpu="h100-sxm")
+        scheduler = ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=2048)
+        client = llm_client("llm", model=served, gpu="h100-sxm", scheduler=scheduler)
         workload = Workload.from_lists(*lengths, arrivals=ARRIVALS["all_at_once"]())
         result = Simulation(clients=[client], workload=workload).run()
         assert (result.requests["status"] == "finished").all()

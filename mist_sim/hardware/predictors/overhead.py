@@ -16,7 +16,10 @@ from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 from mist_sim.hardware.specs import OVERHEADS
 from mist_sim.units import Seconds
 
-_BEYOND_KERNELS = 2.5e-3  # seconds a step
+# Seconds a step, and seconds more for each of its sequences. Source: mist calibrate closed_loop on
+# every second of 60 points of Qwen3-32B, vLLM 0.12 on H100 (docs/background/calibration.md); an
+# assumption for other GPUs, whose hosts do the same work.
+_BEYOND_KERNELS = (2.78e-3, 42.6e-6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +30,15 @@ class EngineOverhead:
     and where that says nothing, none; but see `step`.
 
     step: seconds of host time a step; a pass of a pipeline has it once, on the first rank, whose
-        host schedules it. Where nobody says it: 2.5 ms around a predictor that times kernels only
-        (`kernels_only`), such as the roofline, which is about what vLLM 0.12 needs beyond the
-        kernels on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md); nothing
-        around others.
+        host schedules it. Where nobody says it: 2.78 ms around a predictor that times kernels only
+        (`kernels_only`), such as the roofline, which is what vLLM 0.12 needs beyond the kernels
+        on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md) and assumed for other
+        GPUs; nothing around others.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
         launches kernels that no CUDA graph replays. Never hidden by async scheduling.
     sequence: seconds of host time more for every sequence of a step: its place in the schedule,
-        its token sampled, turned to text and sent.
+        its token sampled, turned to text and sent. Where nobody says it: 42.6 us beside those
+        2.78 ms, with which they were fitted; nothing beside a `step` that somebody says.
     request: seconds from a request's arrival until the engine can schedule it (HTTP).
     prompt_token: seconds more for each token of its prompt: from text to tokens, and on to the
         engine.
@@ -73,13 +77,18 @@ class EngineOverhead:
         return self._around_steps(predictor, overlapped)
 
     def _around_steps(self, predictor: Predictor, overlapped: bool) -> Predictor:
-        step = self.step
-        if step is None:
-            step = _BEYOND_KERNELS if getattr(predictor, "kernels_only", False) else 0.0
-        prefill_step, sequence = self.prefill_step or 0.0, self.sequence or 0.0
+        step, sequence = self._of_a_step(bool(getattr(predictor, "kernels_only", False)))
+        prefill_step = self.prefill_step or 0.0
         if not (step or prefill_step or sequence):
             return predictor
         return _WithOverhead(predictor, step, prefill_step, sequence, overlapped)
+
+    def _of_a_step(self, kernels_only: bool) -> tuple[float, float]:
+        """Return the seconds of a step and of each sequence in it, with what nobody says."""
+        if self.step is not None or not kernels_only:
+            return self.step or 0.0, self.sequence or 0.0
+        step, sequence = _BEYOND_KERNELS
+        return step, sequence if self.sequence is None else self.sequence
 
 
 @dataclass(slots=True)

@@ -1,0 +1,91 @@
+"""Limits that a scenario leaves to the server: those of vLLM on the GPU."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from mist_sim import ChunkedScheduler, Scenario, llm_client
+from mist_sim.clients.scheduling import SCHEDULERS
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import load_gpu
+from mist_sim.scenario import build, server_limits
+
+
+def scheduler(gpu, said):
+    overrides = {"clients.0.gpu": gpu, "clients.0.scheduler": said}
+    return Scenario.load("demo", overrides=overrides).clients[0].scheduler
+
+
+@pytest.mark.parametrize(
+    ("gpu", "limits"),
+    [
+        ("h100-sxm", (1024, 8192)),
+        ("rtx-pro-6000", (1024, 8192)),
+        ("mi300x", (1024, 8192)),
+        ("a100-80gb-sxm", (256, 2048)),
+        ("a100-40gb-sxm", (256, 2048)),
+        ("l40s", (256, 2048)),
+    ],
+)
+def test_limits_of_a_gpu(gpu, limits):
+    """`get_batch_defaults` in vllm/engine/arg_utils.py, for the API server."""
+    assert server_limits(load_gpu(gpu)) == limits
+    found = scheduler(gpu, "chunked")
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == limits
+    assert scheduler(gpu, {"order": "priority"}).max_num_seqs == limits[0]
+    assert scheduler(gpu, "continuous").max_num_seqs == limits[0]
+    client = llm_client("llm", gpu=gpu)
+    assert client.scheduler.max_num_seqs == limits[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "limits"),
+    [
+        ({"max_num_seqs": 12}, (12, 8192)),
+        ({"max_num_batched_tokens": 512}, (512, 512)),
+        ({"max_num_batched_tokens": 4096}, (1024, 4096)),
+        ({"max_num_seqs": 256, "max_num_batched_tokens": 2048}, (256, 2048)),
+    ],
+)
+def test_what_is_said_goes_first(said, limits):
+    found = scheduler("h100-sxm", said)
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == limits
+
+
+def test_the_resolved_scenario_shows_them():
+    scenario = Scenario.load("demo", overrides={"clients.0.scheduler": "chunked"})
+    assert "max_num_batched_tokens: 8192" in scenario.resolved()
+
+
+def test_a_default_of_ones_own_stays(monkeypatch):
+    monkeypatch.setattr(SCHEDULERS, "_classes", dict(SCHEDULERS._classes))
+
+    @SCHEDULERS.register("few")
+    @dataclass(kw_only=True)
+    class Few(ChunkedScheduler):
+        """Few at once."""
+
+        max_num_seqs: int = 4
+
+    found = scheduler("h100-sxm", "few")
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == (4, 8192)
+
+
+def test_a_preset_of_a_paper_keeps_its_own():
+    for preset in ("bestserve", "mist-offline", "mist-online", "demo"):
+        (client,) = build(Scenario.load(preset)).clients[:1]
+        assert client.scheduler.max_num_seqs in (4, 256)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("chunkd", "did you mean 'chunked'"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens"),
+        ({"max_num_batched_tokens": "many"}, "max_num_batched_tokens"),
+        ({"max_num_seqs": 10_000}, r"must be >= max_num_seqs \(10000\), got 8192"),
+    ],
+)
+def test_wrong_limits_are_still_refused(said, message):
+    with pytest.raises(ScenarioError, match=message):
+        scheduler("h100-sxm", said)
