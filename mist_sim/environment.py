@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 import simpy
+from simpy.core import StopSimulation
 from simpy.events import Event
 
 STEP_END = 0
@@ -24,25 +25,48 @@ GIVE_UP = 2
 PLAN = 3
 
 
+class Due(Event):
+    """An event that will succeed, at a time that is known from the start."""
+
+    _ok = True
+    _value = None
+
+
 class Environment(simpy.Environment):
-    """A SimPy environment whose events can be scheduled at an absolute time and phase."""
+    """A SimPy environment whose events can be scheduled at an absolute time and phase.
+
+    now: the present time, seconds. It is read far more often than it is set, so it is a plain
+        attribute here, and SimPy's own one a property of the same value.
+    """
+
+    now: float = 0.0
+
+    @property
+    def _now(self) -> float:
+        return self.now
+
+    @_now.setter
+    def _now(self, time: float) -> None:
+        self.now = time
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = Due(self)  # what every generator has waited for at its start
 
     def at(self, time: float, phase: int = MOVE) -> Event:
         """Return an event that happens at `time` (seconds, not before now) in `phase`."""
-        if time < self._now:
-            raise _in_the_past(time, self._now)
-        event = Event.__new__(Event)  # one call less than Event(self), for every event
+        if time < self.now:
+            raise _in_the_past(time, self.now)
+        event = Due.__new__(Due)  # one call less than Due(self), for every event
         event.env = self
         event.callbacks = []
-        event._ok = True
-        event._value = None
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
         return event
 
     def trigger(self, event: Event, time: float, phase: int, value: object = None) -> None:
         """Let a pending event succeed at `time` in `phase`. Raises ValueError for the past."""
-        if time < self._now:
-            raise _in_the_past(time, self._now)
+        if time < self.now:
+            raise _in_the_past(time, self.now)
         event._ok = True
         event._value = value
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
@@ -63,36 +87,34 @@ class Environment(simpy.Environment):
         It costs no events beside those it yields; a process has one for its start and one for
         its end. What it raises ends the run.
         """
-        started = Event(self)
-        started._ok = True
-        started._value = None
-        _Course(steps).go_on(started)
+        _Course(steps).go_on(self._started)
 
     def run(self, until: float | Event | None = None) -> Any:
         """Run until an event has happened, as SimPy does, in a loop without a call an event.
 
         Raises RuntimeError when nothing is left to happen before that.
         """
-        if not isinstance(until, Event):
+        if not isinstance(until, Event) or until.processed:
             return super().run(until)
+        until.callbacks.append(StopSimulation.callback)
         queue = self._queue
-        awaited: Any = until  # SimPy's types do not say that callbacks become None
-        while awaited.callbacks is not None:
-            if not queue:
-                raise RuntimeError("nothing is left to happen, but the awaited event has not")
-            self._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not hasattr(event, "_defused"):
-                raise event._value
-        return until.value
+        try:
+            while queue:
+                self.now, _, _, event = heappop(queue)
+                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+                for callback in callbacks:
+                    callback(event)
+                if not event._ok and not hasattr(event, "_defused"):
+                    raise event._value
+        except StopSimulation as stop:
+            return stop.args[0]
+        raise RuntimeError("nothing is left to happen, but the awaited event has not")
 
     @property
     def phase_is_last(self) -> bool:
         """True when nothing else is scheduled at the present time."""
         queue = self._queue
-        return not queue or queue[0][0] > self._now
+        return not queue or queue[0][0] > self.now
 
 
 class _Course:

@@ -28,7 +28,7 @@ Progress = Callable[[int, float], None]
 """Called with (requests finished or failed, simulated seconds), ten times a second at most."""
 
 _PROGRESS_EVERY = 0.1  # seconds of the user's time
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+_OBJECTS_BETWEEN_COLLECTIONS = 500_000
 
 
 class Simulation:

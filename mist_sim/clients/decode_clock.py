@@ -35,6 +35,7 @@ class DecodeClock:
     step_tokens: NDArray[np.int64] | None = None
 
     __slots__ = (
+        "_block_size",
         "_heap",
         "_longest",
         "_next_ticket",
@@ -50,6 +51,7 @@ class DecodeClock:
         self.steps = 0
         self.num_decodes = 0
         self.context_sum = 0
+        self._block_size = block_size
         # _phases[p]: pages that sequences take for new blocks in steps p, p + block_size, ...
         self._phases = [0] * block_size
         self._pages_per_block = 1
@@ -67,7 +69,7 @@ class DecodeClock:
     def join(self, sequence: Sequence) -> None:
         """Add a sequence whose prefill just emitted a token and that has more to generate."""
         context = sequence.num_tokens - 1  # the newest token is not in the cache yet
-        sequence.block_phase = (self.steps - context) % len(self._phases)
+        sequence.block_phase = (self.steps - context) % self._block_size
         self._phases[sequence.block_phase] += self._pages_per_block
         self._pages_per_cycle += self._pages_per_block
         self._enter(sequence, context, sequence.num_target_tokens - sequence.num_output_tokens)
@@ -85,7 +87,7 @@ class DecodeClock:
 
     def leave(self, sequence: Sequence) -> int:
         """Take a sequence off the clock; return the tokens that it holds memory for."""
-        sequence.num_output_tokens += self.steps - sequence.join_step
+        sequence.num_tokens += self.steps - sequence.join_step
         context = sequence.num_tokens - 1
         self._phases[sequence.block_phase] -= self._pages_per_block
         self._pages_per_cycle -= self._pages_per_block
@@ -102,12 +104,12 @@ class DecodeClock:
         """Tokens that the cache holds for a sequence on the clock."""
         return sequence.num_tokens - 1 + self.steps - sequence.join_step
 
-    def show(self, batch: StepBatch) -> None:
-        """Put what the next step computes for the decodes into a batch."""
-        batch.num_decodes = self.num_decodes
-        batch.context_sum = self.context_sum
+    def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        """Return what the next step computes: the decodes, beside chunks of prompts."""
+        batch = StepBatch(chunks, self.num_decodes, self.context_sum)
         if self._longest is not None:
             batch.longest_context = self.steps - _head(self._longest)[0] if self.num_decodes else 0
+        return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
         """Return what the next `num_steps` steps add, at most `steps_to_change`."""
@@ -119,29 +121,27 @@ class DecodeClock:
 
     def blocks_needed_now(self) -> int:
         """New KV blocks that the next step takes."""
-        return self._phases[self.steps % len(self._phases)]
+        return self._phases[self.steps % self._block_size]
 
     def blocks_needed(self, num_steps: int) -> int:
         """New KV blocks that the next `num_steps` steps take, in all."""
-        phases = self._phases
-        size = len(phases)
-        if num_steps == 1:
-            return phases[self.steps % size]
-        cycles, rest = divmod(num_steps, size)
+        phases, size = self._phases, self._block_size
         first = self.steps % size
-        end = first + rest
-        partial = sum(phases[first:end])
-        if end > size:
-            partial += sum(phases[: end - size])
-        return cycles * self._pages_per_cycle + partial
+        if num_steps == 1:
+            return phases[first]
+        num_blocks = num_steps // size * self._pages_per_cycle
+        end = first + num_steps % size
+        if end <= size:
+            return num_blocks + sum(phases[first:end])
+        return num_blocks + self._pages_per_cycle - sum(phases[end - size : first])
 
     def steps_within(self, num_free_blocks: int, limit: int) -> int:
         """Steps, at most `limit`, that can run before the free blocks are used up."""
-        phases = self._phases
-        size = len(phases)
+        size = self._block_size
         at_most = (limit // size + 1) * self._pages_per_cycle  # spares the exact count, mostly
         if at_most <= num_free_blocks or self.blocks_needed(limit) <= num_free_blocks:
             return limit
+        phases = self._phases
         cycles, free = divmod(num_free_blocks, self._pages_per_cycle)
         steps = cycles * size
         need = phases[(self.steps + steps) % size]
@@ -160,9 +160,9 @@ class DecodeClock:
 
     def pop_finished(self) -> list[Sequence]:
         """Return, in the order they joined, the sequences that finish at the present step."""
-        finished = []
-        heap = self._heap
-        while heap and (heap[0][0] <= self.steps or heap[0][2].ticket != heap[0][1]):
+        finished: list[Sequence] = []
+        heap, steps = self._heap, self.steps
+        while heap and heap[0][0] <= steps:
             _, ticket, sequence = heappop(heap)
             if sequence.ticket == ticket:
                 finished.append(sequence)
@@ -171,6 +171,8 @@ class DecodeClock:
 
 def _head(heap: list[tuple[int, int, Sequence]]) -> tuple[int, int, Sequence]:
     """Return the first entry of a heap whose sequence is still on the clock; there must be one."""
-    while heap[0][2].ticket != heap[0][1]:
+    head = heap[0]
+    while head[2].ticket != head[1]:
         heappop(heap)
-    return heap[0]
+        head = heap[0]
+    return head

@@ -15,7 +15,9 @@ from mist_sim.core.views import ClientState
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
 
-_FIRST_RUN = 512  # steps computed ahead; doubles while nothing changes (DESIGN §5)
+# Steps computed ahead: twice as many after a run of them all, half after one that was cut, so that
+# what a cut throws away is in proportion to what runs. Any number gives the same results.
+_FIRST_RUN = 512
 _LONGEST_RUN = 65536
 
 Leave = Callable[[Visit, str | None], None]
@@ -96,7 +98,10 @@ class Lane:
                     continue
                 self._check_empty()
                 return None
-            num_swapped += self._note(plan)
+            if plan.admitted:
+                self._begin(plan.admitted)
+            if plan.preempted or plan.dropped or plan.loads or plan.swaps:
+                num_swapped += self._note(plan)
             if plan.prefills or plan.decodes:
                 if num_swapped:
                     plan.swap_time = num_swapped * self._seconds_per_swap
@@ -109,9 +114,7 @@ class Lane:
                 plan_on_the_spot()
 
     def _note(self, plan: StepPlan) -> int:
-        """Note who comes, goes and waits for blocks; return how many blocks are swapped."""
-        if plan.admitted:
-            self._begin(plan.admitted)
+        """Note who goes and who waits for blocks; return how many blocks are swapped."""
         if plan.preempted or plan.dropped:
             self._evict(plan)
         for sequence, counts in plan.loads:
@@ -164,22 +167,27 @@ class Lane:
 
     def end(self, run: Run) -> None:
         """Account for executed steps and hand back what finished."""
-        emitted, finished = self.scheduler.update(run.plan, run.num_steps)
-        tokens = self.scheduler.clock.step_tokens if run.plan.decodes else None
-        self._records.run(run, self.load.num_waiting, self.scheduler.num_peak_blocks, tokens)
+        scheduler, records, plan = self.scheduler, self._records, run.plan
+        emitted, finished = scheduler.update(plan, run.num_steps)
+        tokens = scheduler.clock.step_tokens if plan.decodes else None
+        records.run(run, self.load.num_waiting, scheduler.num_peak_blocks, tokens)
         for sequence in emitted:
-            self._records.emit(sequence, run.end)
+            records.emit(sequence, run.end)
             if self.gate is not None:
                 self.gate.prompt_is_done(sequence)
         for sequence in finished:
-            self._records.finish(sequence)
-            sequence.visit.num_output_tokens = sequence.num_output_tokens
-            self._leave(sequence.visit, None)
-        self.load.num_running -= len(finished)
+            records.finish(sequence)
+            visit = sequence.visit
+            visit.num_output_tokens = sequence.num_output_tokens
+            self.load.num_running -= 1
+            self._leave(visit, None)
         if self._given_up:
             self._let_go(finished)
-        unchanged = not emitted and not finished and run.num_steps == self._run_limit
-        self._run_limit = min(2 * self._run_limit, _LONGEST_RUN) if unchanged else _FIRST_RUN
+        limit = self._run_limit
+        if run.num_steps == limit:
+            self._run_limit = min(2 * limit, _LONGEST_RUN)
+        elif limit > _FIRST_RUN and run.num_steps < plan.num_steps:
+            self._run_limit = limit // 2
 
     # --- sequences that are given up ------------------------------------------------------
 

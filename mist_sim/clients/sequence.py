@@ -18,7 +18,8 @@ class Sequence:
     arrival: position in the order of arrival at the engine.
     num_prompt_tokens: length of the prompt.
     num_target_tokens: output tokens to generate; a policy must not read it.
-    num_output_tokens: tokens emitted; exact while the sequence is not decoding.
+    num_tokens: tokens known so far, of the prompt and those emitted: what a prefill (or its
+        repetition) has to compute; exact while the sequence is not decoding.
     num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
     last_token_at: time of the latest token before it joined the decode batch, seconds.
     first_step: the engine step with which its stay in the decode batch began, None outside.
@@ -35,9 +36,9 @@ class Sequence:
         "join_step",
         "last_token_at",
         "num_computed_tokens",
-        "num_output_tokens",
         "num_prompt_tokens",
         "num_target_tokens",
+        "num_tokens",
         "path",
         "ticket",
         "visit",
@@ -48,7 +49,7 @@ class Sequence:
         self.arrival = 0
         self.num_prompt_tokens = num_prompt_tokens
         self.num_target_tokens = num_target_tokens
-        self.num_output_tokens = 0
+        self.num_tokens = num_prompt_tokens
         self.num_computed_tokens = 0
         self.last_token_at = nan
         self.first_step: int | None = None
@@ -59,6 +60,6 @@ class Sequence:
         self.ticket = 0
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens known so far: what a prefill (or its repetition) has to compute."""
-        return self.num_prompt_tokens + self.num_output_tokens
+    def num_output_tokens(self) -> int:
+        """Tokens emitted so far; exact while the sequence is not decoding."""
+        return self.num_tokens - self.num_prompt_tokens

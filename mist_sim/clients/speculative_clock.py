@@ -58,7 +58,6 @@ class SpeculativeClock(DecodeClock):
     """
 
     __slots__ = (
-        "_block_size",
         "_blocks_by",
         "_first",
         "_speculation",
@@ -69,7 +68,6 @@ class SpeculativeClock(DecodeClock):
 
     def __init__(self, block_size: int, speculation: Speculation) -> None:
         super().__init__(block_size)
-        self._block_size = block_size
         self.num_queries_each = 1 + speculation.num_drafts
         self.step_tokens: Vector | None = None
         self._speculation = speculation
@@ -93,7 +91,7 @@ class SpeculativeClock(DecodeClock):
         path = self._path(sequence, 0)
         stay, done = path.stay, self.steps - sequence.join_step
         first_context = sequence.num_tokens - 1
-        sequence.num_output_tokens += path.end(done)
+        sequence.num_tokens += path.end(done)
         self._exit(sequence, sequence.num_tokens - 1)
         if done < len(stay) - 1:  # it was to stay longer
             start = self.steps - self._first
@@ -108,9 +106,10 @@ class SpeculativeClock(DecodeClock):
         stay = self._path(sequence, 0).stay
         return sequence.num_tokens - 1 + stay.item(self.steps - sequence.join_step)
 
-    def show(self, batch: StepBatch) -> None:
-        super().show(batch)
+    def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        batch = super().batch(chunks)
         batch.num_drafts = self._speculation.num_drafts
+        return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
         start = self.steps - self._first

@@ -58,9 +58,10 @@ class SpeculativeWindowClock(SpeculativeClock):
         self.window_sum += seen.item(start + num_steps) - seen.item(start)
         return super().advance(num_steps)
 
-    def show(self, batch: StepBatch) -> None:
-        super().show(batch)
+    def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        batch = super().batch(chunks)
         batch.window_sum = self.window_sum
+        return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
         growth = super().growth(num_steps)

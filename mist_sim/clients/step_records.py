@@ -63,14 +63,11 @@ class StepRecords:
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
         """Write executed steps."""
-        batch, ends = run.batch, run.ends
-        if not isinstance(ends, float):
-            ends = ends[: run.num_steps]
+        batch, ends, num_steps = run.batch, run.ends, run.num_steps
         num_gaps = batch.num_decodes
         if num_gaps:
             if self._last_decode_end != run.start or self._some_resumed:
-                first_end = ends if isinstance(ends, float) else ends.item(0)
-                num_gaps = self._stalls(run.start, first_end, num_gaps)
+                num_gaps = self._stalls(run, num_gaps)
             self._last_decode_end = run.end
             self._num_drafts = batch.num_drafts
             self._newly_decoding.clear()
@@ -79,11 +76,11 @@ class StepRecords:
         num_extrapolated = 0
         if self._steps_inside is not None:
             num_inside = self._steps_inside(batch, StepGrowth(batch.num_decodes))
-            num_extrapolated = max(run.num_steps - num_inside, 0)
+            num_extrapolated = max(num_steps - num_inside, 0)
         self._recorder.record_steps(
             self._track,
             run.start,
-            ends,
+            ends if isinstance(ends, float) else ends[:num_steps],
             batch,
             busy,
             num_waiting,
@@ -92,10 +89,12 @@ class StepRecords:
             num_extrapolated,
             step_tokens,
         )
-        self._num_steps += run.num_steps
+        self._num_steps += num_steps
 
-    def _stalls(self, start: float, first_end: float, num_decodes: int) -> int:
+    def _stalls(self, run: Run, num_decodes: int) -> int:
         """Record the gaps of decodes that waited for prefill steps; return how many did not."""
+        start = run.start
+        first_end = run.ends if isinstance(run.ends, float) else run.ends.item(0)
         num_fresh = 0
         for sequence in self._newly_decoding:
             if sequence.last_token_at == start:

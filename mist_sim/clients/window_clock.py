@@ -91,9 +91,10 @@ class WindowClock(DecodeClock):
                 self._fill(sequence.block_phase, -self._window_pages)
         return num_blocks
 
-    def show(self, batch: StepBatch) -> None:
-        super().show(batch)
+    def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        batch = super().batch(chunks)
         batch.window_sum = self.window_sum
+        return batch
 
     def growth(self, num_steps: int) -> StepGrowth:
         growth = super().growth(num_steps)

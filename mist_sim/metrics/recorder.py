@@ -200,12 +200,13 @@ class ColumnRecorder:
         else:
             self.step_ends[track].frombytes(ends.tobytes())
             num_steps = ends.size
+        chunks = batch.chunks
         self.steps[track].append(
             (
                 start,
                 num_steps,
-                len(batch.chunks),
-                batch.num_prefill_tokens,
+                len(chunks),
+                batch.num_prefill_tokens if chunks else 0,
                 batch.num_decodes,
                 batch.context_sum,
                 busy,

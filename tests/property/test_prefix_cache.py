@@ -89,7 +89,7 @@ def advance(pair: Pair, num_tokens: int, manager: PrefixCachingManager, memory: 
     needed = -(-(pair.live.num_known + num_tokens) // memory.block_size) - len(pair.live.blocks)
     if needed <= manager.pool.num_free:
         pair.live.num_emitted += num_tokens
-        pair.sequence.num_output_tokens += num_tokens
+        pair.sequence.num_tokens += num_tokens
         pair.num_computed += num_tokens
         manager.grow(needed)
         pair.live.blocks += [memory.new_block() for _ in range(needed)]

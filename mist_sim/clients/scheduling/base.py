@@ -74,12 +74,11 @@ class Scheduler(Admitting, Preempting, ABC):
 
     def batch(self, plan: StepPlan) -> StepBatch:
         """Return what the first step of a plan computes."""
-        batch = StepBatch()
-        if plan.prefills:
-            batch.chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
-        if plan.decodes:
-            self.clock.show(batch)
-        return batch
+        prefills = plan.prefills
+        chunks = tuple(
+            [(new, seq.num_computed_tokens) for seq, new in prefills] if prefills else ()
+        )
+        return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)
 
     def growth(self, plan: StepPlan) -> StepGrowth:
         """Return what each step of a plan adds for the next one."""
@@ -120,7 +119,7 @@ class Scheduler(Admitting, Preempting, ABC):
 
     def _emit(self, sequence: Sequence) -> bool:
         """Count the token that a prefill emitted; return whether it was the last."""
-        sequence.num_output_tokens += 1
+        sequence.num_tokens += 1
         if sequence.num_output_tokens < sequence.num_target_tokens:
             self.clock.join(sequence)
             return False
@@ -148,6 +147,6 @@ class Scheduler(Admitting, Preempting, ABC):
     def _steps_until_change(self, limit: int) -> int:
         """Steps that the decodes can run before one changes or blocks run short."""
         clock = self.clock
-        if not clock.num_decodes:
+        if limit == 1 or not clock.num_decodes:  # there is room for the next step
             return limit
         return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_change()))

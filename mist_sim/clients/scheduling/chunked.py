@@ -72,7 +72,7 @@ class ChunkedScheduler(Scheduler):
         elif budget and self.head() is not None:
             budget = self._admit(plan, budget)
         plan.num_steps = self._num_steps(plan, limit, budget)
-        return None if plan.is_empty else plan
+        return plan if plan.decodes or not plan.is_empty else None
 
     def _chunk(self, num_tokens: int, budget: int) -> int:
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""

@@ -112,7 +112,8 @@ class _WithOverhead:
         return getattr(self.predictor, "steps_inside", None)
 
     def step_time(self, batch: StepBatch) -> float:
-        seconds, host = self.predictor.step_time(batch), self._host(batch)
+        seconds = self.predictor.step_time(batch)
+        host = self._host(batch) if self.sequence else self.step
         if batch.chunks:
             seconds += self.prefill_step
         return max(seconds, host) if self.overlapped else seconds + host
@@ -125,10 +126,9 @@ class _WithOverhead:
         seconds = self.predictor.run(batch, growth, num_steps)
         if batch.chunks:
             seconds += self.prefill_step
+        host = self._host(batch) if self.sequence else self.step
         combine = np.maximum if self.overlapped else np.add
-        return combine(seconds, self._host(batch), out=seconds)
+        return combine(seconds, host, out=seconds)
 
     def _host(self, batch: StepBatch) -> float:
-        if not self.sequence:
-            return self.step
         return self.step + self.sequence * (len(batch.chunks) + batch.num_decodes)

@@ -35,7 +35,8 @@ from mist_sim.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
 
-_AHEAD = np.arange(1024.0)
+_MOST_AHEAD = 1024
+_AHEAD = np.arange(float(_MOST_AHEAD))
 
 
 @PREDICTORS.register("roofline")
@@ -106,53 +107,53 @@ class RooflinePredictor:
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
-        seconds, floor = self._fixed(batch)
+        queries = batch.num_decode_queries
+        seconds, floor = self._fixed(batch, queries)
         for new, context in batch.chunks:
             pairs = new * (context + (new + 1) * 0.5)
             seconds = self._prefill_attention.add(seconds, new, context + new, pairs)
-        if batch.num_decodes:
-            queries = batch.num_decode_queries
+        if queries:
             keys = batch.context_sum + queries
-            seconds = self._decode_attention.add(seconds, queries, keys, decode_pairs(batch, keys))
+            pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
+            seconds = self._decode_attention.add(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add(seconds, batch)
         return max(seconds, floor)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
-        ahead = _AHEAD[:num_steps] if num_steps <= len(_AHEAD) else np.arange(float(num_steps))
-        fixed, floor = self._fixed(batch)
+        ahead = _AHEAD[:num_steps] if num_steps <= _MOST_AHEAD else np.arange(float(num_steps))
+        queries = batch.num_decode_queries
+        fixed, floor = self._fixed(batch, queries)
         seconds: Array | float = fixed
         for new, context in batch.chunks:
             contexts = ahead * new + context
             pairs = new * (contexts + (new + 1) * 0.5)
             seconds = self._prefill_attention.add_run(seconds, new, contexts + new, pairs)
-        if batch.num_decodes:
-            queries = batch.num_decode_queries
+        if queries:
             keys = growth.contexts(ahead, batch.context_sum + queries)
-            seconds = self._decode_attention.add_run(
-                seconds, queries, keys, decode_pairs(batch, keys)
-            )
+            pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
+            seconds = self._decode_attention.add_run(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, ahead)
         if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, floor, out=seconds) if floor else seconds
 
-    def _fixed(self, batch: StepBatch) -> tuple[float, float]:
+    def _fixed(self, batch: StepBatch, queries: int) -> tuple[float, float]:
         """Seconds of a step without attention, and of launching it.
 
+        queries: of its decodes, and of their drafts.
         They depend on token counts only. Prompts reach a higher MFU than decodes, but adding one
         never makes a step shorter.
         """
-        num_decodes = batch.num_decode_queries  # of each decode, and of its drafts
-        alone = self._decodes_alone.get(num_decodes)
+        alone = self._decodes_alone.get(queries)
         if alone is None:
-            alone = self._decodes_alone[num_decodes] = self._without_prompts(num_decodes)
+            alone = self._decodes_alone[queries] = self._without_prompts(queries)
         if not batch.chunks:
             return alone
-        num_tokens, floor = self._replayed(batch.num_prefill_tokens + num_decodes)
-        together = self._prefill.time(num_tokens, len(batch.chunks) + num_decodes)
+        num_tokens, floor = self._replayed(batch.num_prefill_tokens + queries)
+        together = self._prefill.time(num_tokens, len(batch.chunks) + queries)
         return max(together, alone[0]), floor
 
     def _without_prompts(self, num_decodes: int) -> tuple[float, float]:
