@@ -41,6 +41,10 @@ class Environment(simpy.Environment):
 
     now: float = 0.0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = Due(self)  # what every generator has waited for at its start
+
     @property
     def _now(self) -> float:
         return self.now
@@ -48,10 +52,6 @@ class Environment(simpy.Environment):
     @_now.setter
     def _now(self, time: float) -> None:
         self.now = time
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._started = Due(self)  # what every generator has waited for at its start
 
     def at(self, time: float, phase: int = MOVE) -> Event:
         """Return an event that happens at `time` (seconds, not before now) in `phase`."""

@@ -7,41 +7,36 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 2048  # rows kept as tuples before they are packed into arrays
-
 
 class Table:
     """Typed columns; appending a row costs a tuple, memory is that of packed arrays.
 
     columns: name to numpy dtype, in the order of a row's values.
+    rows: those added since the latest `pack`, as tuples.
+    append: adds a row, its values in the order of the columns.
     """
 
     def __init__(self, **columns: str) -> None:
         self._dtypes = columns
         self._packed: dict[str, list[NDArray[np.generic]]] = {name: [] for name in columns}
-        self._rows: list[tuple[object, ...]] = []
+        self.rows: list[tuple[object, ...]] = []
+        self.append = self.rows.append
 
-    def append(self, row: tuple[object, ...]) -> None:
-        """Add a row, its values in the order of the columns."""
-        self._rows.append(row)
-        if len(self._rows) >= _BLOCK:
-            self._pack()
-
-    def _pack(self) -> None:
-        count = len(self._rows)
+    def pack(self) -> None:
+        """Turn the latest rows into arrays."""
+        if not self.rows:
+            return
+        count = len(self.rows)
         for (name, dtype), values in zip(
-            self._dtypes.items(), zip(*self._rows, strict=True), strict=True
+            self._dtypes.items(), zip(*self.rows, strict=True), strict=True
         ):
-            packed = struct.pack(
-                f"{count}{np.dtype(dtype).char}", *values
-            )  # half of fromiter's time
+            packed = struct.pack(f"{count}{np.dtype(dtype).char}", *values)  # faster than fromiter
             self._packed[name].append(np.frombuffer(packed, dtype))
-        self._rows.clear()
+        self.rows.clear()
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Return all rows as one array a column."""
-        if self._rows:
-            self._pack()
+        self.pack()
         result = {}
         for name, dtype in self._dtypes.items():
             blocks = self._packed[name]

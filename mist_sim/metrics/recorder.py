@@ -18,6 +18,8 @@ from mist_sim.stages import Prefill
 STATUSES = ("finished", "rejected", "timed_out", "cancelled")
 """How a request may end; position is the code in the table of requests."""
 
+_MOST_ROWS = 2048  # kept as tuples before they are packed
+
 
 class ColumnRecorder:
     """The `Recorder` of every run.
@@ -177,6 +179,15 @@ class ColumnRecorder:
                 0 if failure is None else self.reasons.code(failure.reason),
             )
         )
+        if len(self.requests.rows) >= _MOST_ROWS:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Pack the tables that have grown; between two ends of requests they grow by a few rows."""
+        others = (self.gaps, self.drafts, self.loads, self.swaps)
+        for table in (self.requests, self.visits, self.tokens, *self.steps, *others):
+            if len(table.rows) >= _MOST_ROWS:
+                table.pack()
 
     def record_steps(
         self,

@@ -54,10 +54,12 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
     wanted = np.concatenate((below, np.minimum(below + 1, total - 1)))
     up_to = np.cumsum(counts_by_bin)
     bins = np.searchsorted(up_to, wanted, side="right")
+    is_wanted = np.zeros(len(up_to), dtype=bool)
+    is_wanted[bins] = True
     squares, chosen = 0.0, []
     for values, counts in parts():
         squares += _sum_weighted(np.square(values - mean), counts)
-        inside = np.isin(_bins(values), bins)
+        inside = is_wanted[_bins(values)]
         chosen.append((values[inside], counts[inside]))
     values, counts = (np.concatenate(arrays) for arrays in zip(*chosen, strict=True))
     at_ranks = _order_statistics(values, counts, wanted, bins, up_to)

@@ -4,31 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.recorder import ColumnRecorder
 
+_PIECE = 65_536  # steps looked at together: few enough for a processor's cache
+
 
 def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.Weighted]:
-    """Yield, client by client, every time between two tokens: seconds, and how many had it.
+    """Yield, piece by piece, every time between two tokens: seconds, and how many had it.
 
     after: gaps that end before this time are left out (seconds).
     """
     extra: dict[str, Any] = recorder.gaps.columns()
     counted = extra["time"] >= after
     yield extra["gap"][counted], extra["count"][counted]
-    for table, step_ends in zip(recorder.steps, recorder.step_ends, strict=True):
-        rows: dict[str, Any] = table.columns()
-        ends = np.frombuffer(step_ends, dtype=np.float64)
-        gaps, counts = latency.step_gaps(
-            rows["start"], rows["num_steps"], rows["num_decodes"], rows["num_gaps"], ends
-        )
-        counts[ends < after] = 0
-        yield gaps, counts
+    for track in range(len(recorder.steps)):
+        for rows, ends in _pieces(recorder, track):
+            gaps, counts = latency.step_gaps(
+                rows["start"], rows["num_steps"], rows["num_decodes"], rows["num_gaps"], ends
+            )
+            counts[: np.searchsorted(ends, after)] = 0
+            yield gaps, counts
+
+
+def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, Any], Array]]:
+    """Yield the rows of some runs of a track, and the ends of their steps, in order."""
+    rows: dict[str, Any] = recorder.steps[track].columns()
+    ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
+    up_to = np.cumsum(rows["num_steps"])
+    cuts = np.unique(np.searchsorted(up_to, np.arange(_PIECE, len(ends), _PIECE)))
+    for first, last in pairwise([0, *cuts.tolist(), len(up_to)]):
+        if first < last:
+            piece = {name: column[first:last] for name, column in rows.items()}
+            yield piece, ends[up_to[first] - rows["num_steps"][first] : up_to[last - 1]]
 
 
 def peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
@@ -36,18 +51,38 @@ def peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     tokens: dict[str, Any] = recorder.tokens.columns()
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
     for track, step_ends in enumerate(recorder.step_ends):
-        counts = recorder.decode_tokens(track)
-        first = tokens["first_step"][(tokens["track"] == track) & ~tokens["resumed"]]
-        np.add.at(counts, first - 1, 1)  # the tokens that prefill emitted
-        if not len(counts):
+        ends = np.frombuffer(step_ends)  # never decrease
+        if not len(ends):
             continue
-        seconds = np.floor(np.frombuffer(step_ends))  # never decrease
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(seconds)) + 1))
-        all_seconds.append(seconds[starts])
-        all_counts.append(np.add.reduceat(counts, starts))
+        first = tokens["first_step"][(tokens["track"] == track) & ~tokens["resumed"]]
+        emitted = np.floor(ends[first - 1])  # by prefills
+        seconds = _seconds(ends)
+        counts = np.diff(_tokens_before(recorder, track, np.searchsorted(ends, seconds)))
+        all_seconds += [seconds[:-1], emitted]
+        all_counts += [counts, np.ones(len(emitted))]
     seconds, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
     counts_in = np.bincount(places, np.concatenate(all_counts), minlength=len(seconds))
     return float(counts_in[seconds >= math.floor(after)].max(initial=0.0))
+
+
+def _seconds(ends: Array) -> Array:
+    """Return all whole seconds in which a step ends, and the one after the last."""
+    first, last = math.floor(ends[0]), math.floor(ends[-1])
+    if last - first < len(ends):
+        return np.arange(first, last + 2, dtype=float)
+    return np.append(np.unique(np.floor(ends)), last + 1.0)
+
+
+def _tokens_before(recorder: ColumnRecorder, track: int, steps: NDArray[np.int64]) -> Array:
+    """Return how many tokens the decodes of a track got before each of some steps."""
+    if recorder.step_tokens[track]:
+        return np.concatenate(([0], np.cumsum(recorder.decode_tokens(track))))[steps]
+    rows: dict[str, Any] = recorder.steps[track].columns()
+    num_steps = rows["num_steps"].astype(np.int64)
+    up_to, given = np.cumsum(num_steps), np.cumsum(num_steps * rows["num_decodes"])
+    run = np.minimum(np.searchsorted(up_to, steps, "right"), len(up_to) - 1)
+    found: Array = given[run] - (up_to[run] - steps) * rows["num_decodes"][run]
+    return found
 
 
 def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:

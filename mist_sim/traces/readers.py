@@ -57,6 +57,7 @@ class AzureReader:
         minute, minute_ns = "", 0  # text up to the minute, and its nanoseconds since 1970
         start_ns: int | None = None
         last_ns = 0
+        known: dict[str, int] = {}  # lengths repeat, so each text is checked once
         with open_trace(path) as file:
             for line, (stamp, prompt, output) in csv_records(file, path, _AZURE_COLUMNS):
                 digits = stamp[17:19] + stamp[20:]
@@ -75,11 +76,11 @@ class AzureReader:
                 if time_ns < last_ns:
                     raise backwards(path, line, "TIMESTAMP", (last_ns - time_ns) / 1e9)
                 last_ns = time_ns
-                yield TraceRow(
-                    tokens_from_text(prompt, path, line, "ContextTokens"),
-                    tokens_from_text(output, path, line, "GeneratedTokens"),
-                    (time_ns - start_ns) / 1_000_000_000,
-                )
+                if prompt not in known:
+                    known[prompt] = tokens_from_text(prompt, path, line, "ContextTokens")
+                if output not in known:
+                    known[output] = tokens_from_text(output, path, line, "GeneratedTokens")
+                yield TraceRow(known[prompt], known[output], (time_ns - start_ns) / 1_000_000_000)
 
 
 def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:
