@@ -48,7 +48,7 @@ class LlmClient(Client):
     kv_groups: how the layers of a model with sliding windows share the blocks; None: the model
         has none.
     enable_prefix_caching: whether full blocks are kept for later requests with equal tokens.
-        None: where the model has no sliding windows, with which it does not work.
+        None: yes, but for a model with sliding windows and drafts, which is not simulated.
     cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first.
         Every engine has its own, and each lane of a pipeline an equal part of that; the lanes
         share the links.
@@ -99,6 +99,7 @@ class LlmClient(Client):
             block_size=block_size,
             watermark=watermark,
             kv_groups=kv_groups,
+            drafts=speculative_config is not None,
             num_extra_slots=speculative_config.num_extra_slots if speculative_config else 0,
             enable_prefix_caching=enable_prefix_caching,
             cache_tiers=cache_tiers,
@@ -164,8 +165,8 @@ class LlmClient(Client):
             return []
         note = (
             f"{self.name}: requests began with the same tokens, and every one computed them: "
-            "prefix caching is not simulated for models with sliding windows "
-            "(kv_cache.enable_prefix_caching: false); a real engine shares them."
+            "prefix caching is not simulated for models with sliding windows and "
+            "speculative_config (kv_cache.enable_prefix_caching: false); a real engine shares them."
         )
         return [note]
 

@@ -90,7 +90,7 @@ def _lacks_prefix_cache(client: LlmClientSpec, scenario: Scenario) -> bool:
     """Tell whether a client has no prefix cache although nobody turned it off."""
     config = client.kv_cache.make()
     name = client.model or scenario.model
-    if config.enable_prefix_caching is not None or name is None:
+    if client.speculative_config is None or config.enable_prefix_caching is not None or not name:
         return False
     return load_model(name).sliding_window is not None
 

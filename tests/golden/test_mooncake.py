@@ -19,6 +19,8 @@ from mist_sim import (
 )
 from mist_sim.clients.kv_cache import CacheTier
 from mist_sim.hardware.memory import MemoryTier
+from mist_sim.models import load_model
+from mist_sim.models.kv_groups import KvGroups
 from tests.conftest import ROOT
 from tests.reference.predictors import ConstantPredictor
 
@@ -27,7 +29,13 @@ BLOCK_SIZE = 16
 ALL = 2_000_000  # blocks; more than the trace has
 
 
-def replay(path, arrivals, num_blocks: int, tiers: tuple[CacheTier, ...] = ()) -> Result:
+def replay(
+    path,
+    arrivals,
+    num_blocks: int,
+    tiers: tuple[CacheTier, ...] = (),
+    groups: KvGroups | None = None,
+) -> Result:
     client = LlmClient(
         "llm",
         scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
@@ -35,6 +43,7 @@ def replay(path, arrivals, num_blocks: int, tiers: tuple[CacheTier, ...] = ()) -
         num_gpu_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         cache_tiers=tiers,
+        kv_groups=groups,
     )
     workload = Workload(MooncakeReader(path=str(path)), arrivals)
     return Simulation(clients=[client], workload=workload).run()
@@ -66,6 +75,15 @@ def test_hits_are_the_reuse_in_the_file_when_the_cache_holds_all(arrivals, share
     assert sum(reuse(path)) == 39_850_800
     rate = result.summary["prefix_cache_hit_rate"]
     assert rate == result.clients["prefix_cache_hit_rate"].item() == 39_850_800 / 61_194_628
+
+
+@pytest.mark.parametrize("arrivals", [ClosedLoop(concurrency=1), TraceArrivals()])
+def test_windows_find_the_same_when_the_cache_holds_all(arrivals, shared):
+    """Every window block of a prompt was in memory once, and stays when the window has left it."""
+    path = shared(TRACE)
+    groups = load_model("gpt-oss-120b").kv_groups
+    result = replay(path, arrivals, 2 * ALL, groups=groups)
+    assert result.requests["num_cached_tokens"].tolist() == reuse(path)
 
 
 def test_a_larger_cache_hits_more(shared):

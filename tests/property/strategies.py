@@ -197,7 +197,8 @@ def cases(
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )
-    caching = windows is None and draw(st.sampled_from([True, True, False]))
+    lacks_cache = windows is not None and drafting is not None
+    caching = not lacks_cache and draw(st.sampled_from([True, True, False]))
     options = EngineOptions(
         policy,
         num_blocks * lanes + draw(st.integers(0, lanes - 1)),
@@ -212,7 +213,7 @@ def cases(
         windows=windows,
         **parallel,
         caching=caching,
-        tiers=draw(some_tiers(num_blocks, lanes)) if caching else (),
+        tiers=draw(some_tiers(num_blocks, lanes)) if caching and windows is None else (),
         drafting=drafting,
         max_num_waiting=draw(st.sampled_from([*[None] * 6, 1, 3])),
         drop_expired=draw(st.booleans()),
@@ -241,6 +242,30 @@ def alike(draw: st.DrawFn) -> Case:
     )
     jobs = tuple(replace(job, content=((0, draw(st.integers(1, 250))),)) for job in case.jobs)
     return Case(options, jobs)
+
+
+@st.composite
+def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
+    """Requests that begin alike, one after the other or at once, for a model with short windows.
+
+    Half of the pools have room for all, so that much of what windows left is found again.
+    """
+    case = draw(cases(max_jobs, longest=120, drafts=False, ample=draw(st.booleans())))
+    size = case.options.block_size
+    reach = st.integers(1, 6 * size) | st.integers(1, 4).map(lambda blocks: blocks * size + 1)
+    windows = Windows(draw(reach), draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(1, 3)))
+    options = replace(case.options, caching=True, tiers=(), windows=windows)
+    content = draw(contents(size))
+    late = draw(st.sampled_from([0.0, 0.05, 1.0]))
+    jobs = [
+        replace(
+            job,
+            arrival_time=job.arrival_time + late * number,
+            content=content(job.num_prompt_tokens, job.num_output_tokens),
+        )
+        for number, job in enumerate(case.jobs)
+    ]
+    return Case(options, tuple(jobs))
 
 
 @st.composite

@@ -26,6 +26,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
 from tests.property.strategies import (
     alike,
+    alike_in_windows,
     arrival_times,
     cases,
     lengths,
@@ -91,6 +92,8 @@ def fate(outcome: Outcome) -> set[str]:
 def features(engine: Reference) -> set[str]:
     """What a case exercised."""
     found = set().union(*map(fate, engine.outcomes))
+    if engine.tracks[0].windows and "cached at its first admission" in found:
+        found.add("cached with windows")
     if len(engine.tracks) > 1 and "preempted" in found:
         found.add("lanes that are preempted")
     if any(step.start < step.planned for step in engine.steps):
@@ -143,6 +146,12 @@ def test_arrivals_on_the_end_of_a_step(case, predictor, data):
 @settings(max_examples=300)
 @given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike(case, predictor):
+    assert_exact(case, predictor)
+
+
+@settings(max_examples=300)
+@given(case=alike_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_prompts_that_begin_alike_in_windows(case, predictor):
     assert_exact(case, predictor)
 
 
@@ -213,6 +222,7 @@ def test_the_random_cases_reach_what_is_hard():
         "lanes that are preempted",
         "a context beyond its window",
         "cached at its first admission",
+        "cached with windows",
         "drafts accepted",
         "drafts accepted and preempted",
         "drafts beyond a window",
@@ -240,6 +250,18 @@ def test_outputs_of_thousands_of_tokens(policy, predictor):
     assert all(outcome.status == "finished" for outcome in engine.outcomes)
     runs = case.simulate(predictor).steps["num_steps"]
     assert runs.max() > 500
+    assert len(runs) < len(engine.steps) / 100
+
+
+def test_long_answers_that_windows_leave_behind_are_few_runs():
+    """What decodes give back does not cut a run, also where a cache keeps what they had."""
+    windows = Windows(100, 1, 2)
+    options = EngineOptions("chunked", 20_000, 16, 8, 4_096, windows=windows, caching=True)
+    content = ((0, 400),)
+    jobs = [Job(0.0, 500, 9_000, content=content), Job(1.0, 400, 6_001, content=content)]
+    engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
+    assert engine.outcomes[1].num_cached_tokens == 384
+    runs = Case(options, tuple(jobs)).simulate(AWKWARD).steps["num_steps"]
     assert len(runs) < len(engine.steps) / 100
 
 

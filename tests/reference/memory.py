@@ -142,6 +142,10 @@ class Memory:
             blocks.append(block)
         return blocks
 
+    def num_held(self, live: Any) -> int:
+        """Return how many blocks a waiting request finds that others hold."""
+        return sum(1 for block in self.found(live) if block.holders)
+
     def cached_tokens(self, live: Any) -> int:
         """Tokens of a waiting request that need no computation; the last one always does."""
         most = (live.num_known - 1) // self.block_size
@@ -160,8 +164,13 @@ class Memory:
         self.touch(live)
         self.touch_again(live, live.num_entered)
 
-    def swap_in(self, live: Any, num_blocks: int, num_tokens: int) -> None:
-        """Take new blocks, into which the first tokens are copied."""
+    def grow(self, needs: list[tuple[Any, int, int]]) -> None:
+        """Give decodes new blocks: (request, tokens that it needs room for, blocks more)."""
+        for live, _, number in needs:
+            live.blocks += [self.new_block() for _ in range(number)]
+
+    def swap_in(self, live: Any, num_blocks: int, num_slots: int, num_tokens: int) -> None:
+        """Take new blocks for so many slots, into which the first tokens are copied."""
         live.blocks = [self.new_block() for _ in range(num_blocks)]
         live.num_entered = 0
         live.is_open = True

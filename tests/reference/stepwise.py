@@ -47,6 +47,7 @@ from typing import Protocol
 from mist_sim.core.batch import StepBatch
 from tests.reference.host import Host
 from tests.reference.memory import Block, Memory, SwapSpace, Tier
+from tests.reference.window_memory import Bundle, WindowMemory, Windows
 
 
 class TimesSteps(Protocol):
@@ -121,6 +122,7 @@ class Live:
 
     num_entered: how many of its blocks, from the first, are where others find them. is_open:
     whether the next one may follow. num_loaded: how many are there after its load from tiers.
+    full, window, spare, next_named: of `WindowMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection.
     """
@@ -130,6 +132,10 @@ class Live:
     num_emitted: int = 0
     num_cached: int = 0
     blocks: list[Block] = field(default_factory=list)
+    full: list[Bundle] = field(default_factory=list)
+    window: dict[int, Bundle] = field(default_factory=dict)
+    spare: list[Bundle] = field(default_factory=list)
+    next_named: int = 0
     num_entered: int = 0
     num_loaded: int = 0
     num_spared: int = 0
@@ -174,15 +180,6 @@ class Live:
         self.outcome.token_times.append(time)
         if self.num_emitted == 1:
             self.outcome.first_token_at = time
-
-
-@dataclass(frozen=True)
-class Windows:
-    """A window of tokens, and the groups of layers with full attention and with the window."""
-
-    size: int
-    num_full_groups: int
-    num_window_groups: int
 
 
 Plan = tuple[list[tuple[Live, int]], list[Live]]
@@ -284,7 +281,7 @@ class StepwiseEngine(ABC):
     def reset(self) -> None:
         """Begin empty."""
         self.now = 0.0
-        self.memory = Memory(self.num_blocks, self.block_size, self.caching, self.tiers)
+        self.memory = self.empty_memory()
         self.known_until = inf  # a step planned ahead knows what was before the last one began
         self.overlaps = False  # the step under way was planned ahead
         self.arrived: list[tuple[float, Live]] = []  # when; plans do not know of them yet
@@ -448,11 +445,22 @@ class StepwiseEngine(ABC):
         num_blocks = full + 1 if rest else full
         if self.windows is None:
             return num_blocks
-        beyond = self.num_drafts + self.num_lookahead
-        touched = self.windows.size - 1 + beyond + self.block_size - 1  # from a block's last token
-        in_window = min(num_blocks, touched // self.block_size + 1)
+        in_window = min(num_blocks, self.most_in_window)
         pages = self.windows.num_full_groups * num_blocks
         return pages + self.windows.num_window_groups * in_window
+
+    @property
+    def most_in_window(self) -> int:
+        """Blocks that a request holds at most in a group of layers with windows."""
+        assert self.windows
+        beyond = self.num_drafts + self.num_lookahead
+        touched = self.windows.size - 1 + beyond + self.block_size - 1  # from a block's last token
+        return touched // self.block_size + 1
+
+    def empty_memory(self) -> Memory:
+        if self.windows and self.caching:
+            return WindowMemory(self.num_blocks, self.block_size, self.windows, self.most_in_window)
+        return Memory(self.num_blocks, self.block_size, self.caching, self.tiers)
 
     def next_blocks(self, live: Live) -> int:
         """Blocks that a running decode takes in its next step."""
@@ -521,7 +529,7 @@ class StepwiseEngine(ABC):
         room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
         if self.loaded:
             return room >= 0
-        num_held = sum(1 for block in self.memory.found(self.head()) if block.holders)
+        num_held = self.memory.num_held(self.head())
         return self.blocks_for(self.head().num_known) - num_held <= room
 
     def admit_head(self) -> Live:
@@ -603,7 +611,7 @@ class StepwiseEngine(ABC):
                 return
             held = live.num_cached if live.resumes else live.num_known
             self.swapped.remove(live)
-            self.memory.swap_in(live, self.blocks_for(held), live.num_cached)
+            self.memory.swap_in(live, self.blocks_for(held), held, live.num_cached)
             self.copy(live, 1)
             self.running.append(live)
             if live.resumes:
@@ -639,9 +647,9 @@ class StepwiseEngine(ABC):
         if getattr(self.predictor, "needs_longest_context", False) and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
-        for live in decodes:
-            for _ in range(self.next_blocks(live)):
-                live.blocks.append(self.memory.new_block())
+        self.memory.grow(
+            [(live, self.next_slots(live), self.next_blocks(live)) for live in decodes]
+        )
         others = [*self.loaded, *(live for _, live in self.loading + self.come)]
         self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now

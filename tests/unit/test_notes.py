@@ -26,12 +26,23 @@ def shared_beginnings(model: str, **changes: object) -> Scenario:
             },
             "arrivals": {"type": "poisson", "rate": "50 /s"},
         },
-        "clients": [{"name": "llm", "gpu": "h100-sxm", "tensor_parallel_size": 4}],
+        "clients": [
+            {
+                "name": "llm",
+                "gpu": "h100-sxm",
+                "tensor_parallel_size": 4,
+                "speculative_config": {
+                    "method": "ngram",
+                    "num_speculative_tokens": 2,
+                    "acceptance_rate": 0.5,
+                },
+            }
+        ],
     }
     return Scenario.from_dict(data, changes)
 
 
-def test_a_model_without_prefix_cache_says_so_where_beginnings_are_shared():
+def test_an_engine_without_prefix_cache_says_so_where_beginnings_are_shared():
     scenario = shared_beginnings("gpt-oss-120b")
     assert "enable_prefix_caching: false" in scenario.resolved()
     result = simulate(scenario)
@@ -47,9 +58,14 @@ def test_a_model_without_prefix_cache_says_so_where_beginnings_are_shared():
 def test_nothing_is_said_where_nothing_is_lost():
     alone = {"workload.lengths.num_prefixes": 20, "workload.lengths.num_requests": 1}
     assert "notes" not in simulate(shared_beginnings("gpt-oss-120b", **alone)).summary
-    cached = shared_beginnings("llama-3.1-8b")
-    assert "enable_prefix_caching: null" in cached.resolved()
-    assert "notes" not in simulate(cached).summary
+    windows = {"model": "gpt-oss-120b", "clients.0.speculative_config": None}
+    drafts = {"model": "llama-3.1-8b"}
+    for changes in (drafts, windows):
+        cached = shared_beginnings(**changes)
+        assert "enable_prefix_caching: null" in cached.resolved()
+        summary = simulate(cached).summary
+        assert "notes" not in summary
+        assert summary["prefix_cache_hit_rate"] > 0.5
 
 
 def test_replications_say_it_once():

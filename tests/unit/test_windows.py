@@ -9,6 +9,7 @@ import pytest
 
 from mist_sim import (
     ARRIVALS,
+    KvCacheConfig,
     ScenarioError,
     Simulation,
     SpeculativeConfig,
@@ -20,6 +21,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.drafter import drafter
+from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import KvGroups, kv_groups
@@ -36,6 +38,7 @@ CONFIG = {
     "max_position_embeddings": 4096,
     "sliding_window": 32,
 }
+DRAFTS = SpeculativeConfig(method="ngram", num_speculative_tokens=2, acceptance_rate=0.5)
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -218,6 +221,24 @@ def test_an_engine_serves_a_model_with_windows():
     windows, full = summaries["windows"], summaries["full"]
     assert windows["mean_e2el_ms"] < 0.8 * full["mean_e2el_ms"]
     assert windows["mean_decodes"] > 1.5 * full["mean_decodes"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"speculative_config": DRAFTS, "kv_cache": KvCacheConfig(enable_prefix_caching=True)},
+            "enable_prefix_caching must be false for a model with sliding windows and",
+        ),
+        (
+            {"kv_cache": KvCacheConfig(tiers=(MemoryTier(name="cpu", capacity=2.0**36),))},
+            "tiers must be empty for a model with sliding windows",
+        ),
+    ],
+)
+def test_what_a_prefix_cache_with_windows_does_not_go_with(changes, problem):
+    with pytest.raises(ScenarioError, match=problem):
+        llm_client("llm", model="gpt-oss-120b", gpu="h100-sxm", **changes)
 
 
 # --- what they cost -------------------------------------------------------------------------------

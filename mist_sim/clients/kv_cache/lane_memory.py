@@ -10,6 +10,7 @@ from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManag
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
 from mist_sim.clients.kv_cache.uncached import UncachedManager
+from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
 from mist_sim.models.kv_groups import KvGroups
@@ -49,8 +50,10 @@ class LaneMemory:
         pool = WindowPool(*sizes, groups, self.num_extra_slots) if groups else BlockPool(*sizes)
         if self.tiers:
             return TieredManager(pool, self.tiers, links)
-        if self.lacks_cache:
-            return UncachedManager(pool)
+        if isinstance(pool, WindowPool):
+            if self.caches_prefixes:
+                return WindowCachingManager(pool)
+            return UncachedManager(pool) if self.lacks_cache else KvCacheManager(pool)
         return PrefixCachingManager(pool) if self.caches_prefixes else KvCacheManager(pool)
 
 
@@ -61,6 +64,7 @@ def lane_memory(
     block_size: int,
     watermark: float,
     kv_groups: KvGroups | None,
+    drafts: bool,
     num_extra_slots: int,
     enable_prefix_caching: bool | None,
     cache_tiers: Sequence[CacheTier],
@@ -69,7 +73,7 @@ def lane_memory(
 ) -> LaneMemory:
     """Divide an engine's memory among its lanes; the parameters are those of `LlmClient`.
 
-    swaps: whether its scheduler preempts by swapping.
+    swaps: whether its scheduler preempts by swapping. drafts: whether it drafts.
     Raises ScenarioError for too few blocks and for parts that do not go together.
     """
     if num_gpu_blocks < num_lanes:
@@ -77,14 +81,20 @@ def lane_memory(
             f"num_gpu_blocks must be >= pipeline_parallel_size ({num_lanes}), "
             f"got {num_gpu_blocks}; every lane of the pipeline has its own"
         )
-    if enable_prefix_caching and kv_groups:
+    lacks_cache = kv_groups is not None and drafts
+    if enable_prefix_caching and lacks_cache:
         raise ScenarioError(
-            "enable_prefix_caching must be false for a model with sliding windows; its "
-            "layers keep different tokens"
+            "enable_prefix_caching must be false for a model with sliding windows and "
+            "speculative_config; that combination is not simulated"
+        )
+    if cache_tiers and kv_groups:
+        raise ScenarioError(
+            "tiers must be empty for a model with sliding windows; that combination is not "
+            "simulated"
         )
     caches_prefixes = enable_prefix_caching
     if caches_prefixes is None:
-        caches_prefixes = kv_groups is None
+        caches_prefixes = not lacks_cache
     if cache_tiers and not caches_prefixes:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(swap_space, swaps, cache_tiers)
@@ -96,7 +106,7 @@ def lane_memory(
         groups=kv_groups,
         num_extra_slots=num_extra_slots,
         caches_prefixes=caches_prefixes,
-        lacks_cache=kv_groups is not None,
+        lacks_cache=lacks_cache,
         tiers=tuple(tier.divided_by(num_lanes) for tier in cache_tiers),
         swap_space=swap_space.divided_by(num_lanes) if swap_space else None,
     )

@@ -7,6 +7,7 @@ from typing import ClassVar
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.free_queue import FreeQueue
 from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
+from mist_sim.clients.kv_cache.window_drops import WindowDrops
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.request import Content
 from mist_sim.errors import InvariantError
@@ -24,6 +25,7 @@ class KvCacheManager:
 
     has_tiers: ClassVar[bool] = False  # whether blocks may be loaded from lower ones
     shares_blocks: bool = False  # whether any sequence may find blocks of others, so far
+    drops: WindowDrops | None = None  # what sliding windows leave, where that may be found again
 
     @property
     def caches_prefixes(self) -> bool:

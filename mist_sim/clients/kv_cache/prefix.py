@@ -171,13 +171,17 @@ class PrefixCache:
     def evict(self, num_blocks: int) -> None:
         """Use the least recently used free blocks for something else."""
         for entry, num_lost in self.queue.pop(num_blocks):
-            entry.num_cached -= num_lost
-            if self.on_evict is not None:
-                start = entry.first + entry.num_cached
-                self.on_evict(entry.key, start, start + num_lost)
-            if not entry.num_cached:
-                del self._entries[entry.key]
-            self.changes += 1
+            self.lose(entry, num_lost)
+
+    def lose(self, entry: Entry, num_blocks: int) -> None:
+        """Forget the last blocks of an entry, which were free and are used for something else."""
+        entry.num_cached -= num_blocks
+        if self.on_evict is not None:
+            start = entry.first + entry.num_cached
+            self.on_evict(entry.key, start, start + num_blocks)
+        if not entry.num_cached:
+            del self._entries[entry.key]
+        self.changes += 1
 
     def _entry(self, key: Hashable, first: int) -> Entry | None:
         """Return what is cached of an id whose first block is at a position.

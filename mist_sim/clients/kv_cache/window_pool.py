@@ -16,9 +16,12 @@ class WindowPool(BlockPool):
     not counted.
 
     num_extra_slots: tokens that a decode keeps memory for behind its newest one (drafts).
+    max_window_blocks: blocks that a sequence holds at most in a window group.
     """
 
-    __slots__ = ("_full", "_max_window_blocks", "_window")
+    groups: KvGroups
+
+    __slots__ = ("_full", "_window", "max_window_blocks")
 
     def __init__(
         self,
@@ -31,9 +34,20 @@ class WindowPool(BlockPool):
         super().__init__(num_blocks, block_size, num_reserved)
         self.groups = groups
         self._full, self._window = groups.num_full_groups, groups.num_window_groups
-        self._max_window_blocks = groups.max_window_blocks(block_size, num_extra_slots)
+        self.max_window_blocks = groups.max_window_blocks(block_size, num_extra_slots)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Pages that a sequence of `num_tokens` tokens holds."""
         num_blocks = -(-num_tokens // self.block_size)
-        return self._full * num_blocks + self._window * min(num_blocks, self._max_window_blocks)
+        return self._full * num_blocks + self._window * min(num_blocks, self.max_window_blocks)
+
+    def blocks_in(self, num_pages: int) -> tuple[int, int]:
+        """Return of how many blocks a sequence with so many pages holds those of either kind.
+
+        The first number, of blocks with pages for full attention, is 0 where no layer has that.
+        """
+        most = self.max_window_blocks
+        if num_pages <= (self._full + self._window) * most:
+            num_blocks = num_pages // (self._full + self._window)
+            return (num_blocks if self._full else 0), num_blocks
+        return (num_pages - self._window * most) // self._full, most

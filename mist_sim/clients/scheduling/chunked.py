@@ -114,8 +114,11 @@ class ChunkedScheduler(Scheduler):
     def _shares_change(self, plan: StepPlan, budget: int) -> bool:
         """Tell whether blocks that a step enters into the cache may matter in the next one.
 
-        They may let the head of the queue in, or be the same that another prompt enters.
+        They may let the head of the queue in, or be the same that another prompt enters. With
+        sliding windows a prompt and the decodes give back blocks in turn.
         """
+        if self.pool.groups:
+            return True
         num_entering = sum(self.kv_cache.is_entering(sequence) for sequence, _ in plan.prefills)
         if num_entering and budget and (head := self.head()) is not None:
             return self.kv_cache.may_gain(head)

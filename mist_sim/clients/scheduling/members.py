@@ -30,7 +30,9 @@ class Members:
         self.pool = pool = kv_cache.pool
         groups = pool.groups
         self.clock: DecodeClock = (
-            WindowClock(pool.block_size, groups) if groups else DecodeClock(pool.block_size)
+            WindowClock(pool.block_size, groups, kv_cache.drops)
+            if groups
+            else DecodeClock(pool.block_size)
         )
         self.speculation: Speculation | None = None
         self.waiting = waiting_queue(self.order)

@@ -1,0 +1,219 @@
+"""The prefix cache of a model with sliding windows."""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache.manager import PrefixCachingManager
+from mist_sim.clients.kv_cache.page_queue import PageQueue, WindowPiece
+from mist_sim.clients.kv_cache.prefix import Chain
+from mist_sim.clients.kv_cache.window_chain import WindowChain
+from mist_sim.clients.kv_cache.window_drops import WindowDrops
+from mist_sim.clients.kv_cache.window_pool import WindowPool
+from mist_sim.clients.kv_cache.window_prefix import WindowCache
+from mist_sim.clients.sequence import Sequence
+from mist_sim.core.request import Content
+
+
+class WindowCachingManager(PrefixCachingManager):
+    """Keeps full blocks of groups with full attention, and of those with windows, on their own.
+
+    A prompt begins with the longest run of cached blocks of full attention, as far as the blocks
+    before its end that the windows reach are cached, too (vLLM's `HybridKVCacheCoordinator`). It
+    holds the former, and has the latter as a copy in its own pages.
+
+    While a prompt is computed, and decoded, its window groups give back the blocks that no window
+    will reach again, and take free pages for new ones. Of a prompt they stay in the cache until
+    their pages are used. Blocks of an answer enter when the sequence leaves: all those of full
+    attention, and those that its windows still hold.
+    """
+
+    pool: WindowPool
+    drops: WindowDrops
+
+    def __init__(self, pool: WindowPool) -> None:
+        super().__init__(pool)
+        groups = pool.groups
+        self.drops = WindowDrops()
+        self._full_pages, self._window_pages = groups.num_full_groups, groups.num_window_groups
+        reach = (groups.sliding_window or 1) - 1
+        self._blocks_in_reach = -(-reach // pool.block_size)
+        self._start_queue(pool.num_blocks)
+
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        chain = sequence.chain
+        return self._hit(sequence, chain) * self.pool.block_size if chain is not None else 0
+
+    def blocks_to_admit(self, sequence: Sequence) -> int:
+        num_pages = self.pool.blocks_for(sequence.num_tokens)
+        if sequence.chain is None or not self._full_pages:
+            return num_pages
+        _, num_held = self._find(sequence, sequence.chain)
+        return num_pages - self._full_pages * num_held
+
+    def fewest_blocks_to_admit(self, sequence: Sequence) -> int:
+        num_pages = self.pool.blocks_for(sequence.num_tokens)
+        if sequence.chain is None:
+            return num_pages
+        num_blocks = self._num_blocks(sequence.num_tokens)
+        return num_pages - self._full_pages * min(sequence.chain.num_shared, num_blocks)
+
+    def admit(self, sequence: Sequence) -> None:
+        num_pages = self.pool.blocks_for(sequence.num_tokens)
+        chain = sequence.chain
+        if isinstance(chain, WindowChain):
+            hit, reach = self._hit(sequence, chain), self._blocks_in_reach
+            sequence.num_computed_tokens = hit * self.pool.block_size
+            if self._full_pages:
+                num_found, _ = self._find(sequence, chain)
+                self.pool.allocate(self._full_pages * self.cache.hold(chain, num_found))
+                num_pages -= self._full_pages * num_found
+            self.windows.use(chain.spans, max(0, hit - max(1, reach)), hit)
+            chain.begin(max(0, hit - reach), hit)
+        self.grow(num_pages)
+
+    def compute(self, sequence: Sequence, num_tokens: int) -> None:
+        if not self.shares_blocks:
+            return
+        chain = sequence.chain
+        if isinstance(chain, WindowChain):
+            self._enter(chain, num_tokens // self.pool.block_size)
+            num_left = self._leave_behind(chain, self._first_needed(num_tokens))
+        else:
+            before = self._first_needed(sequence.num_computed_tokens)
+            num_left = self._first_needed(num_tokens) - before
+            self._queue_nameless(self._window_pages * num_left)
+        self._evict(self._window_pages * num_left)
+
+    def grow(self, num_blocks: int) -> None:
+        """Give the decodes new pages, for those too that they gave back meanwhile."""
+        self.pool.allocate(num_blocks)
+        if not self.shares_blocks:
+            return
+        for drops in self.drops.take():
+            self._queue_nameless(self._window_pages * drops.num_nameless)
+            for chain, position in drops.cached:
+                self.windows.free(chain.spans, position, position + 1)
+            num_blocks += self._window_pages * (drops.num_nameless + len(drops.cached))
+        self._evict(num_blocks)
+
+    def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        chain = sequence.chain
+        if isinstance(chain, WindowChain):
+            chain.first = max(chain.first, self._first_needed(num_computed_tokens))
+            self._enter(chain, num_computed_tokens // self.pool.block_size)
+        self._release(chain, num_blocks, num_computed_tokens)
+
+    def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        first = self._first_needed(num_computed_tokens)
+        chain = sequence.chain
+        if not isinstance(chain, WindowChain):
+            chain = sequence.chain = self._chain(())
+            chain.begin(first, first)
+        chain.make_private()
+        chain.first = max(chain.first, first)
+        num_full = num_computed_tokens // self.pool.block_size
+        if self._full_pages:
+            self.cache.enter(chain, num_full)
+        self._enter_windows(chain, num_full)
+        self._release(chain, num_blocks, num_computed_tokens)
+        chain.start_over()
+        sequence.num_computed_tokens = 0
+
+    def swap_in(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        self.grow(num_blocks)
+        chain = sequence.chain
+        if isinstance(chain, WindowChain):
+            first = self._first_needed(num_computed_tokens)
+            chain.begin(first, first)
+            self._enter(chain, num_computed_tokens // self.pool.block_size)
+
+    # --- blocks and pages ---------------------------------------------------------------------
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.pool.block_size)
+
+    def _first_needed(self, num_tokens: int) -> int:
+        """Position of the first window block that a sequence with so many computed tokens holds."""
+        return max(0, self._num_blocks(num_tokens) - self.pool.max_window_blocks)
+
+    def _chain(self, content: Content) -> WindowChain:
+        if not self.shares_blocks:
+            self.shares_blocks = self.drops.is_kept = True
+            self._start_queue(self.pool.num_free)
+        return WindowChain(content, self.pool.block_size)
+
+    def _start_queue(self, num_free: int) -> None:
+        """Begin to keep the order of the free pages."""
+        self.queue = PageQueue(num_free, self._full_pages, self._window_pages)
+        self.cache.queue = self.queue
+        self.windows = WindowCache(self.queue)
+
+    def _hit(self, sequence: Sequence, chain: Chain) -> int:
+        """Blocks of a waiting sequence that need no computation; never its last token's."""
+        changes = self.cache.changes + self.windows.changes
+        if not isinstance(chain, WindowChain):
+            return 0
+        if chain.hit is None or chain.hit[0] != changes:
+            most = (sequence.num_tokens - 1) // self.pool.block_size
+            if self._full_pages:
+                most = min(most, self._find(sequence, chain)[0])
+            hit = self.windows.find(chain.spans, most, max(1, self._blocks_in_reach))
+            chain.hit = changes, hit
+        return chain.hit[1]
+
+    def _enter(self, chain: WindowChain, num_blocks: int) -> None:
+        """Enter the first blocks, as far as the sequence holds them and others may ask for them."""
+        num_blocks = min(num_blocks, chain.num_shared)
+        if self._full_pages and chain.is_entering:
+            self.cache.enter(chain, num_blocks)
+        self._enter_windows(chain, num_blocks)
+
+    def _enter_windows(self, chain: WindowChain, num_blocks: int) -> None:
+        start = max(chain.next_block, chain.first)
+        if start < num_blocks:
+            chain.add_cached(self.windows.enter(chain.spans, start, num_blocks))
+            chain.next_block = num_blocks
+
+    def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
+        """Queue the pages of a sequence: of full attention first, the last block's first."""
+        if not self.shares_blocks:
+            self.pool.release(num_blocks)
+            return
+        num_full, num_window = self.pool.blocks_in(num_blocks)
+        num_own = num_full - chain.num_held if chain is not None else num_full
+        self._queue_nameless(self._full_pages * num_own)
+        num_freed = self._full_pages * num_own + self._window_pages * num_window
+        if isinstance(chain, WindowChain):
+            num_freed += self._full_pages * self.cache.release(chain)
+            self._queue_windows(chain, chain.first, chain.first + num_window)
+        else:
+            self._queue_nameless(self._window_pages * num_window)
+        self.pool.release(num_freed)
+
+    def _leave_behind(self, chain: WindowChain, first: int) -> int:
+        """Queue the window blocks before a position; return how many."""
+        num_blocks = first - chain.first
+        if num_blocks <= 0:
+            return 0
+        self._queue_windows(chain, chain.first, first)
+        return num_blocks
+
+    def _queue_windows(self, chain: WindowChain, start: int, end: int) -> None:
+        """Queue the window blocks [start, end) of a sequence, the last one first."""
+        for first, last in reversed(chain.drop_until(end)):
+            self._queue_nameless(self._window_pages * (end - last))
+            self.windows.free(chain.spans, first, last)
+            end = first
+        self._queue_nameless(self._window_pages * (end - start))
+
+    def _queue_nameless(self, num_pages: int) -> None:
+        """Queue pages with nothing in them that anybody may ask for."""
+        if num_pages:
+            self.queue.append(None, num_pages)
+
+    def _evict(self, num_pages: int) -> None:
+        """Use the least recently used free pages for something else."""
+        for piece, num_blocks in self.queue.pop_pages(num_pages):
+            if isinstance(piece, WindowPiece):
+                self.windows.lose(piece, num_blocks)
+            elif piece.entry is not None:
+                self.cache.lose(piece.entry, num_blocks)

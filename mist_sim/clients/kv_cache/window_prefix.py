@@ -1,0 +1,165 @@
+"""The window groups' part of a prefix cache: intervals of blocks, wherever they are in a prompt.
+
+A request needs only the blocks before its first computed token that its windows reach, so those
+of one content id come and go at any place of it. A block is free, or one request holds it: who
+finds it has a copy in pages of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator, Sequence
+
+from mist_sim.clients.kv_cache.page_queue import PageQueue, Stretch, WindowPiece
+from mist_sim.errors import ScenarioError
+
+Spans = Sequence[tuple[Hashable, int]]
+"""Ids, each with the position behind its last block, as in `Chain.spans`."""
+
+
+def _start(stretch: Stretch) -> int:
+    return stretch.start
+
+
+class WindowCache:
+    """The cached blocks of the window groups; all groups have the same.
+
+    changes: grows whenever a block comes or goes.
+    """
+
+    def __init__(self, queue: PageQueue) -> None:
+        self.queue = queue
+        self.changes = 0
+        self._firsts: dict[Hashable, int] = {}  # where the blocks of an id begin
+        self._of: dict[Hashable, list[Stretch]] = {}  # by position
+
+    def find(self, spans: Spans, most: int, num_needed: int) -> int:
+        """Return how many first blocks, at most `most`, need no computation for the windows.
+
+        The last `num_needed` of them are there, or all if they are fewer; of several such numbers
+        it is the largest.
+        """
+        left = right = most  # blocks [left, right) are there
+        for key, first, end in reversed(list(_with_firsts(spans))):
+            if first >= most:
+                continue
+            for stretch in reversed(self._stretches(key, first)):
+                last = min(stretch.end, end, most)
+                if stretch.start >= last:
+                    continue
+                if last < left:
+                    right = last
+                left = stretch.start
+                if right - left >= num_needed:
+                    return right
+        return 0 if left else right
+
+    def enter(self, spans: Spans, start: int, end: int) -> list[tuple[int, int]]:
+        """Enter blocks [start, end), which a request holds; return those that were not there."""
+        entered: list[tuple[int, int]] = []
+        for key, first, last in _with_firsts(spans):
+            if first < end and start < last:
+                self._firsts.setdefault(key, first)
+                entered += self._fill(key, max(first, start), min(last, end))
+        if entered:
+            self.changes += 1
+        return entered
+
+    def free(self, spans: Spans, start: int, end: int) -> None:
+        """Queue blocks [start, end), which a request held, the last one first."""
+        piece = WindowPiece()
+        for key, first, last in reversed(list(_parts(spans, start, end))):
+            for stretch in reversed(self._cut(key, first, last)):
+                piece.add(stretch)
+        self.queue.append_window(piece)
+
+    def use(self, spans: Spans, start: int, end: int) -> None:
+        """Make blocks [start, end) the latest used, the first one last, where they are free."""
+        latest = WindowPiece()
+        for key, first, last in reversed(list(_parts(spans, start, end))):
+            for stretch in reversed(self._cut(key, first, last)):
+                if (piece := stretch.piece) is not None:
+                    piece.remove(stretch)
+                    if not piece.num_blocks:
+                        self.queue.remove_window(piece)
+                    latest.add(stretch)
+        if latest.num_blocks:
+            self.queue.append_window(latest)
+
+    def lose(self, piece: WindowPiece, num_blocks: int) -> None:
+        """Forget the first blocks of a piece in the queue, which are used for something else."""
+        while num_blocks:
+            stretch = piece.stretches[0]
+            num_lost = min(num_blocks, stretch.end - stretch.start)
+            stretch.end -= num_lost
+            num_blocks -= num_lost
+            if stretch.start == stretch.end:
+                del piece.stretches[0]
+                self._of[stretch.key].remove(stretch)
+                if not self._of[stretch.key]:
+                    del self._of[stretch.key], self._firsts[stretch.key]
+        self.changes += 1
+
+    def _stretches(self, key: Hashable, first: int) -> list[Stretch]:
+        """Return what is cached of an id whose first block is at a position.
+
+        Raises ScenarioError when it was elsewhere in another request.
+        """
+        known = self._firsts.get(key, first)
+        if known != first:
+            raise ScenarioError(
+                f"content id {key} begins with block {known} of one request and block {first} of "
+                "another; equal ids must be equal places, as of chain hashes"
+            )
+        return self._of.get(key, [])
+
+    def _fill(self, key: Hashable, start: int, end: int) -> list[tuple[int, int]]:
+        """Add the blocks of an id in [start, end) that are not there, as held; return them."""
+        stretches = self._of.setdefault(key, [])
+        gaps = []
+        for stretch in self._cut(key, start, end):
+            if start < stretch.start:
+                gaps.append((start, stretch.start))
+            start = stretch.end
+        if start < end:
+            gaps.append((start, end))
+        for first, last in gaps:
+            insort(stretches, Stretch(key, first, last, None), key=_start)
+        return gaps
+
+    def _cut(self, key: Hashable, start: int, end: int) -> list[Stretch]:
+        """Return the stretches in [start, end), cut where these lie inside of one."""
+        stretches = self._of.get(key, [])
+        return stretches[self._split(stretches, start) : self._split(stretches, end)]
+
+    def _split(self, stretches: list[Stretch], position: int) -> int:
+        """Let a stretch begin at a position if one lies around it, in the queue before the rest.
+
+        Returns the place of the first stretch that begins there or later.
+        """
+        place = bisect_left(stretches, position, key=_start)
+        if not place or stretches[place - 1].end <= position:
+            return place
+        lower = stretches[place - 1]
+        upper = Stretch(lower.key, position, lower.end, lower.piece)
+        lower.end = position
+        stretches.insert(place, upper)
+        if lower.piece is not None:
+            queued = lower.piece.stretches
+            queued.insert(queued.index(lower), upper)
+        return place
+
+
+def _with_firsts(spans: Spans) -> Iterator[tuple[Hashable, int, int]]:
+    """Yield ids with the position of their first block and that behind their last."""
+    first = 0
+    for key, end in spans:
+        yield key, first, end
+        first = end
+
+
+def _parts(spans: Spans, start: int, end: int) -> Iterator[tuple[Hashable, int, int]]:
+    """Yield ids with their blocks within [start, end)."""
+    for key, first, last in _with_firsts(spans):
+        if first < end and start < last:
+            yield key, max(first, start), min(last, end)

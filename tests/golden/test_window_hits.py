@@ -1,0 +1,128 @@
+"""Prefix caching with sliding windows: the hits that vLLM's rule gives, one request at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from mist_sim import ChunkedScheduler, LlmClient, Simulation, Workload
+from mist_sim.core.request import Content
+from mist_sim.models.kv_groups import KvGroups
+from tests.reference.comparison import OfJobs
+from tests.reference.predictors import ConstantPredictor
+from tests.reference.stepwise import Job
+
+BLOCK_SIZE = 16
+GPT_OSS = KvGroups(layers_per_group=18, num_window_groups=1, sliding_window=128)
+GEMMA = KvGroups(layers_per_group=10, num_window_groups=6, sliding_window=1024)
+MISTRAL = KvGroups(layers_per_group=32, num_full_groups=0, num_window_groups=1, sliding_window=4096)
+
+
+def hit(num_tokens: int, full: set[int], window: set[int], groups: KvGroups) -> int:
+    """Return the cached tokens of a prompt, as vLLM's hybrid coordinator finds them.
+
+    full, window: positions of its blocks that are cached in the groups of either kind.
+    """
+    most = (num_tokens - 1) // BLOCK_SIZE
+    if groups.num_full_groups:
+        most = next((k for k in range(most) if k not in full), most)
+    needed = -(-(groups.sliding_window - 1) // BLOCK_SIZE)
+    contiguous = 0
+    for position in reversed(range(most)):
+        contiguous = contiguous + 1 if position in window else 0
+        if contiguous == needed:
+            return (position + needed) * BLOCK_SIZE
+    return contiguous * BLOCK_SIZE
+
+
+def last_hit(groups: KvGroups, jobs: list[Job], num_blocks: int = 20_000) -> int:
+    """Return the cached tokens of the last of some requests, each after the one before it."""
+    client = LlmClient(
+        "llm",
+        scheduler=ChunkedScheduler(max_num_batched_tokens=512),
+        predictor=ConstantPredictor(0.01),
+        num_gpu_blocks=num_blocks,
+        block_size=BLOCK_SIZE,
+        kv_groups=groups,
+    )
+    plain = Workload.from_lists(
+        [job.num_prompt_tokens for job in jobs],
+        [job.num_output_tokens for job in jobs],
+        [job.arrival_time for job in jobs],
+    )
+    workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
+    result = Simulation(clients=[client], workload=workload).run()
+    return int(result.requests["num_cached_tokens"].iloc[-1])
+
+
+def job(number: int, prompt: int, output: int, content: Content) -> Job:
+    return Job(1e4 * number, prompt, output, content=content)
+
+
+def blocks(num_tokens: int) -> set[int]:
+    return set(range(num_tokens // BLOCK_SIZE))
+
+
+@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA, MISTRAL])
+@pytest.mark.parametrize("num_tokens", [16, 17, 100, 128, 1_000, 5_000, 5_008, 9_001])
+def test_the_same_prompt_again(groups, num_tokens):
+    """What windows leave behind stays in the cache, so all of the prompt is found."""
+    jobs = [job(k, num_tokens, 1, ((0, num_tokens),)) for k in range(2)]
+    cached = blocks(num_tokens)
+    expected = hit(num_tokens, cached, cached, groups)
+    assert last_hit(groups, jobs) == expected == (num_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+
+
+@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA, MISTRAL])
+def test_a_common_beginning(groups):
+    jobs = [job(k, 3_000, 40, ((0, 2_000), (k + 1, 1_000))) for k in range(2)]
+    assert last_hit(groups, jobs) == hit(3_000, blocks(2_000), blocks(2_000), groups) == 2_000
+
+
+@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA, MISTRAL])
+def test_the_next_turn_of_a_conversation(groups):
+    """Of a long answer the windows keep the last blocks, and these are all it takes."""
+    prompt, answer = 1_000, 8_000
+    known = prompt + answer - 1  # the last token was not computed
+    jobs = [
+        job(0, prompt, answer, ((0, prompt + answer),)),
+        job(1, prompt + answer + 50, 1, ((0, prompt + answer + 50),)),
+    ]
+    most = -(-(groups.sliding_window - 1) // BLOCK_SIZE) + 1
+    held = set(range(-(-known // BLOCK_SIZE) - most, known // BLOCK_SIZE))
+    expected = hit(jobs[1].num_prompt_tokens, blocks(known), held | blocks(prompt), groups)
+    assert last_hit(groups, jobs) == expected == known // BLOCK_SIZE * BLOCK_SIZE
+
+
+@pytest.mark.parametrize("groups", [GPT_OSS, GEMMA])
+def test_a_branch_within_an_answer(groups):
+    """There the windows' blocks were given back without a name: the hit ends with the prompt."""
+    prompt, answer, branch = 2_000, 8_000, 4_000
+    known = prompt + answer - 1
+    jobs = [
+        job(0, prompt, answer, ((0, prompt + answer),)),
+        job(1, prompt + branch, 1, ((0, prompt + branch),)),
+    ]
+    most = -(-(groups.sliding_window - 1) // BLOCK_SIZE) + 1
+    held = set(range(-(-known // BLOCK_SIZE) - most, known // BLOCK_SIZE))
+    expected = hit(prompt + branch, blocks(known), held | blocks(prompt), groups)
+    assert last_hit(groups, jobs) == expected == prompt
+
+
+def test_windows_whose_blocks_are_gone_shorten_the_hit():
+    """A request in between takes pages: of what windows left first, the last block's first.
+
+    The pool has 200 pages. The prompt of 80 blocks, in pieces of 32, gives back the window blocks
+    0 to 22, 23 to 54 and 55 to 70 of its pieces and holds the last 9 in the end: 0 to 22 wait
+    in front, with 22 first. Free are 200 - 80 - 9 pages never used before, less those that the
+    pieces took: 111 - 71 = 40. A request of 27 blocks takes 27 + 9 pages, and 18 more while its
+    windows move on: so 14 blocks are lost, 22 down to 9.
+    """
+    num_tokens = 80 * BLOCK_SIZE
+    jobs = [
+        job(0, num_tokens, 1, ((0, num_tokens),)),
+        job(1, 27 * BLOCK_SIZE, 1, ()),
+        job(2, 24 * BLOCK_SIZE, 1, ((0, 24 * BLOCK_SIZE),)),
+    ]
+    window = blocks(num_tokens) - set(range(9, 23))
+    expected = hit(jobs[2].num_prompt_tokens, blocks(num_tokens), window, GPT_OSS)
+    assert last_hit(GPT_OSS, jobs, 200) == expected == 9 * BLOCK_SIZE
