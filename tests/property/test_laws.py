@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import BlockPool
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
@@ -23,8 +25,8 @@ from mist_sim.metrics.step_figures import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
-from mist_sim.traces import ClosedLoop, Retries, TimeLimits, UniformDuration, Workload
-from tests.property.strategies import arrival_times, cases, lengths
+from mist_sim.traces import ClosedLoop, Retries, TimeLimits, UniformDuration
+from tests.property.strategies import arrival_times, cases, contents, lengths, time_limits
 from tests.reference.comparison import workload
 from tests.reference.predictors import AWKWARD
 from tests.reference.stepwise import Job
@@ -33,13 +35,21 @@ from tests.reference.stepwise import Job
 
 
 @st.composite
-def simulations(draw: st.DrawFn) -> Simulation:
-    """One to four engines of different sizes behind any router, with jobs for all of them."""
+def simulations(draw: st.DrawFn, limited: bool = True) -> Simulation:
+    """One to four engines of different sizes behind any router, with jobs for all of them.
+
+    Many begin alike; with `limited` some of their senders do not wait for ever.
+    """
     engines = draw(st.lists(cases(max_jobs=6, longest=60), min_size=1, max_size=4))
     clients = [case.options.client(AWKWARD, f"engine{k}") for k, case in enumerate(engines)]
     times = draw(st.integers(1, 30).flatmap(arrival_times))
-    length = lengths(8, 60)
-    jobs = [Job(time, draw(length), draw(length)) for time in times]
+    length, content = lengths(8, 60), draw(contents(8))
+    some = [st.just({}), st.just({}), time_limits()] if limited else [st.just({})]
+    jobs = []
+    for time in times:
+        tokens = draw(length), draw(length)
+        limits = draw(draw(st.sampled_from(some)))
+        jobs.append(Job(time, *tokens, draw(st.integers(0, 2)), content(*tokens), **limits))
     router = ROUTERS[draw(st.sampled_from(list(ROUTERS)))]()
     return Simulation(clients=clients, workload=workload(jobs), router=router)
 
@@ -48,17 +58,27 @@ def simulations(draw: st.DrawFn) -> Simulation:
 def test_every_request_is_accounted_for_and_all_memory_comes_back(simulation):
     result = simulation.run()
     counts = Counter(result.requests["status"])
-    assert counts["finished"] + counts["rejected"] == simulation.workload.num_requests
+    num_failed = counts["rejected"] + counts["timed_out"]
+    assert counts["finished"] + num_failed == simulation.workload.num_requests
     assert result.requests["request_id"].tolist() == list(range(simulation.workload.num_requests))
     assert result.summary["completed"] == counts["finished"]
-    assert result.summary["failed"] == counts["rejected"]
+    assert result.summary["failed"] == num_failed
     assert result.clients["num_visits"].sum() == simulation.workload.num_requests
+    assert_nothing_is_left(simulation)
+
+
+def assert_nothing_is_left(simulation: Simulation) -> None:
+    """All memory is back, and nobody is in an engine."""
     for client in simulation.clients:
         for scheduler in client.schedulers:
-            assert scheduler.pool.num_free == scheduler.pool.num_blocks
+            if not scheduler.abandoned:  # whose loads the run does not wait for
+                assert scheduler.pool.num_free == scheduler.pool.num_blocks
             assert scheduler.clock.num_decodes == scheduler.clock.context_sum == 0
             assert not scheduler.waiting
             assert not scheduler.running
+            assert not scheduler.loading
+            assert not scheduler.loaded
+            assert not scheduler.swapped
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
 
@@ -101,12 +121,66 @@ def test_memory_and_slots_are_never_exceeded(simulation):
         members = runs["num_decodes"] + runs["num_chunks"]
         assert members.between(1, scheduler.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
-        if not client.memory.groups or client.memory.groups.num_full_groups:  # windows drop tokens
+        groups, sharing = client.memory.groups, scheduler.kv_cache.shares_blocks
+        drops = groups and not groups.num_full_groups  # windows drop tokens
+        if not (drops or sharing):
             assert (tokens <= scheduler.pool.num_token_slots).all()
         budget = scheduler.max_num_batched_tokens
         if budget is not None:
             alone = runs["num_chunks"] == 1  # continuous: recomputed prompts may be longer
             assert ((runs["num_prefill_tokens"] <= budget) | alone).all()
+
+
+@given(simulation=simulations())
+def test_no_request_hangs_while_an_engine_sleeps(simulation):
+    """While a request is at a client, a step of that client is under way.
+
+    But for the time that its blocks take from lower tiers.
+    """
+    result = simulation.run()
+    assert result.requests["finished_at"].notna().all()
+    visits = frame(result.recorder.visits)
+    for client_id, client in enumerate(simulation.clients):
+        if client.memory.tiers:
+            continue
+        steps = result.steps[result.steps["client"] == client.name]
+        busy = merged(zip(steps["start"], steps["end"], strict=True))
+        mine = visits[visits["client_id"] == client_id]
+        for start, end in zip(mine["queued_at"], mine["finished_at"], strict=True):
+            assert start == end or any(first <= start <= end <= last for first, last in busy)
+
+
+def frame(table: Any) -> pd.DataFrame:
+    return pd.DataFrame(dict(table.columns()))
+
+
+def merged(periods: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return periods with those put together that touch."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(periods):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+@given(simulation=simulations())
+def test_nobody_overtakes_in_the_queue_of_an_engine_in_order_of_arrival(simulation):
+    """So no request starves. Where a step takes whole prompts, first tokens come in order, too.
+
+    A prompt in pieces may have its token after a shorter one that began later, and one whose
+    blocks are loaded may be overtaken.
+    """
+    result = simulation.run()
+    visits = frame(result.recorder.visits).sort_values("request_id")
+    for client_id, client in enumerate(simulation.clients):
+        if len(client.schedulers) > 1 or client.scheduler.order != "fcfs" or client.memory.tiers:
+            continue
+        mine = visits[visits["client_id"] == client_id]
+        assert mine["started_at"].dropna().is_monotonic_increasing
+        if not isinstance(client.scheduler, ChunkedScheduler):
+            assert mine["first_token_at"].dropna().is_monotonic_increasing
 
 
 @given(simulation=simulations())
@@ -144,7 +218,7 @@ def test_the_summary_counts_every_token(simulation):
 @st.composite
 def impatience(draw: st.DrawFn) -> Simulation:
     """Engines and jobs, senders with all kinds of limits, and retries; open or closed loop."""
-    simulation = draw(simulations())
+    simulation = draw(simulations(limited=False))
     seconds = st.floats(1e-3, 0.3)
     low = draw(seconds)
     limits = TimeLimits(
@@ -160,8 +234,9 @@ def impatience(draw: st.DrawFn) -> Simulation:
         on=draw(st.sampled_from([("timed_out",), ("rejected",), ("timed_out", "rejected")])),
     )
     arrivals = draw(st.just(simulation.workload.arrivals) | st.just(ClosedLoop(concurrency=3)))
-    source = simulation.workload.source
-    simulation.workload = Workload(source, arrivals, time_limits=limits, retries=retries)
+    simulation.workload = replace(
+        simulation.workload, arrivals=arrivals, time_limits=limits, retries=retries
+    )
     return simulation
 
 
@@ -201,18 +276,7 @@ def test_who_gives_up_leaves_nothing_behind(simulation):
     failures = ("num_rejected", "num_timed_out", "num_cancelled")
     assert summary["failed"] == sum(summary[name] for name in failures)
     assert summary["completed"] + summary["failed"] == simulation.workload.num_requests
-    for client in simulation.clients:
-        for scheduler in client.schedulers:
-            if not scheduler.abandoned:  # whose loads the run does not wait for
-                assert scheduler.pool.num_free == scheduler.pool.num_blocks
-            assert scheduler.clock.num_decodes == scheduler.clock.context_sum == 0
-            assert not scheduler.waiting
-            assert not scheduler.running
-            assert not scheduler.loading
-            assert not scheduler.loaded
-            assert not scheduler.swapped
-        view = client.view
-        assert view.num_waiting == view.num_running == view.num_outstanding == 0
+    assert_nothing_is_left(simulation)
     assert simulation.run().requests.to_csv() == result.requests.to_csv()
 
 

@@ -305,7 +305,7 @@ class OfJobs(Workload):
         for request, job in zip(Workload.requests(self, streams), self.jobs, strict=True):
             request.priority = job.priority
             request.content = job.content
-            request.limits = limits(job)
+            request.limits = limits(job) or request.limits
             yield request
 
 
