@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,61 +129,6 @@ def seconds_plane(
         raise ValueError("seconds must be finite and > 0")
     raised = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
     return Plane(axes[0], axes[1], raised)
-
-
-class Volume:
-    """A quantity of two whole numbers, which stay in a run, and of two coordinates that move.
-
-    Beyond the last point of the first of each pair (a chunk and its context) the value there
-    holds; along the second (decodes and their contexts) the last slope goes on.
-
-    values: by both fixed coordinates, then by both moving ones.
-    """
-
-    def __init__(self, axes: tuple[Array, Array, Array, Array], values: Array) -> None:
-        self.fixed = Axis(axes[0]), Axis(axes[1])
-        self.moving = Axis(axes[2]), Axis(axes[3])
-        for dimension, axis in enumerate((*self.fixed, *self.moving)):
-            values = axis.stretched(values, dimension)
-        self.values = values
-
-    @cached_property
-    def _nested(self) -> list[list[list[list[float]]]]:
-        nested: list[list[list[list[float]]]] = self.values.tolist()
-        return nested
-
-    def at(self, c: int, n: int, x: float, y: float) -> float:
-        """Return the value at the fixed `c`, `n` and the moving `x`, `y`."""
-        i, along_c = self.fixed[0].place(min(c, self.fixed[0].top))
-        p, along_n = self.fixed[1].place(n)
-        j, along_x = self.moving[0].place(min(x, self.moving[0].top))
-        q, along_y = self.moving[1].place(y)
-        near, far = self._nested[i], self._nested[i + 1]
-        corners = []
-        for k in (j, j + 1):
-            low_n, high_n = near[p][k], near[p + 1][k]
-            low_f, high_f = far[p][k], far[p + 1][k]
-            for m in (q, q + 1):
-                low = low_n[m] + (low_f[m] - low_n[m]) * along_c
-                high = high_n[m] + (high_f[m] - high_n[m]) * along_c
-                corners.append(low + (high - low) * along_n)
-        a, b, c_, d = corners
-        a += (c_ - a) * along_x
-        b += (d - b) * along_x
-        return a + (b - a) * along_y
-
-    def along(self, c: int, n: int, x: Array, y: Array) -> Array:
-        """Return the values at `c`, `n` and every pair of `x` and `y`."""
-        i, along_c = self.fixed[0].place(min(c, self.fixed[0].top))
-        p, along_n = self.fixed[1].place(n)
-        j, along_x = self.moving[0].places(np.minimum(x, self.moving[0].top))
-        q, along_y = self.moving[1].places(y)
-        sheets = self.values[i] + (self.values[i + 1] - self.values[i]) * along_c
-        sheet = sheets[p] + (sheets[p + 1] - sheets[p]) * along_n
-        a, b = sheet[j, q], sheet[j, q + 1]
-        a = a + (sheet[j + 1, q] - a) * along_x
-        b = b + (sheet[j + 1, q + 1] - b) * along_x
-        return np.asarray(a + (b - a) * along_y)
 
 
 def rising(values: Array, *dimensions: int) -> Array:

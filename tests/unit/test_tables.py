@@ -1,12 +1,13 @@
 """Step times from measured tables: every form, between the points, beyond them, and bad files."""
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import mist_sim as mist
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import TablePredictor
 from mist_sim.testing import check_predictor
@@ -129,6 +130,46 @@ def _slower(row):
     *work, us = row.split(",")
     more = 1e6 / MODEL.num_layers if int(work[0]) and int(work[2]) else 0.0
     return ",".join([*work, repr(float(us) + more)])
+
+
+@pytest.mark.parametrize("form", ["layer_profile", "steps"])
+def test_more_beside_decodes_never_takes_less_beyond_the_measurements(tmp_path, form):
+    """Beside 16 tokens the cost of decodes rises late, so its last slopes are the steepest."""
+    path = _with_late_rise(tmp_path, form)
+    predictor = table(path, form)
+    work = [16, 17, 40, 64, 65, 512, 513, 2_048, 2_049, 4_000]
+    for num_decodes, mean in ((64, 512), (256, 8_192), (2_000, 512), (64, 90_000), (900, 30_000)):
+        chunks = [StepBatch(((new, 0),), num_decodes, num_decodes * mean) for new in work]
+        contexts = [StepBatch(((16, new),), num_decodes, num_decodes * mean) for new in work]
+        decodes = [StepBatch(((64, 0),), n, n * mean) for n in range(1, num_decodes + 40, 23)]
+        means = [StepBatch(((64, 0),), num_decodes, num_decodes * m) for m in range(9, mean, 700)]
+        for batches in (chunks, contexts, decodes, means):
+            times = np.array([predictor.step_time(batch) for batch in batches])
+            assert (np.diff(times) > -1e-12).all()
+        batch, growth = chunks[3], StepGrowth(num_decodes)
+        run = predictor.run(batch, growth, 5)
+        assert run.tolist() == [predictor.step_time(grown(batch, growth, i)) for i in range(5)]
+
+
+def _with_late_rise(folder, form):
+    """Return a table in which decodes beside 64 tokens and more cost half as much again where
+    there are 64, or 512 tokens of context.
+    """
+    unit = 1.0 if form == "steps" else 1e6 / MODEL.num_layers
+    if form == "steps":
+        found = file = measured.write_steps(folder)
+    else:
+        found, file = folder, folder / "attention.csv"
+        measured.write_layer_profile(folder, MODEL.num_layers, skew=False)
+    header, *lines = (line for line in file.read_text().splitlines() if line[0] != "#")
+    rows = [[*map(int, line.split(",")[:4]), float(line.split(",")[4])] for line in lines]
+    for row in rows:
+        new, _, n, context, _ = row
+        mean = context // n if form == "steps" and n else context
+        if new >= 64 and (n == 64 or (n and mean == 512)):
+            row[4] += 0.5 * measured.decodes_s(n, mean) * unit
+    file.write_text("\n".join([header, *(",".join(map(repr, row)) for row in rows)]) + "\n")
+    return found
 
 
 def test_uneven_contexts_take_longer(forms):

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.grids import Plane, Volume
+from mist_sim.hardware.grids import Plane
 from mist_sim.hardware.predictors.base import PREDICTORS
 from mist_sim.hardware.tables import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS
+from mist_sim.hardware.volumes import Volume
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -89,7 +90,7 @@ class TablePredictor:
         if n:
             beside = tables.beside
             if isinstance(beside, Volume):
-                added = max([beside.at(new, n, context, mean) for new, context in batch.chunks])
+                added = beside.largest(batch.chunks, n, mean)
             else:
                 added = beside.at(n, mean)
             seconds += self._stretched(tables.uneven_beside, batch, mean, added)
@@ -172,7 +173,7 @@ class TablePredictor:
         if n:
             most, longest = tables.decode.fixed.top, tables.decode.moving.top
             if mixed:
-                most, longest = mixed.fixed[1].top, mixed.moving[1].top
+                _, most, _, longest = mixed.tops
             if n > most:
                 return 0
             steps = _steps_within(longest * n - batch.context_sum, float(growth.context_sum))
@@ -182,7 +183,7 @@ class TablePredictor:
             return 0
         most, longest = tables.prefill.fixed.top, tables.prefill.moving.top
         if mixed:
-            most, longest = min(most, mixed.fixed[0].top), min(longest, mixed.moving[0].top)
+            most, longest = min(most, mixed.tops[0]), min(longest, mixed.tops[2])
         for new, context in chunks:
             if new > most:
                 return 0

@@ -15,12 +15,13 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.grids import Curve, Plane, Volume, resampled, rising
+from mist_sim.hardware.grids import Curve, Plane, resampled, rising
 from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.identity import check_measured, profiled_ranks, read_meta
 from mist_sim.hardware.tables.layers import layers_curve
 from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
 from mist_sim.hardware.tables.uneven import UnsplitDecodes, share_plane
+from mist_sim.hardware.volumes import carried_on
 from mist_sim.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -100,16 +101,15 @@ class _Attention:
         (sizes, contexts), prefill = full_grid(
             rows[~decodes], ("prefill_chunk", "kv_prefill"), "time_us"
         )
-        axes, mixed = full_grid(rows[chunk & decodes], _AXES, "time_us")
+        (new, counted, before, means), mixed = full_grid(rows[chunk & decodes], _AXES, "time_us")
         self.scale = scale
         pure, prefill = rising(pure, 0, 1) * scale, rising(prefill, 0, 1) * scale
         mixed = rising(mixed, 0, 1, 2, 3) * scale
-        alone = resampled(resampled(prefill, sizes, axes[0], 0), contexts, axes[2], 1)
+        alone = resampled(resampled(prefill, sizes, new, 0), contexts, before, 1)
+        alone = alone[:, np.newaxis, :, np.newaxis]
         self.decode = Plane(counts, lengths, pure)
         self.prefill = Plane(sizes, contexts, prefill)
-        self.beside = Volume(
-            (axes[0], axes[1], axes[2], axes[3]), mixed - alone[:, np.newaxis, :, np.newaxis]
-        )
+        self.beside = carried_on((new, counted, before, means), mixed - alone, lambda *_: alone)
 
 
 def _unsplit(model: ModelSpec, cluster: Cluster) -> UnsplitDecodes | None:

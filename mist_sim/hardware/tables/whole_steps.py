@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mist_sim.hardware.grids import Array, Curve, Plane, Volume, resampled, rising
+from mist_sim.hardware.grids import Array, Curve, Plane, resampled, rising
 from mist_sim.hardware.tables.base import StepTables
+from mist_sim.hardware.volumes import Volume, carried_on
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,17 @@ def whole_steps(prefill: Grid, decode: Grid, mixed: Grid | None = None) -> StepT
     if mixed is None:
         beside = Plane(counts, lengths, decodes - decodes[:, :1])
     else:
-        new, together, context, mean = mixed.points
+        new, counted, context, means = mixed.points
         alone = resampled(resampled(prompts, sizes, new, 0), contexts, context, 1)
-        more = [[tokens.at(int(c + n)) - tokens.at(int(c)) for n in together] for c in new]
-        values = rising(mixed.values, 0, 1, 2, 3) - alone[:, np.newaxis, :, np.newaxis]
-        values -= np.array(more)[:, :, np.newaxis, np.newaxis]
-        beside = Volume((new, together, context, mean), values)
+        alone = alone[:, np.newaxis, :, np.newaxis]
+
+        def without(new: Array, counted: Array, *_: Array) -> Array:
+            """Seconds of prompts alone, and of the tokens that the decodes add to them."""
+            more = [[tokens.at(int(c + n)) - tokens.at(int(c)) for n in counted] for c in new]
+            return np.asarray(alone + np.array(more)[:, :, np.newaxis, np.newaxis])
+
+        values = rising(mixed.values, 0, 1, 2, 3) - without(new, counted)
+        beside = carried_on((new, counted, context, means), values, without)
     return StepTables(
         alone=nothing,
         tokens=tokens,
