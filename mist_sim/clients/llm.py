@@ -123,21 +123,23 @@ class LlmClient(Client):
             self._check_speculation(speculative_config)
 
     def _check_async(self, num_lanes: int) -> None:
-        if num_lanes > 1 or self.lockstep:
+        other = ""
+        if num_lanes > 1:
+            other = f"pipeline_parallel_size {num_lanes}"
+        elif self.lockstep:
+            other = f"enable_expert_parallel and data_parallel_size {self.data_parallel_size}"
+        elif self.speculative_config:
+            other = "speculative_config, where nobody knows a step ahead who finishes"
+        if other:
             raise ScenarioError(
-                "async_scheduling must be false in a pipeline and where replicas share experts; "
-                "that combination is not simulated"
-            )
-        if self.speculative_config:
-            raise ScenarioError(
-                "async_scheduling must be false with speculative_config, where nobody knows a "
-                "step ahead who finishes; that combination is not simulated"
+                f"async_scheduling must be false with {other}; that combination is not simulated"
             )
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
         if getattr(self.predictor, "needs_longest_context", False):
             raise ScenarioError(
-                "speculative_config must be null with a predictor that asks for the longest context"
+                "speculative_config must be null with a predictor that asks for the longest "
+                "context, such as a profile of uneven decodes; roofline times drafts"
             )
         if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
             raise ScenarioError(f"scheduler must {problem}")
