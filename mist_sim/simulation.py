@@ -168,11 +168,11 @@ class Simulation:
     def _follow(self, request: Request) -> Generator[Event, Visit, float]:
         """Send a request, notice when it was the last, and return when it ended (seconds)."""
         ended_at = yield from self._sender.send(request)
-        num_done = self._sender.num_ended
         if self._progress is not None and (now := monotonic()) >= self._next_progress:
-            self._progress(num_done, self._env.now)
+            self._progress(self._sender.num_ended, self._env.now)
             self._next_progress = now + _PROGRESS_EVERY
-        self._stop_when_done()
+        if self._all_sent:
+            self._stop_when_done()
         return ended_at
 
     def _stop_when_done(self) -> None:

@@ -56,7 +56,7 @@ class Client(ABC):
         A visit that is not served has its `failure` set.
         """
         visit = Visit(request, stages, self.env.now)
-        end = self._ends[visit] = self.env.event()
+        end = self._ends[visit] = Event(self.env)
         self.view.num_outstanding += 1
         self._accept(visit)
         if request.limits is not None and not visit.is_over:

@@ -113,11 +113,14 @@ class DecodeClock:
 
     def growth(self, num_steps: int) -> StepGrowth:
         """Return what the next `num_steps` steps add, at most `steps_to_change`."""
-        return StepGrowth(self.num_decodes, longest_context=1)
+        return StepGrowth(self.num_decodes, 0, 1)  # by position: names would double its cost
 
     def steps_to_change(self) -> int:
         """Steps until the first sequence finishes; there must be one on the clock."""
-        return _head(self._heap)[0] - self.steps
+        head = self._heap[0]
+        if head[2].ticket != head[1]:
+            head = _head(self._heap)
+        return head[0] - self.steps
 
     def blocks_needed_now(self) -> int:
         """New KV blocks that the next step takes."""

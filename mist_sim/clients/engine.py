@@ -67,13 +67,12 @@ class Engine:
 
     def _start(self, plan: StepPlan) -> Run:
         """Return the steps of a plan that start now."""
-        now, num_steps = self.env.now, plan.num_steps
-        batch = self.lane.scheduler.batch(plan)
+        now, num_steps, scheduler = self.env.now, plan.num_steps, self.lane.scheduler
+        batch = scheduler.batch(plan)
         if num_steps == 1:
             end = now + (self.predictor.step_time(batch) + plan.swap_time)
             return Run(plan, batch, now, end, 1, end)
-        growth = self.lane.scheduler.growth(plan)
-        times = self.predictor.run(batch, growth, num_steps)
+        times = self.predictor.run(batch, scheduler.growth(plan), num_steps)
         if plan.swap_time:
             times[0] += plan.swap_time
         times[0] += now

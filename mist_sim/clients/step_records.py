@@ -70,8 +70,9 @@ class StepRecords:
                 num_gaps = self._stalls(run, num_gaps)
             self._last_decode_end = run.end
             self._num_drafts = batch.num_drafts
-            self._newly_decoding.clear()
-            self._some_resumed = False
+            if self._newly_decoding or self._some_resumed:
+                self._newly_decoding.clear()
+                self._some_resumed = False
         busy = run.end - run.start if run.busy is None else run.busy
         num_extrapolated = 0
         if self._steps_inside is not None:

@@ -63,7 +63,10 @@ class StepGrowth:
 
         A new array; exact, since token counts are far below 2^53.
         """
-        return _sums(first, self.context_sum, len(ahead))
+        added = self.context_sum
+        if isinstance(added, int) and added:
+            return np.arange(first, first + len(ahead) * added, added, dtype=float)
+        return _sums(first, added, len(ahead))
 
     def windows(self, ahead: NDArray[np.float64], first: int = 0) -> NDArray[np.float64]:
         """Return the same for `window_sum`."""

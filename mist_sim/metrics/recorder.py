@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from math import nan
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from mist_sim.stages import Prefill
 
 STATUSES = ("finished", "rejected", "timed_out", "cancelled")
 """How a request may end; position is the code in the table of requests."""
+
+_kind = attrgetter("kind")
 
 _MOST_ROWS = 2048  # kept as tuples before they are packed
 
@@ -119,7 +122,7 @@ class ColumnRecorder:
             (
                 visit.request.request_id,
                 client_id,
-                self.pipelines.code(tuple([stage.kind for stage in visit.stages])),
+                self.pipelines.code(tuple(map(_kind, visit.stages))),
                 visit.queued_at,
                 visit.started_at,
                 visit.first_token_at,

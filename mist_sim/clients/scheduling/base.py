@@ -90,21 +90,19 @@ class Scheduler(Admitting, Preempting, ABC):
         Returns (emitted, finished): sequences whose prefill emitted a token at the end of the
         last step, and sequences that have all their tokens, decodes first.
         """
-        finished: list[Sequence] = []
         pool, clock = self.pool, self.clock
         if num_steps > 1:  # blocks of the first step were entered by the plan
             for sequence, new in plan.prefills:
                 self.kv_cache.compute(sequence, sequence.num_computed_tokens + num_steps * new)
-        if plan.decodes:
-            self.kv_cache.grow(clock.advance(num_steps))
+        if plan.decodes and (num_blocks := clock.advance(num_steps)):
+            self.kv_cache.grow(num_blocks)
         num_free = pool.num_free
         self.num_peak_blocks = pool.num_blocks - num_free
-        if plan.decodes:
-            finished = clock.pop_finished()
-            for sequence in finished:
-                num_blocks = pool.blocks_for(clock.leave(sequence))
-                self.kv_cache.free(sequence, num_blocks, sequence.num_tokens - 1)
-                del self.running[sequence]
+        finished = clock.pop_finished() if plan.decodes else []
+        for sequence in finished:
+            num_blocks = pool.blocks_for(clock.leave(sequence))
+            self.kv_cache.free(sequence, num_blocks, sequence.num_tokens - 1)
+            del self.running[sequence]
         emitted = []
         for sequence, num_new_tokens in plan.prefills:
             sequence.num_computed_tokens += num_steps * num_new_tokens

@@ -69,7 +69,7 @@ class ChunkedScheduler(Scheduler):
             budget -= self._add_chunk(plan, sequence, budget)
         if budget and disturbed:
             limit = self._steps_until_join(limit)
-        elif budget and self.head() is not None:
+        elif budget and (self.waiting or self.loaded):
             budget = self._admit(plan, budget)
         plan.num_steps = self._num_steps(plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None

@@ -107,7 +107,7 @@ class RooflinePredictor:
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
-        queries = batch.num_decode_queries
+        queries = batch.num_decodes * (1 + batch.num_drafts)
         seconds, floor = self._fixed(batch, queries)
         for new, context in batch.chunks:
             pairs = new * (context + (new + 1) * 0.5)
@@ -123,7 +123,7 @@ class RooflinePredictor:
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         ahead = _AHEAD[:num_steps] if num_steps <= _MOST_AHEAD else np.arange(float(num_steps))
-        queries = batch.num_decode_queries
+        queries = batch.num_decodes * (1 + batch.num_drafts)
         fixed, floor = self._fixed(batch, queries)
         seconds: Array | float = fixed
         for new, context in batch.chunks:
