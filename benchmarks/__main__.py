@@ -39,6 +39,13 @@ def _ratio(found: Measurement, base: Measurement) -> str:
     return f"{ours / other:.2f} x ({other:.0f} -> {ours:.0f} T)"
 
 
+def _cell(found: Measurement) -> str:
+    return (
+        f"{found.t_per_request:.0f} T, {found.rss_bytes / 2**20:,.0f} MiB\n"
+        f"{found.requests_per_s:,.0f}/s, bare {found.bare_requests_per_s:,.0f}/s"
+    )
+
+
 def _import_time(*command: str) -> float:
     """Wall seconds of a fresh process, the best of five."""
     best = float("inf")
@@ -59,25 +66,9 @@ def rows(quick: bool) -> Iterator[Row]:
     drafted = measure(azure(speculative_config=drafts), 3)
     yield ("the same with 4 drafts a step", "no budget", _ratio(drafted, base))
 
-    if AZURE.exists():
-        with tempfile.TemporaryDirectory() as folder:
-            longer = measure(azure(longer_answers(Path(folder), 8)))
-        yield "the same, every answer x 8", "<= 1.3 x the CPU time", _ratio(longer, base)
     four = measure(lognormal(num_requests=20_000, num_clients=4))
     eight = measure(lognormal(num_requests=20_000, num_clients=4, output_factor=8))
     yield "answers x 8 at an eighth of the rate", "no budget", _ratio(eight, four)
-
-    large = 100_000 if quick else 1_000_000
-    small = measure(lognormal(num_requests=large // 10, num_clients=16), 1)
-    many = measure(lognormal(num_requests=large, num_clients=16), 1)
-    yield (
-        f"{large:,} requests, 16 clients",
-        "linear; <= 1.5 GiB",
-        (
-            f"{_cost(many)}, {many.rss_bytes / 2**30:.2f} GiB, "
-            f"{_ratio(many, small)} against {large // 10:,} requests"
-        ),
-    )
 
     one, pieces = measure(long_prompt(16_384)), measure(long_prompt(128))
     yield (
@@ -101,25 +92,53 @@ def rows(quick: bool) -> Iterator[Row]:
 
 STRATEGIES = ("static", "continuous", "chunked", "mixed")
 NUM_CLIENTS = (1, 4, 16, 128)
+CELL = "T a request, memory\nrequests/s"
+BARE = (
+    "bare: SimPy with nothing but a timeout for each arrival and for the end of each run of steps"
+)
 
 
 def strategies(quick: bool) -> Table:
     """Time the Azure conversations under every batching strategy and number of clients."""
     table = Table(
-        "T a request (requests/s, MiB)",
+        CELL,
         *(f"{count} clients" for count in NUM_CLIENTS),
         title="Batching strategies; budget <= 120 T with 4 clients",
+        caption=BARE,
     )
     for strategy in STRATEGIES:
         found = (
             measure(azure(num_clients=count, scheduler=strategy), 1 if quick else 3)
             for count in NUM_CLIENTS
         )
-        cells = (
-            f"{m.t_per_request:.0f} T ({m.requests_per_s:,.0f}/s, {m.rss_bytes / 2**20:.0f} MiB)"
-            for m in found
+        table.add_row(strategy, *map(_cell, found))
+    return table
+
+
+def growth(quick: bool) -> Table:
+    """Time every strategy with answers eight times as long, and with ten times the requests."""
+    large = 100_000 if quick else 1_000_000
+    table = Table(
+        CELL,
+        "Azure, 4 clients, answers x 8",
+        f"{large // 10:,} requests, 16 clients",
+        f"{large:,} requests, 16 clients",
+        title="Longer answers, budget <= 1.3 x; more requests, budget: linear, <= 1.5 GiB",
+        caption=BARE,
+    )
+    for strategy in STRATEGIES:
+        longer = "no trace"
+        if AZURE.exists():
+            with tempfile.TemporaryDirectory() as folder:
+                trace = longer_answers(Path(folder), 8)
+                runs = (azure(scheduler=strategy), azure(trace, scheduler=strategy))
+                short, long = (measure(run, 1 if quick else 3) for run in runs)
+            longer = f"{_cell(long)}\n{_ratio(long, short)}"
+        small, many = (
+            measure(lognormal(num_requests=number, num_clients=16, scheduler=strategy), 1)
+            for number in (large // 10, large)
         )
-        table.add_row(strategy, *cells)
+        table.add_row(strategy, longer, _cell(small), f"{_cell(many)}\n{_ratio(many, small)}")
     return table
 
 
@@ -142,6 +161,7 @@ def main() -> None:
     console = Console(width=140)
     quick = "--quick" in sys.argv
     console.print(strategies(quick))
+    console.print(growth(quick))
     console.print(memory(quick))
     table = Table("work", "budget", "measured", title="Budgets; T = CPU time of a SimPy timeout")
     for row in rows(quick):

@@ -58,13 +58,17 @@ def longer_answers(folder: Path, factor: int) -> Path:
     return target
 
 
-def lognormal(*, num_requests: int, num_clients: int, output_factor: int = 1) -> dict[str, Any]:
+def lognormal(
+    *, num_requests: int, num_clients: int, output_factor: int = 1, scheduler: str = "chunked"
+) -> dict[str, Any]:
     """Lognormal lengths with the means of the Azure conversations, Poisson arrivals.
 
     With `output_factor` the arrival rate falls, so that the number of requests in a batch stays
-    the same and only the number of steps between two events grows.
+    the same and only the number of steps between two events grows. Static batches, which cannot
+    keep up with the rate of Azure's trace, get half of it.
     """
-    per_second = num_clients * 1.38 / output_factor
+    per_client = 0.69 if scheduler == "static" else 1.38
+    per_second = num_clients * per_client / output_factor
     return {
         "model": "llama-3.1-70b",
         "workload": {
@@ -80,7 +84,7 @@ def lognormal(*, num_requests: int, num_clients: int, output_factor: int = 1) ->
             },
             "arrivals": {"type": "poisson", "rate": f"{per_second} /s"},
         },
-        **_clients(num_clients),
+        **_clients(num_clients, scheduler),
     }
 
 
