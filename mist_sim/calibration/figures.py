@@ -25,7 +25,8 @@ _AT_BOUND = 0.01  # of where the fit begins: nearer to a bound, a figure is as g
 class Figure:
     """A figure to fit, by its dotted name in a spec file: where to begin, and its range.
 
-    `overhead.*` and `dispatch.*` are seconds, the others shares.
+    `overhead.*` and `dispatch.*` are seconds, `interconnect.bus_bandwidth.*` bytes/s by size of the
+    message, the others shares.
     """
 
     name: str
@@ -141,12 +142,27 @@ def _at_bound(figures: Sequence[Figure], values: Mapping[str, float]) -> tuple[s
 def with_figures(gpu: GpuSpec, values: Mapping[str, float]) -> GpuSpec:
     """Return a GPU with other figures, by their dotted names."""
     for name, value in values.items():
-        part, _, field = name.partition(".")
-        under: Any = getattr(gpu, part)
-        other = {**under, field: value} if isinstance(under, Mapping) else None
-        changed: dict[str, Any] = {part: other or replace(under, **{field: value})}
-        gpu = replace(gpu, **changed)
+        part, _, path = name.partition(".")
+        gpu = replace(gpu, **{part: _with(getattr(gpu, part), path, value)})
     return gpu
+
+
+def _with(part: Any, path: str, value: float) -> Any:
+    """Return a part of a spec, a mapping or a dataclass that may hold one, with another figure."""
+    field, _, inner = path.partition(".")
+    if isinstance(part, Mapping):
+        return {**part, field: value}
+    changed = {**getattr(part, field), inner: value} if inner else value
+    return replace(part, **{field: changed})
+
+
+def as_quantity(name: str, value: float) -> str:
+    """Return a figure in the unit of its kind, as a spec file holds it; a share has none."""
+    if name.startswith(("overhead.", "dispatch.")):
+        return f"{round(value * 1e6, 3):g} us"
+    if "bus_bandwidth." in name:
+        return f"{value * 1e-9:.3g} GB/s"
+    return f"{value:.3g}"
 
 
 def write_spec(path: Path, calibration: Calibration) -> None:
@@ -163,13 +179,18 @@ def write_spec(path: Path, calibration: Calibration) -> None:
     lines += [f'based_on = "{calibration.base}"', 'confidence = "fitted"']
     parts: dict[str, list[str]] = {}
     for name, value in calibration.values.items():
-        part, _, field = name.partition(".")
-        seconds = part in ("overhead", "dispatch")
-        parts.setdefault(part, []).append(
-            f'{field} = "{round(value * 1e6, 3):g} us"' if seconds else f"{field} = {value:.3g}"
-        )
+        part, _, key = _toml_key(name).partition(".")
+        text = as_quantity(name, value)
+        parts.setdefault(part, []).append(f'{key} = "{text}"' if " " in text else f"{key} = {text}")
     for part, entries in parts.items():
         lines += ["", f"[{part}]", *entries]
     lines += ["", "[sources]"]
-    lines += [f'{name} = "mist calibrate: {calibration.source}"' for name in calibration.values]
+    lines += [
+        f'{_toml_key(name)} = "mist calibrate: {calibration.source}"' for name in calibration.values
+    ]
     write_whole(path, "\n".join(lines) + "\n")
+
+
+def _toml_key(name: str) -> str:
+    """Return a dotted name as TOML takes it, with quotes where a part has a blank."""
+    return ".".join(f'"{part}"' if " " in part else part for part in name.split("."))

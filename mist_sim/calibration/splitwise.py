@@ -26,7 +26,11 @@ FIGURES = (
     Figure("prefill.mfu", 0.5, 0.05, 1.0),
     Figure("prefill.mbu", 0.8, 0.3, 1.0),
     Figure("decode.mbu", 0.8, 0.3, 1.0),
-    Figure("interconnect.efficiency", 0.4, 0.05, 1.0),
+    # Three sizes of messages, of 64, 2,048 and 4,096 tokens with 8,192 values: prompts on four and
+    # eight GPUs get slower from 4,096 tokens on. In these ranges larger messages take longer.
+    Figure("interconnect.bus_bandwidth.1 MiB", 2e10, 8e9, 2e11),
+    Figure("interconnect.bus_bandwidth.32 MiB", 1.5e11, 6.4e10, 2.56e11),
+    Figure("interconnect.bus_bandwidth.64 MiB", 8e10, 1e10, 1.28e11),
     Figure("dispatch.attention", 2e-4, 0.0, 5e-3),
     Figure("overhead.step", 1e-2, 0.0, 0.1),
     Figure("overhead.sequence", 3e-4, 0.0, 1e-2),

@@ -79,7 +79,7 @@ def calibrate(
 
     The file that it writes is a GPU spec, which a scenario names as its gpu.
     """
-    from mist_sim.calibration.figures import write_spec
+    from mist_sim.calibration.figures import as_quantity, write_spec
     from mist_sim.errors import ScenarioError, did_you_mean
     from mist_sim.hardware import load_gpu
     from mist_sim.user_paths import require_writable
@@ -108,10 +108,11 @@ def calibrate(
             f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"
         )
     for name, value in found.values.items():
-        seconds = name.startswith(("overhead", "dispatch"))
-        figure = f"{value * 1e6:8.1f} us" if seconds else f"{value:8.3f}"
-        bound = "  at an end of its range: these rows do not tell it"
-        typer.echo(f"{name:24} {figure}{bound if name in found.at_bound else ''}")
+        figure, _, unit = as_quantity(name, value).partition(" ")
+        line = f"{name:34} {figure:>8} {unit:4}"
+        if name in found.at_bound:
+            line += "  at an end of its range: these rows do not tell it"
+        typer.echo(line.rstrip())
     if out is not None:
         write_spec(out, found)
         typer.echo(f"Written to {out}", err=True)
