@@ -96,6 +96,8 @@ def features(engine: Reference) -> set[str]:
         found.add("cached with windows")
     if len(engine.tracks) > 1 and "preempted" in found:
         found.add("lanes that are preempted")
+    if len(engine.tracks) > 1 and engine.tracks[0].plans_ahead:
+        found.add("several engines that plan ahead")
     if any(step.start < step.planned for step in engine.steps):
         found.add("lanes that wait for one another")
     return found | step_features(engine)
@@ -220,6 +222,7 @@ def test_the_random_cases_reach_what_is_hard():
         "prompts beside decodes",
         "lanes that wait for one another",
         "lanes that are preempted",
+        "several engines that plan ahead",
         "a context beyond its window",
         "cached at its first admission",
         "cached with windows",
