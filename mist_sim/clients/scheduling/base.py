@@ -32,7 +32,7 @@ class Scheduler(Admitting, Preempting, ABC):
     max_num_seqs: sequences that may run at once (vLLM's name). Where a scenario does not say it,
         what vLLM's server takes: 1,024 on GPUs of 70 GiB and more, but for A100s, and 256 on
         others; never more than the max_num_batched_tokens that the scenario says.
-    order: which waiting request is admitted next, and who gives way (see `order.py`).
+    order: which waiting request is admitted next, and who gives way.
     preemption: what becomes of the blocks of a request that gives way: "recompute" forgets them,
         "swap" copies them to host memory and back, while the engine waits (vLLM v0's
         `preemption_mode`; v1 has recompute alone).
