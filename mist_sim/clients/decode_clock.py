@@ -142,17 +142,17 @@ class DecodeClock:
         """Steps, at most `limit`, that can run before the free blocks are used up."""
         size = self._block_size
         at_most = (limit // size + 1) * self._pages_per_cycle  # spares the exact count, mostly
-        if at_most <= num_free_blocks or self.blocks_needed(limit) <= num_free_blocks:
+        if at_most <= num_free_blocks:
             return limit
         phases = self._phases
         cycles, free = divmod(num_free_blocks, self._pages_per_cycle)
         steps = cycles * size
-        need = phases[(self.steps + steps) % size]
-        while need <= free:
+        phase = self.steps % size
+        while steps < limit and (need := phases[phase]) <= free:
             free -= need
             steps += 1
-            need = phases[(self.steps + steps) % size]
-        return steps
+            phase = phase + 1 if phase + 1 < size else 0
+        return min(steps, limit)
 
     def advance(self, num_steps: int) -> int:
         """Let all sequences generate one token in each step; return the KV blocks they took."""

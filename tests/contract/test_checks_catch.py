@@ -120,10 +120,10 @@ class Sound(ChunkedScheduler):
 
 
 class IgnoresSlots(Sound):
-    def _admit_head(self, plan, max_new_tokens):
+    def _fits(self, sequence):
         self.max_num_seqs = 100
         try:
-            return super()._admit_head(plan, max_new_tokens)
+            return super()._fits(sequence)
         finally:
             self.max_num_seqs = 6
 
@@ -137,18 +137,16 @@ class LeaksABlock(Sound):
 
 
 class SkipsMemory(Sound):
-    def _admit_head(self, plan, max_new_tokens):
-        admitted = super()._admit_head(plan, max_new_tokens)
-        if admitted:
-            self.pool.release(1)
-        return admitted
+    def _take_head(self, plan, sequence, max_new_tokens):
+        num_tokens = super()._take_head(plan, sequence, max_new_tokens)
+        self.pool.release(1)
+        return num_tokens
 
 
 class StarvesLongPrompts(Sound):
-    def _admit_head(self, plan, max_new_tokens):
-        if self.waiting.head().num_tokens > 90:
-            return 0
-        return super()._admit_head(plan, max_new_tokens)
+    def _next_head(self, plan):
+        sequence = super()._next_head(plan)
+        return None if sequence and sequence.num_tokens > 90 else sequence
 
 
 class LosesARequest(Sound):

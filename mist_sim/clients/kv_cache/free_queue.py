@@ -93,19 +93,23 @@ class FreeQueue:
                 entry.pieces.pop()
                 del self._pieces[piece]
 
-    def pop(self, num_blocks: int) -> Iterator[tuple[Entry, int]]:
-        """Take the least recently used blocks; yield which entries lost how many."""
+    def pop(self, num_blocks: int) -> list[tuple[Entry, int]]:
+        """Take the least recently used blocks; return which entries lost how many, in turn."""
+        lost = []
         while num_blocks:
             piece = next(iter(self._pieces))
-            num_taken = min(num_blocks, piece.num_blocks)
-            num_blocks -= num_taken
-            piece.num_blocks -= num_taken
-            if not piece.num_blocks:
+            num_taken = piece.num_blocks
+            if num_taken > num_blocks:
+                num_taken = num_blocks
+                piece.num_blocks -= num_taken
+            else:
                 del self._pieces[piece]
                 if piece.entry is not None:
                     del piece.entry.pieces[0]
+            num_blocks -= num_taken
             if piece.entry is not None:
-                yield piece.entry, num_taken
+                lost.append((piece.entry, num_taken))
+        return lost
 
     def __iter__(self) -> Iterator[Piece]:
         return iter(self._pieces)

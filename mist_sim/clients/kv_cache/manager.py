@@ -147,7 +147,7 @@ class PrefixCachingManager(KvCacheManager):
     def blocks_to_admit(self, sequence: Sequence) -> int:
         """Free blocks that an admission takes: all but those that others hold already."""
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
-        if sequence.chain is None:
+        if sequence.chain is None or not sequence.chain.num_shared:
             return num_blocks
         _, num_held = self._find(sequence, sequence.chain)
         return num_blocks - num_held
@@ -163,10 +163,11 @@ class PrefixCachingManager(KvCacheManager):
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
         if chain is not None:
-            sequence.num_computed_tokens = self.num_cached_tokens(sequence)
             num_found, _ = self._find(sequence, chain)
-            self.pool.allocate(self.cache.hold(chain, num_found))
-            num_blocks -= num_found
+            if num_found:
+                sequence.num_computed_tokens = self.num_cached_tokens(sequence)
+                self.pool.allocate(self.cache.hold(chain, num_found))
+                num_blocks -= num_found
         self.grow(num_blocks)
 
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
@@ -183,11 +184,12 @@ class PrefixCachingManager(KvCacheManager):
 
     def grow(self, num_blocks: int) -> None:
         self.pool.allocate(num_blocks)
-        if self.shares_blocks:
+        if num_blocks and self.shares_blocks:
             self.cache.evict(num_blocks)
 
     def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
-        self.compute(sequence, num_computed_tokens)
+        if sequence.chain is not None:
+            self.compute(sequence, num_computed_tokens)
         self._release(sequence.chain, num_blocks, num_computed_tokens)
 
     def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
@@ -212,11 +214,10 @@ class PrefixCachingManager(KvCacheManager):
             self.pool.release(num_blocks)
             return
         num_held = chain.num_held if chain is not None else 0
-        num_own = num_blocks - num_held
-        if num_own:
-            self.cache.queue.append(None, num_own)
-        num_freed = num_own
-        if chain is not None:
+        num_freed = num_blocks - num_held
+        if num_freed:
+            self.cache.queue.append(None, num_freed)
+        if chain is not None and num_held:
             num_freed += self.cache.release(chain)
         self.pool.release(num_freed)
 

@@ -152,6 +152,8 @@ class PrefixCache:
                 chain.num_held = min(end, num_blocks)
                 entry.grow(chain.num_held - entry.first)
                 self.changes += 1
+                if end == _NO_END:  # nobody else has a copy
+                    return
 
     def release(self, chain: Chain) -> int:
         """Let go of the blocks of a chain, the last one first.

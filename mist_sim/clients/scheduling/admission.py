@@ -30,6 +30,10 @@ class Admitting(Members):
         sequence = self.head()
         if sequence is None or not self._fits(sequence):
             return 0
+        return self._take_head(plan, sequence, max_new_tokens)
+
+    def _take_head(self, plan: StepPlan, sequence: Sequence, max_new_tokens: int) -> int:
+        """Admit the head of the queue, which fits; return the tokens that it got."""
         if self.loaded:
             self.loaded.popleft()
         else:
@@ -49,19 +53,17 @@ class Admitting(Members):
         return num_blocks <= self._num_admissible(self.clock.blocks_needed_now())
 
     def _next_head(self, plan: StepPlan) -> Sequence | None:
-        """Return who may be admitted next, after loads were started for those before it."""
-        if not self.kv_cache.has_tiers:
-            return self.head()
-        while (sequence := self.head()) is not None and not self.loaded:
-            if not self._fits(sequence):
-                break
+        """Return who is admitted next, if it fits; loads are started for those before it."""
+        while (sequence := self.head()) is not None and self._fits(sequence):
+            if self.loaded or not self.kv_cache.has_tiers:
+                return sequence
             counts = self.kv_cache.start_load(sequence)
             if not counts:
-                break
+                return sequence
             self.waiting.take()
             self.loading[sequence] = None
             plan.loads.append((sequence, counts))
-        return sequence
+        return None
 
     def _add_prefill(self, plan: StepPlan, sequence: Sequence, num_new_tokens: int) -> int:
         """Let every step of a plan compute some of a prompt; return how many tokens."""

@@ -91,10 +91,8 @@ class ChunkedScheduler(Scheduler):
             chunk = self._chunk(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
-            if not self._admit_head(plan, chunk):
-                break
             num_partial += chunk < num_tokens
-            budget -= chunk
+            budget -= self._take_head(plan, sequence, chunk)
         return budget
 
     def _num_steps(self, plan: StepPlan, limit: int, budget: int) -> int:

@@ -45,9 +45,7 @@ class WholePromptScheduler(Scheduler):
             num_tokens = self._tokens_to_admit(sequence)
             if plan.prefills and num_tokens > budget:
                 break
-            if not self._admit_head(plan, num_tokens):
-                break
-            budget -= num_tokens
+            budget -= self._take_head(plan, sequence, num_tokens)
 
     def _decode(self, plan: StepPlan, limit: int) -> StepPlan | None:
         """Let the running decodes, which have room for a step, run until something changes.
