@@ -30,6 +30,23 @@ class Replica(Protocol):
     def num_running(self) -> int: ...
 
 
+class Together:
+    """Several of them, seen as one: their counts added up."""
+
+    def __init__(self, parts: Sequence[Replica]) -> None:
+        self._parts = parts
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for admission."""
+        return sum([part.num_waiting for part in self._parts])
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold memory."""
+        return sum([part.num_running for part in self._parts])
+
+
 AnyReplica = TypeVar("AnyReplica", bound=Replica)
 
 
@@ -48,7 +65,7 @@ def _score(replica: Replica) -> int:
     return _WAITING_WEIGHT * replica.num_waiting + replica.num_running
 
 
-class LockstepEngine:
+class LockstepEngine(Together):
     """Replicas that share the experts of their layers, so that none can step alone.
 
     All plan at the same time, and a step lasts as long as the slowest replica's; a replica
@@ -56,6 +73,7 @@ class LockstepEngine:
     """
 
     def __init__(self, env: Environment, lanes: Sequence[Lane], predictor: Predictor) -> None:
+        super().__init__(lanes)
         self.env = env
         self.lanes = lanes
         self.predictor = predictor
@@ -67,16 +85,6 @@ class LockstepEngine:
         for lane in lanes:
             lane.on_load_end = partial(self._end_load, lane)
         env.start(self._serve())
-
-    @property
-    def num_waiting(self) -> int:
-        """Sequences that wait for admission."""
-        return sum(lane.num_waiting for lane in self.lanes)
-
-    @property
-    def num_running(self) -> int:
-        """Sequences that hold memory."""
-        return sum(lane.num_running for lane in self.lanes)
 
     # --- the loop -------------------------------------------------------------------------
 

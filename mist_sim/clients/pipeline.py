@@ -25,7 +25,7 @@ from operator import attrgetter
 from simpy.events import Event
 
 from mist_sim.clients import sequence as sequences
-from mist_sim.clients.data_parallel import least_loaded
+from mist_sim.clients.data_parallel import Together, least_loaded
 from mist_sim.clients.lane import Lane
 from mist_sim.clients.pipeline_lane import PipelineLane, num_unfinished
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -35,7 +35,7 @@ _FIRST_PASSES = 32  # passes computed ahead; doubles while nothing cuts them
 _MOST_PASSES = 65536
 
 
-class PipelineEngine:
+class PipelineEngine(Together):
     """Lanes that share the ranks of a pipeline, timed by a predictor.
 
     engines: the lanes of one pipeline; those of several in lockstep, whose lanes of equal number
@@ -52,8 +52,9 @@ class PipelineEngine:
         engines: Sequence[Sequence[Lane]],
         predictor: PipelinePredictor,
     ) -> None:
-        self.env = env
         self.replicas = [_Replica(lanes) for lanes in engines]
+        super().__init__(self.replicas)
+        self.env = env
         members = zip(*engines, strict=True)
         self.lanes = [PipelineLane(number, lanes) for number, lanes in enumerate(members)]
         self.predictor = predictor
@@ -66,16 +67,6 @@ class PipelineEngine:
             for member in lane.members:
                 member.on_load_end = partial(self._end_load, lane, member)
         env.start(self._serve())
-
-    @property
-    def num_waiting(self) -> int:
-        """Sequences that wait for admission."""
-        return sum(replica.num_waiting for replica in self.replicas)
-
-    @property
-    def num_running(self) -> int:
-        """Sequences that hold memory."""
-        return sum(replica.num_running for replica in self.replicas)
 
     # --- the loop -------------------------------------------------------------------------
 
@@ -255,18 +246,9 @@ def _goes_after(other: _Pass, lane: PipelineLane) -> bool:
     return (ready, of.number) > lane.key and len(of.ends) > 1
 
 
-class _Replica:
+class _Replica(Together):
     """The lanes of one pipeline."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
+        super().__init__(lanes)
         self.lanes = lanes
-
-    @property
-    def num_waiting(self) -> int:
-        """Sequences that wait for admission."""
-        return sum(lane.num_waiting for lane in self.lanes)
-
-    @property
-    def num_running(self) -> int:
-        """Sequences that hold memory."""
-        return sum(lane.num_running for lane in self.lanes)

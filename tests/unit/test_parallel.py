@@ -243,6 +243,32 @@ def test_pipelines_that_share_experts_pass_together():
     assert not first & second
 
 
+@pytest.mark.parametrize(
+    ("size", "model", "room"),
+    [
+        (1, "llama-3.1-8b", "1001 tokens exceed the KV cache of 336 tokens (21 blocks of 16)"),
+        (
+            2,
+            "llama-3.1-8b",
+            "part of the KV cache that a lane of the pipeline has, 160 of 336 tokens (10 of 21 b",
+        ),
+        (1, "gpt-oss-120b", "take 72 blocks and exceed the KV cache of 21 blocks"),
+        (2, "gpt-oss-120b", "that a lane of the pipeline has, 10 of 21 blocks"),
+    ],
+)
+def test_a_prompt_that_no_lane_has_room_for_is_told_what_a_lane_has(size, model, room):
+    client = llm_client(
+        "a",
+        model=model,
+        gpu="h100-sxm",
+        pipeline_parallel_size=size,
+        kv_cache=KvCacheConfig(num_gpu_blocks_override=21),
+    )
+    workload = Workload.from_lists([1001], [2], [0.0])
+    result = Simulation(clients=[client], workload=workload).run()
+    assert room in result.requests.reason[0]
+
+
 # --- scenario files -------------------------------------------------------------------------
 
 BASE = {

@@ -10,11 +10,12 @@ class BlockPool:
     """`num_blocks` blocks of `block_size` tokens; holders keep their own counts.
 
     groups: how layers share the blocks; None where all layers have a block together.
+    num_in_all: blocks of all lanes of its engine, which have equal parts of them.
     num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
     Raises ValueError for sizes below 1 and for a reserve that leaves nothing.
     """
 
-    __slots__ = ("block_size", "groups", "num_blocks", "num_free", "num_reserved")
+    __slots__ = ("block_size", "groups", "num_blocks", "num_free", "num_in_all", "num_reserved")
 
     def __init__(self, num_blocks: int, block_size: int, num_reserved: int = 0) -> None:
         if num_blocks < 1:
@@ -24,7 +25,7 @@ class BlockPool:
         if not 0 <= num_reserved < num_blocks:
             raise ValueError(f"num_reserved must be in [0, {num_blocks}), got {num_reserved}")
         self.groups: KvGroups | None = None
-        self.num_blocks = num_blocks
+        self.num_blocks = self.num_in_all = num_blocks
         self.num_reserved = num_reserved
         self.block_size = block_size
         self.num_free = num_blocks
@@ -38,6 +39,17 @@ class BlockPool:
     def num_token_slots(self) -> int:
         """Tokens that the whole pool can hold."""
         return self.num_blocks * self.block_size
+
+    @property
+    def name(self) -> str:
+        """What it is and how large, for messages."""
+        size = self.block_size
+        if self.num_in_all == self.num_blocks:
+            tokens = f"{self.num_token_slots} tokens"
+            return f"the KV cache of {tokens} ({self.num_blocks} blocks of {size})"
+        tokens = f"{self.num_token_slots} of {self.num_in_all * size} tokens"
+        blocks = f"{self.num_blocks} of {self.num_in_all} blocks of {size}"
+        return f"the part of the KV cache that a lane of the pipeline has, {tokens} ({blocks})"
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that a sequence of `num_tokens` tokens fills, the last perhaps in part."""

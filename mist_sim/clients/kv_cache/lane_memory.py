@@ -21,6 +21,7 @@ class LaneMemory:
     """The KV memory of each lane of an engine.
 
     num_blocks, block_size: blocks on the GPUs, and tokens in each.
+    num_in_all: blocks of all lanes of the engine.
     num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
     groups: how the layers of a model with sliding windows share the blocks; None without.
     num_extra_slots: tokens of a sequence that its windows keep for drafts.
@@ -31,6 +32,7 @@ class LaneMemory:
     """
 
     num_blocks: int
+    num_in_all: int
     block_size: int
     num_reserved: int
     groups: KvGroups | None
@@ -48,6 +50,7 @@ class LaneMemory:
         """Return what lends the blocks of a lane; all are free."""
         sizes, groups = (self.num_blocks, self.block_size, self.num_reserved), self.groups
         pool = WindowPool(*sizes, groups, self.num_extra_slots) if groups else BlockPool(*sizes)
+        pool.num_in_all = self.num_in_all
         if self.tiers:
             return TieredManager(pool, self.tiers, links)
         if isinstance(pool, WindowPool):
@@ -101,6 +104,7 @@ def lane_memory(
     num_blocks = num_gpu_blocks // num_lanes
     return LaneMemory(
         num_blocks=num_blocks,
+        num_in_all=num_gpu_blocks,
         block_size=block_size,
         num_reserved=int(watermark * num_blocks),
         groups=kv_groups,

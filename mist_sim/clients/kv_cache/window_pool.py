@@ -36,6 +36,13 @@ class WindowPool(BlockPool):
         self._full, self._window = groups.num_full_groups, groups.num_window_groups
         self.max_window_blocks = groups.max_window_blocks(block_size, num_extra_slots)
 
+    @property
+    def name(self) -> str:
+        if self.num_in_all == self.num_blocks:
+            return f"the KV cache of {self.num_blocks} blocks"
+        blocks = f"{self.num_blocks} of {self.num_in_all} blocks"
+        return f"the part of the KV cache that a lane of the pipeline has, {blocks}"
+
     def blocks_for(self, num_tokens: int) -> int:
         """Pages that a sequence of `num_tokens` tokens holds."""
         num_blocks = -(-num_tokens // self.block_size)

@@ -149,17 +149,10 @@ class Members:
         num_blocks = pool.blocks_for(num_slots)
         if num_blocks <= pool.num_blocks:
             return None
-        if pool.groups:
-            return (
-                f"{sequence.num_tokens} tokens take {num_blocks} blocks and exceed the KV cache "
-                f"of {pool.num_blocks} blocks"
-            )
         num_extra = num_slots - sequence.num_tokens
         drafts = f" and {num_extra} for drafts" if num_extra else ""
-        return (
-            f"{sequence.num_tokens} tokens{drafts} exceed the KV cache of "
-            f"{pool.num_token_slots} tokens ({pool.num_blocks} blocks of {pool.block_size})"
-        )
+        pages = f" take {num_blocks} blocks and" if pool.groups else ""
+        return f"{sequence.num_tokens} tokens{drafts}{pages} exceed {pool.name}"
 
     def _num_slots(self, sequence: Sequence) -> int:
         """Tokens that a sequence off the clock needs memory for in the next step that it is in."""
