@@ -16,6 +16,7 @@ from benchmarks.measure import Measurement, measure
 from benchmarks.predictors import step_times
 from benchmarks.workloads import (
     AZURE,
+    PRESSED,
     SHORT,
     azure,
     lognormal,
@@ -157,12 +158,27 @@ def memory(quick: bool) -> Table:
     return table
 
 
+def pressure(quick: bool) -> Table:
+    """Time 4 clients that preempt more often than requests finish."""
+    title = "Answers x 8, 1,500 blocks for every batch; budget <= 150 T, but for pipelines"
+    table = Table("clients", "T a request", "preemptions a request", title=title)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = longer_answers(Path(folder), 8)
+        for name, options in PRESSED.items():
+            found = measure(azure(trace, **options), 1 if quick else 3)
+            often = found.num_preemptions / found.num_requests
+            table.add_row(name, f"{found.t_per_request:.0f} T", f"{often:.2f}")
+    return table
+
+
 def main() -> None:
     console = Console(width=140)
     quick = "--quick" in sys.argv
     console.print(strategies(quick))
     console.print(growth(quick))
     console.print(memory(quick))
+    if AZURE.exists():
+        console.print(pressure(quick))
     table = Table("work", "budget", "measured", title="Budgets; T = CPU time of a SimPy timeout")
     for row in rows(quick):
         console.print(*row, sep="  |  ", style="dim")

@@ -22,6 +22,7 @@ class Measurement:
     """
 
     num_requests: int
+    num_preemptions: int
     num_events: int
     cpu_s: float
     t_s: float
@@ -51,16 +52,17 @@ def measure(scenario: dict[str, Any], repeats: int = 3) -> Measurement:
 def _run_here(scenario: dict[str, Any], repeats: int) -> Measurement:
     from mist_sim import Scenario, simulate
 
-    unit, best, completed, num_runs = bare_timeout_s(), float("inf"), 0, 0
+    unit, best, summary, num_runs = bare_timeout_s(), float("inf"), {}, 0
     for _ in range(repeats):
         start = time.process_time()
         result = simulate(Scenario.from_dict(scenario))
-        completed = result.summary["completed"]
+        summary = result.summary
         best = min(best, time.process_time() - start)
         unit = min(unit, bare_timeout_s())
         num_runs = sum(len(table.columns()["start"]) for table in result.recorder.steps)
     rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Measurement(completed, completed + num_runs, best, unit, rss_kib * 1024)
+    completed, preempted = summary["completed"], summary["num_preemptions"]
+    return Measurement(completed, preempted, completed + num_runs, best, unit, rss_kib * 1024)
 
 
 if __name__ == "__main__":

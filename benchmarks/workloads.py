@@ -7,15 +7,26 @@ from typing import Any
 
 AZURE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.csv"
 SHORT = {"num_gpu_blocks_override": 900}  # the longest prompt of the trace takes 879
+# with answers x 8 about 25,000 requests give way
+PRESSED: dict[str, dict[str, Any]] = {
+    "chunked": {"kv_cache": {"num_gpu_blocks_override": 1_500}},
+    "continuous": {"scheduler": "continuous", "kv_cache": {"num_gpu_blocks_override": 1_500}},
+    "chunked, swapping": {"preemption": "swap", "kv_cache": {"num_gpu_blocks_override": 1_500}},
+    "chunked, pipelines of 2": {
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2,
+        "kv_cache": {"num_gpu_blocks_override": 3_000},
+    },
+}
 AZURE_RATE = "5.53 /s"  # 19,366 requests in 3,502 s
 
 
 def azure(
-    trace: Path = AZURE, *, num_clients: int = 4, scheduler: str = "chunked", **client: Any
+    trace: Path = AZURE, *, num_clients: int = 4, scheduler: str = "chunked", **more: Any
 ) -> dict[str, Any]:
     """Azure conversations on Llama-3.1-70B, H100 x TP 4; the shipped profile without the trace.
 
-    client: more keys of the clients.
+    more: see `_clients`.
     """
     if trace.exists():
         workload: dict[str, Any] = {"trace": {"type": "azure", "path": str(trace)}}
@@ -27,7 +38,7 @@ def azure(
     return {
         "model": "llama-3.1-70b",
         "workload": workload,
-        **_clients(num_clients, scheduler, **client),
+        **_clients(num_clients, scheduler, **more),
     }
 
 
@@ -112,8 +123,10 @@ def _clients(
     scheduler: str = "chunked",
     max_num_batched_tokens: int = 8192,
     max_num_seqs: int = 256,
+    preemption: str = "recompute",
     **more: Any,
 ) -> dict[str, Any]:
+    """Return clients with one scheduler; more: other keys of them."""
     return {
         "clients": [
             {
@@ -125,6 +138,7 @@ def _clients(
                     "type": scheduler,
                     "max_num_batched_tokens": max_num_batched_tokens,
                     "max_num_seqs": max_num_seqs,
+                    "preemption": preemption,
                 },
                 **more,
             }

@@ -52,6 +52,7 @@ def calibrate_splitwise(path: Path, gpu: GpuSpec) -> Calibration:
     prompts = np.concatenate([steps.with_prompts for *_, steps in settings])
 
     def predict(spec: GpuSpec, chosen: NDArray[np.bool_]) -> Array:
+        """Return the seconds of the chosen steps: a roofline's, and the engine's own."""
         overhead = spec.overhead
         seconds: list[float] = []
         for model, size, batches, _ in settings:

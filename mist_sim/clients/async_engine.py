@@ -102,6 +102,7 @@ class AsyncEngine(Engine):
             self._cut_ahead(self._run)
 
     def abort(self, sequence: Sequence, lane: Lane) -> None:
+        """Let a sequence go: one that no plan knows yet at once, others as an engine does."""
         for arrival in self._arrived:
             if arrival[1] is sequence:
                 self._arrived.remove(arrival)

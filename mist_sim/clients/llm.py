@@ -145,6 +145,7 @@ class LlmClient(Client):
             raise ScenarioError(f"scheduler must {problem}")
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation: make the engines, with all blocks free and nobody waiting."""
         super().start(env, client_id, recorder)
         self._gate = self._make_gate()
         self._sequences: dict[Visit, Sequence] = {}  # of visits that may be given up

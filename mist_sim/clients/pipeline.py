@@ -125,8 +125,11 @@ class PipelineEngine(Together):
     def _end_runs(self) -> bool:
         """Account for the runs that are over by now; return whether there were any."""
         now = self.env.now
-        while self._entered and self._entered[0][0] < now:
-            self._entered.popleft()
+        entered = self._entered
+        if entered and entered[-1][0] < now:
+            entered.clear()
+        while entered and entered[0][0] < now:
+            entered.popleft()
         over = [
             lane for lane in self._order if lane.runs and lane.has_entered and lane.ready <= now
         ]

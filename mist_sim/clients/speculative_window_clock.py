@@ -45,6 +45,7 @@ class SpeculativeWindowClock(SpeculativeClock):
         add_ahead(self._seen_by, self.steps - self._first, seen - seen[0])
 
     def leave(self, sequence: Sequence) -> int:
+        """Take a sequence off the clock, out of what the windows see; return the slots it holds."""
         stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
         seen = self._seen(sequence.num_tokens - 1, stay)
         num_slots = super().leave(sequence)

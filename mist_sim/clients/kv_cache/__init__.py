@@ -11,7 +11,8 @@ from mist_sim.clients.kv_cache.history import PrefixHistory
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
-from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
+from mist_sim.clients.kv_cache.tier_stores import CacheTier, TierLink
+from mist_sim.clients.kv_cache.tiers import TieredManager
 from mist_sim.clients.kv_cache.uncached import UncachedManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
-from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager, TierLink
+from mist_sim.clients.kv_cache.tier_stores import CacheTier, TierLink
+from mist_sim.clients.kv_cache.tiers import TieredManager
 from mist_sim.clients.kv_cache.uncached import UncachedManager
 from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool

@@ -102,6 +102,10 @@ class _Program:
         self._opened.close()
 
     def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
+        """Ask the program for the seconds of each step.
+
+        Raises ScenarioError for an answer that is not a finite time > 0 for every one.
+        """
         asked = [
             {"chunks": b.chunks, "num_decodes": b.num_decodes, "context_sum": b.context_sum}
             for b in batches
