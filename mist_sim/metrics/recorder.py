@@ -14,6 +14,14 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.core.events import Failure, Visit
 from mist_sim.core.request import Request
 from mist_sim.metrics.columns import Categories, Table
+from mist_sim.metrics.run_tables import (
+    load_table,
+    request_table,
+    step_table,
+    swap_table,
+    token_table,
+    visit_table,
+)
 from mist_sim.stages import Prefill
 
 STATUSES = ("finished", "rejected", "timed_out", "cancelled")
@@ -38,67 +46,18 @@ class ColumnRecorder:
     """
 
     def __init__(self) -> None:
-        self.requests = Table(
-            request_id="i8",
-            session_id="i8",
-            arrival_time="f8",
-            sent_at="f8",
-            first_token_at="f8",
-            finished_at="f8",
-            queued="f8",
-            decode_time="f8",
-            num_gaps="i8",
-            num_prompt_tokens="i8",
-            num_output_tokens="i8",
-            num_preemptions="i4",
-            num_queried_tokens="i8",
-            num_cached_tokens="i8",
-            truncated="?",
-            num_attempts="i4",
-            wasted_input_tokens="i8",
-            wasted_output_tokens="i8",
-            status="i1",
-            reason="i4",
-        )
-        self.visits = Table(
-            request_id="i8",
-            client_id="i4",
-            stages="i4",
-            queued_at="f8",
-            started_at="f8",
-            first_token_at="f8",
-            finished_at="f8",
-            num_queried_tokens="i8",
-            num_cached_tokens="i8",
-            served="?",
-        )
+        self.requests = request_table()
+        self.visits = visit_table()
         self.track_clients: list[int] = []
         self.steps: list[Table] = []
         self.step_ends: list[array[float]] = []
         self.gaps = Table(time="f8", gap="f8", count="i4")
-        self.tokens = Table(
-            request_id="i8",
-            track="i4",
-            first_step="i8",
-            end_step="i8",
-            first_count="i8",
-            resumed="?",
-        )
+        self.tokens = token_table()
         self.token_counts: array[int] = array("H")
         self.step_tokens: list[array[int]] = []
         self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
-        self.loads = Table(
-            request_id="i8",
-            track="i4",
-            tier="i4",
-            num_tokens="i8",
-            start="f8",
-            end="f8",
-            again="?",
-        )
-        self.swaps = Table(
-            request_id="i8", track="i4", out="?", num_tokens="i8", start="f8", seconds="f8"
-        )
+        self.loads = load_table()
+        self.swaps = swap_table()
         self.tiers = Categories()
         self.reasons = Categories()
         self.reasons.code(None)  # code 0: finished
@@ -299,20 +258,3 @@ def _num_input_tokens(visit: Visit) -> int:
         prompts = [stage for stage in visit.stages if isinstance(stage, Prefill)]
         num_tokens = sum(stage.num_prompt_tokens for stage in prompts)
     return max(0, num_tokens - visit.num_cached_tokens)
-
-
-def step_table() -> Table:
-    """Return an empty table of one track's runs of steps."""
-    return Table(
-        start="f8",
-        num_steps="i4",
-        num_chunks="i4",
-        num_prefill_tokens="i4",
-        num_decodes="i4",
-        context_sum="i8",
-        busy="f8",
-        num_waiting="i4",
-        num_used_blocks="i4",
-        num_gaps="i4",
-        num_extrapolated="i4",
-    )
