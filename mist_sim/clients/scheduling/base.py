@@ -94,8 +94,10 @@ class Scheduler(Admitting, Preempting, ABC):
         if num_steps > 1:  # blocks of the first step were entered by the plan
             for sequence, new in plan.prefills:
                 self.kv_cache.compute(sequence, sequence.num_computed_tokens + num_steps * new)
-        if plan.decodes and (num_blocks := clock.advance(num_steps)):
-            self.kv_cache.grow(num_blocks)
+        if plan.decodes:
+            num_blocks = clock.advance(num_steps)
+            if num_blocks or self.kv_cache.drops:  # what windows left comes back with it
+                self.kv_cache.grow(num_blocks)
         num_free = pool.num_free
         self.num_peak_blocks = pool.num_blocks - num_free
         finished = clock.pop_finished() if plan.decodes else []
