@@ -95,26 +95,20 @@ def llm_client(
             lambda part: with_graphs_of(RooflinePredictor(part, cluster), scheduler), spec, cluster
         )
     _check_ranks(predictor, pipeline_parallel_size)
-    overhead = overhead or EngineOverhead()
-    if _times_kernels(predictor):
-        overhead = overhead.or_else(cluster.gpu.overhead)
-    draft = drafter(speculative_config, spec, cluster) if speculative_config else None
+    overhead = _own_time(overhead, predictor, cluster)
+    draft = None
     if speculative_config:
+        draft = drafter(speculative_config, spec, cluster)
         predictor = with_drafting(predictor, speculative_config, draft)
+    num_tokens = getattr(scheduler, "max_num_batched_tokens", max_model_len)
+    sizes = {"max_num_batched_tokens": num_tokens, "max_num_seqs": scheduler.max_num_seqs}
     return LlmClient(
         name,
         scheduler=scheduler,
         predictor=overhead.around(predictor, overlapped=async_scheduling),
         data_parallel_size=data_parallel_size,
         lockstep=cluster.num_sharing_replicas > 1,
-        num_gpu_blocks=num_gpu_blocks(
-            kv_cache,
-            spec,
-            cluster,
-            max_num_batched_tokens=getattr(scheduler, "max_num_batched_tokens", max_model_len),
-            max_num_seqs=scheduler.max_num_seqs,
-            drafter=draft,
-        ),
+        num_gpu_blocks=num_gpu_blocks(kv_cache, spec, cluster, **sizes, drafter=draft),
         block_size=kv_cache.block_size,
         watermark=kv_cache.watermark,
         kv_groups=shared_groups(spec, draft) if spec.sliding_window else None,
@@ -128,6 +122,14 @@ def llm_client(
         async_scheduling=async_scheduling,
         admission=admission,
     )
+
+
+def _own_time(
+    overhead: EngineOverhead | None, predictor: Predictor | PipelinePredictor, cluster: Cluster
+) -> EngineOverhead:
+    """Return the engine's own time; the GPU's entry says what is left open beside kernels alone."""
+    overhead = overhead or EngineOverhead()
+    return overhead.or_else(cluster.gpu.overhead) if _times_kernels(predictor) else overhead
 
 
 def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
