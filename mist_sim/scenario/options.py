@@ -13,6 +13,7 @@ from mist_sim.scenario.clients import ClientSpec, LlmClientSpec
 from mist_sim.scenario.docstrings import documented_with_bases
 from mist_sim.scenario.families import Family, Settings
 from mist_sim.scenario.parts import Part
+from mist_sim.scenario.server_defaults import by_gpu
 from mist_sim.scenario.vllm_names import VLLM_NAMES
 
 
@@ -90,7 +91,9 @@ def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
         if isinstance(mark, Settings):
             yield from _of_part(f"{prefix}{name}.", mark.model)
         else:
-            default = _written(defaults[name]) if name in defaults else None
+            default = None
+            if name in defaults:
+                default = by_gpu(prefix + name, defaults[name]) or _written(defaults[name])
             yield _option(prefix + name, default, _words(infos[name]), meanings.get(name, ""))
 
 

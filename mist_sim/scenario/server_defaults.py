@@ -61,5 +61,16 @@ def with_server_limits(scheduler: object, gpu: GpuSpec) -> object:
     return {**said, **limits}
 
 
+def by_gpu(key: str, default: object) -> str | None:
+    """Return both defaults of a limit that is left to the server; None for any other option.
+
+    key: below a client, such as "scheduler.max_num_seqs". default: that of the scheduler's class.
+    """
+    part, _, name = key.partition(".")
+    if part != "scheduler" or name not in ServerLimits._fields or default is None:
+        return None
+    return f"{getattr(_SMALL, name)} or {getattr(_LARGE, name)}, by GPU"
+
+
 def _defaults(part: type[Part]) -> Mapping[str, object]:
     return {info.alias or name: info.default for name, info in part.model_fields.items()}

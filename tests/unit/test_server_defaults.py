@@ -9,6 +9,7 @@ from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.scenario import build, server_limits
+from mist_sim.scenario.options import engine_options
 
 
 def scheduler(gpu, said):
@@ -89,3 +90,16 @@ def test_a_preset_of_a_paper_keeps_its_own():
 def test_wrong_limits_are_still_refused(said, message):
     with pytest.raises(ScenarioError, match=message):
         scheduler("h100-sxm", said)
+
+
+def test_the_list_of_options_shows_both():
+    defaults = {
+        (option.key, option.default)
+        for option in engine_options()
+        if option.key in ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
+    }
+    assert defaults == {
+        ("scheduler.max_num_seqs", "256 or 1024, by GPU"),
+        ("scheduler.max_num_batched_tokens", "2048 or 8192, by GPU"),
+        ("scheduler.max_num_batched_tokens", "null"),
+    }

@@ -19,9 +19,9 @@ class ChunkedScheduler(Scheduler):
     A prompt longer than what is left is cut; the next steps carry on with it before any other
     is admitted. No prompt is admitted in a step that preempted one (vLLM v1).
 
-    max_num_batched_tokens: token budget of a step, at least max_num_seqs (vLLM's name). Where a
-        scenario does not say it, what vLLM's server takes: 8,192 on GPUs of 70 GiB and more, but
-        for A100s, and 2,048 on others.
+    max_num_batched_tokens: token budget of a step, at least max_num_seqs, in scenarios by default
+        what vLLM's server takes, 8,192 on GPUs of 70 GiB and more but A100s and else 2,048 (vLLM's
+        name).
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget.
     max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name; v1 sets no
