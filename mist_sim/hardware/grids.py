@@ -40,7 +40,7 @@ class Axis:
         """Return the interval of a value, and how far in it lies: 0 at its start, 1 at its end."""
         if x <= self.lowest:
             return 0, 0.0
-        i = min(bisect_right(self._points, x) - 1, self._last)
+        i = bisect_right(self._points, x, 1, self._last + 1) - 1
         return i, (x - self._points[i]) / self._widths[i]
 
     def places(self, x: Array) -> tuple[NDArray[np.intp], Array]:
