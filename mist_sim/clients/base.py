@@ -32,11 +32,6 @@ class Client(ABC):
     num_gpu_blocks: int = 0
     estimate: str | None = None
 
-    @property
-    def notes(self) -> list[str]:
-        """What a reader of the results should know beside the numbers; asked after the run."""
-        return []
-
     def __init__(self, name: str, serves: frozenset[str]) -> None:
         self.name = name
         self.serves = serves

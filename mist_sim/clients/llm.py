@@ -15,7 +15,6 @@ from mist_sim.clients.kv_cache import (
     CacheTier,
     PrefixHistory,
     SwapSpace,
-    UncachedManager,
     lane_memory,
 )
 from mist_sim.clients.lane import Lane
@@ -48,7 +47,7 @@ class LlmClient(Client):
     kv_groups: how the layers of a model with sliding windows share the blocks; None: the model
         has none.
     enable_prefix_caching: whether full blocks are kept for later requests with equal tokens.
-        None: yes, but for a model with sliding windows and drafts, which is not simulated.
+        None, as in vLLM v1: yes.
     cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first.
         Every engine has its own, and each lane of a pipeline an equal part of that; the lanes
         share the links.
@@ -99,7 +98,6 @@ class LlmClient(Client):
             block_size=block_size,
             watermark=watermark,
             kv_groups=kv_groups,
-            drafts=speculative_config is not None,
             num_extra_slots=speculative_config.num_extra_slots if speculative_config else 0,
             enable_prefix_caching=enable_prefix_caching,
             cache_tiers=cache_tiers,
@@ -150,7 +148,6 @@ class LlmClient(Client):
         self._gate = self._make_gate()
         self._sequences: dict[Visit, Sequence] = {}  # of visits that may be given up
         self._lanes: dict[Sequence, Lane] = {}  # of those that have entered an engine
-        self._uncached: list[UncachedManager] = []
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._engines = Engines(
             env,
@@ -161,26 +158,11 @@ class LlmClient(Client):
             async_scheduling=self.async_scheduling,
         )
 
-    @property
-    def notes(self) -> list[str]:
-        """Say so where requests began alike, and a real engine would share what they began with."""
-        if not any(kv_cache.might_share for kv_cache in self._uncached):
-            return []
-        note = (
-            f"{self.name}: requests began with the same tokens, and every one computed them: "
-            "prefix caching is not simulated for models with sliding windows and "
-            "speculative_config (kv_cache.enable_prefix_caching: false); a real engine shares them."
-        )
-        return [note]
-
     def _lane(self, scheduler: Scheduler, engine: int) -> Lane:
-        kv_cache = self.memory.manager(self._tier_links[engine])
-        if isinstance(kv_cache, UncachedManager):
-            self._uncached.append(kv_cache)
         lane = Lane(
             self.env,
             scheduler,
-            kv_cache,
+            self.memory.manager(self._tier_links[engine]),
             records=StepRecords(self.recorder, self.client_id, self.predictor),
             load=self.view,
             leave=self._leave,

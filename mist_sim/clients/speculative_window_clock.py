@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mist_sim.clients.kv_cache.window_drops import WindowDrops
 from mist_sim.clients.sequence import Sequence
 from mist_sim.clients.speculative_clock import (
     Speculation,
@@ -25,12 +26,29 @@ class SpeculativeWindowClock(SpeculativeClock):
     """The running decodes of one engine, and how much of their contexts the windows hold.
 
     window_sum: tokens in the cache that the next queries see through their windows, in all.
+    drops: takes what windows leave, for a prefix cache; None: nobody asks.
     """
 
-    __slots__ = ("_groups", "_most_window_blocks", "_reach", "_seen_by", "window_sum")
+    __slots__ = (
+        "_dropped_by",
+        "_drops",
+        "_groups",
+        "_most_window_blocks",
+        "_reach",
+        "_seen_by",
+        "window_sum",
+    )
 
-    def __init__(self, block_size: int, speculation: Speculation, groups: KvGroups) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        speculation: Speculation,
+        groups: KvGroups,
+        drops: WindowDrops | None = None,
+    ) -> None:
         super().__init__(block_size, speculation)
+        self._drops = drops
+        self._dropped_by: Vector = np.zeros_like(self._tokens_by)  # window blocks, as `_tokens_by`
         self.window_sum = 0
         self._groups = groups
         self._reach = (groups.sliding_window or 1) - 1
@@ -43,20 +61,33 @@ class SpeculativeWindowClock(SpeculativeClock):
         seen = self._seen(sequence.num_tokens - 1, stay)
         self.window_sum += seen.item(0)
         add_ahead(self._seen_by, self.steps - self._first, seen - seen[0])
+        if self._drops is not None:
+            dropped = self._dropped(sequence.num_tokens - 1, stay)
+            add_ahead(self._dropped_by, self.steps - self._first, dropped - dropped[0])
+            self._drops.watch(self, sequence)
 
     def leave(self, sequence: Sequence) -> int:
         """Take a sequence off the clock, out of what the windows see; return the slots it holds."""
         stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
-        seen = self._seen(sequence.num_tokens - 1, stay)
+        context = sequence.num_tokens - 1
+        seen = self._seen(context, stay)
         num_slots = super().leave(sequence)
         self.window_sum -= seen.item(done)
         if done < len(stay) - 1:
             add_ahead(self._seen_by, self.steps - self._first, seen[done] - seen[done:])
+        if self._drops is not None:
+            dropped = self._dropped(context, stay)
+            if done < len(stay) - 1:
+                start = self.steps - self._first
+                add_ahead(self._dropped_by, start, dropped[done] - dropped[done:])
+            self._drops.leave(sequence, dropped.item(done))
         return num_slots
 
     def advance(self, num_steps: int) -> int:
         start, seen = self.steps - self._first, self._seen_by
         self.window_sum += seen.item(start + num_steps) - seen.item(start)
+        if self._drops is not None and self._drops.is_kept:
+            self._drops.advance(self, num_steps)
         return super().advance(num_steps)
 
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
@@ -69,6 +100,23 @@ class SpeculativeWindowClock(SpeculativeClock):
         start, seen = self.steps - self._first, self._seen_by
         growth.window_sum = seen[start : start + num_steps] - seen[start]
         return growth
+
+    def num_dropped(self, num_steps: int) -> int:
+        """Window blocks that the next steps give back, in all."""
+        dropped, start = self._dropped_by, self.steps - self._first
+        return dropped.item(start + num_steps) - dropped.item(start)
+
+    def drop_step(self, sequence: Sequence, position: int) -> int:
+        """The step in which a sequence on the clock gives back the window block of a position."""
+        dropped = self._dropped(sequence.num_tokens - 1, self._path(sequence, 0).stay)
+        num_steps = int(dropped.searchsorted(position, side="right"))
+        return sequence.join_step + num_steps - 1
+
+    def _dropped(self, context: int, stay: Vector) -> Vector:
+        """Return the window blocks given back since the first token, after 0, 1, 2, ... steps."""
+        blocks = super()._blocks_held(context, stay)
+        blocks -= self._most_window_blocks
+        return np.maximum(blocks, 0, out=blocks)
 
     def _seen(self, context: int, stay: Vector) -> Vector:
         """Return what the windows see of a context after 0, 1, 2, ... steps of a stay."""
@@ -89,4 +137,5 @@ class SpeculativeWindowClock(SpeculativeClock):
         size = len(self._tokens_by)
         if self._first != before or len(self._seen_by) != size:
             self._seen_by = moved(self._seen_by[self._first - before :], size)
+            self._dropped_by = moved(self._dropped_by[self._first - before :], size)
         return start

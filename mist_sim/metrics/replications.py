@@ -97,14 +97,12 @@ class Replications:
     def summary(self) -> dict[str, Any]:
         """The keys of a run's summary with means, and the intervals' ends beside them."""
         intervals = {name: [found.low, found.high] for name, found in self.estimates.items()}
-        notes = dict.fromkeys(note for each in self.summaries for note in each.get("notes", ()))
         return {
             **{name: found.mean for name, found in self.estimates.items()},
             "estimates": dict(self.summaries[0]["estimates"]),
             "replications": len(self.seeds),
             "confidence_level": CONFIDENCE_LEVEL,
             "confidence_intervals": intervals,
-            **({"notes": list(notes)} if notes else {}),
         }
 
     def save(self, folder: str | Path) -> Path:

@@ -28,7 +28,6 @@ class Result:
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: where the step times came from, by client.
-    notes: what a reader should know beside the numbers.
     scenario: the resolved scenario as YAML text, when the run came from one.
     """
 
@@ -39,7 +38,6 @@ class Result:
     warmup: float = 0.0
     open_loop: bool = True
     estimates: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
     scenario: str | None = None
 
     @cached_property

@@ -52,8 +52,6 @@ def summarise(result: Result) -> dict[str, Any]:
     }
     if "measured" in result.estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
-    if result.notes:
-        summary["notes"] = list(result.notes)
     return summary
 
 

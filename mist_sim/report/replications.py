@@ -90,6 +90,5 @@ def _warning_lines(found: Replications) -> Iterator[str]:
             f"Unstable in {unstable} of {len(found.seeds)} replications: more work arrives than "
             "the clients can do, and latencies depend on how long the run is."
         )
-    yield from found.summary.get("notes", ())
     if "spec-only" in found.summary["estimates"].values():
         yield SPEC_ONLY

@@ -147,7 +147,6 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
         )
     for times, reason in _reasons(result):
         yield f"Failed: {times:,} request{'s, such as' if times > 1 else ':'} {reason}"
-    yield from summary.get("notes", ())
     if "spec-only" in summary["estimates"].values():
         yield SPEC_ONLY
 

@@ -9,10 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.models import load_model
 from mist_sim.scenario import overrides as overriding
 from mist_sim.scenario import yaml_text
-from mist_sim.scenario.clients import LlmClientSpec
 from mist_sim.scenario.families import load_plugins
 from mist_sim.scenario.paths import Origin
 from mist_sim.scenario.presets import preset_names, preset_path
@@ -80,19 +78,7 @@ def as_data(scenario: Scenario) -> dict[str, Any]:
     """Return what the resolved scenario says as plain mappings, lists and values."""
     data: dict[str, Any] = scenario.model_dump(mode="json", by_alias=True)
     del data["workload"]["trace" if scenario.workload.trace is None else "lengths"]
-    for client, said in zip(scenario.clients, data["clients"], strict=True):
-        if isinstance(client, LlmClientSpec) and _lacks_prefix_cache(client, scenario):
-            said["kv_cache"]["enable_prefix_caching"] = False
     return data
-
-
-def _lacks_prefix_cache(client: LlmClientSpec, scenario: Scenario) -> bool:
-    """Tell whether a client has no prefix cache although nobody turned it off."""
-    config = client.kv_cache.make()
-    name = client.model or scenario.model
-    if client.speculative_config is None or config.enable_prefix_caching is not None or not name:
-        return False
-    return load_model(name).sliding_window is not None
 
 
 def json_schema() -> dict[str, Any]:

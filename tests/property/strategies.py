@@ -197,8 +197,7 @@ def cases(
         if policy == "chunked"
         else st.none() | st.integers(longest // 4, 2 * longest)
     )
-    lacks_cache = windows is not None and drafting is not None
-    caching = not lacks_cache and draw(st.sampled_from([True, True, False]))
+    caching = draw(st.sampled_from([True, True, False]))
     options = EngineOptions(
         policy,
         num_blocks * lanes + draw(st.integers(0, lanes - 1)),
@@ -250,7 +249,7 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
 
     Half of the pools have room for all, so that much of what windows left is found again.
     """
-    case = draw(cases(max_jobs, longest=120, drafts=False, ample=draw(st.booleans())))
+    case = draw(cases(max_jobs, longest=120, ample=draw(st.booleans())))
     size = case.options.block_size
     reach = st.integers(1, 6 * size) | st.integers(1, 4).map(lambda blocks: blocks * size + 1)
     windows = Windows(draw(reach), draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(1, 3)))

@@ -94,6 +94,8 @@ def features(engine: Reference) -> set[str]:
     found = set().union(*map(fate, engine.outcomes))
     if engine.tracks[0].windows and "cached at its first admission" in found:
         found.add("cached with windows")
+        if "drafts accepted" in found:
+            found.add("cached with windows and drafts")
     if len(engine.tracks) > 1 and "preempted" in found:
         found.add("lanes that are preempted")
     if len(engine.tracks) > 1 and engine.tracks[0].plans_ahead:
@@ -226,6 +228,7 @@ def test_the_random_cases_reach_what_is_hard():
         "a context beyond its window",
         "cached at its first admission",
         "cached with windows",
+        "cached with windows and drafts",
         "drafts accepted",
         "drafts accepted and preempted",
         "drafts beyond a window",

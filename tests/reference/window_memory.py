@@ -155,7 +155,7 @@ class WindowMemory(Memory):
                     self.free.append(page)
         live.full += [self.new_full() for _ in range(number - len(live.full))]
         live.spare = [self.new_window() for _ in range(min(number, self.most))]
-        live.window = {k: live.spare.pop() for k in range(max(0, end - self.reach), end)}
+        live.window = {k: live.spare.pop() for k in range(max(0, end + 1 - self.most), end)}
         live.next_named = end
         self.count(live)
         assert len(live.blocks) == num_blocks
@@ -163,7 +163,7 @@ class WindowMemory(Memory):
     def enter(self, live: Any, num_tokens: int, private: bool = False) -> None:
         """Plan a piece of a prompt, up to so many tokens."""
         end = -(-num_tokens // self.block_size)
-        begin = max(live.window, default=-1) + 1
+        begin = max(live.window, default=live.next_named - 1) + 1
         num_more = 0
         for position in range(begin, end):
             num_more += not live.spare

@@ -13,7 +13,6 @@ from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManag
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tier_stores import CacheTier, TierLink
 from mist_sim.clients.kv_cache.tiers import TieredManager
-from mist_sim.clients.kv_cache.uncached import UncachedManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "SwapSpace",
     "TierLink",
     "TieredManager",
-    "UncachedManager",
     "WindowPool",
     "cache_tiers",
     "lane_memory",

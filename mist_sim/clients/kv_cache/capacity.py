@@ -45,8 +45,7 @@ class KvCacheConfig:
     watermark: share of the blocks that admissions leave free for running requests, in [0, 1);
         vLLM v0 keeps 0.01 free, v1 nothing.
     enable_prefix_caching: whether full blocks are kept for later requests that begin with the
-        same tokens. None, as in vLLM v1: yes, but for a model with sliding windows and
-        `speculative_config`, which is not simulated.
+        same tokens. None, as in vLLM v1: they are.
     tiers: memory below the GPU's that these blocks are also kept in, the nearest first.
     swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.

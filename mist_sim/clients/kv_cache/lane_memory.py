@@ -10,7 +10,6 @@ from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManag
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tier_stores import CacheTier, TierLink
 from mist_sim.clients.kv_cache.tiers import TieredManager
-from mist_sim.clients.kv_cache.uncached import UncachedManager
 from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
@@ -27,7 +26,6 @@ class LaneMemory:
     groups: how the layers of a model with sliding windows share the blocks; None without.
     num_extra_slots: tokens of a sequence that its windows keep for drafts.
     caches_prefixes: whether full blocks are kept for later requests with equal tokens.
-    lacks_cache: whether they cannot be, as things are simulated.
     tiers: memory below the GPU, the nearest first. swap_space: where the blocks of preempted
         sequences are kept; None where they are computed again.
     """
@@ -39,7 +37,6 @@ class LaneMemory:
     groups: KvGroups | None
     num_extra_slots: int
     caches_prefixes: bool
-    lacks_cache: bool
     tiers: tuple[CacheTier, ...]
     swap_space: SwapSpace | None
 
@@ -54,11 +51,11 @@ class LaneMemory:
         pool.num_in_all = self.num_in_all
         if self.tiers:
             return TieredManager(pool, self.tiers, links)
+        if not self.caches_prefixes:
+            return KvCacheManager(pool)
         if isinstance(pool, WindowPool):
-            if self.caches_prefixes:
-                return WindowCachingManager(pool)
-            return UncachedManager(pool) if self.lacks_cache else KvCacheManager(pool)
-        return PrefixCachingManager(pool) if self.caches_prefixes else KvCacheManager(pool)
+            return WindowCachingManager(pool)
+        return PrefixCachingManager(pool)
 
 
 def lane_memory(
@@ -68,7 +65,6 @@ def lane_memory(
     block_size: int,
     watermark: float,
     kv_groups: KvGroups | None,
-    drafts: bool,
     num_extra_slots: int,
     enable_prefix_caching: bool | None,
     cache_tiers: Sequence[CacheTier],
@@ -77,7 +73,7 @@ def lane_memory(
 ) -> LaneMemory:
     """Divide an engine's memory among its lanes; the parameters are those of `LlmClient`.
 
-    swaps: whether its scheduler preempts by swapping. drafts: whether it drafts.
+    swaps: whether its scheduler preempts by swapping.
     Raises ScenarioError for too few blocks and for parts that do not go together.
     """
     if num_gpu_blocks < num_lanes:
@@ -85,20 +81,12 @@ def lane_memory(
             f"num_gpu_blocks must be >= pipeline_parallel_size ({num_lanes}), "
             f"got {num_gpu_blocks}; every lane of the pipeline has its own"
         )
-    lacks_cache = kv_groups is not None and drafts
-    if enable_prefix_caching and lacks_cache:
-        raise ScenarioError(
-            "enable_prefix_caching must be false for a model with sliding windows and "
-            "speculative_config; that combination is not simulated"
-        )
     if cache_tiers and kv_groups:
         raise ScenarioError(
             "tiers must be empty for a model with sliding windows; that combination is not "
             "simulated"
         )
-    caches_prefixes = enable_prefix_caching
-    if caches_prefixes is None:
-        caches_prefixes = not lacks_cache
+    caches_prefixes = enable_prefix_caching is not False
     if cache_tiers and not caches_prefixes:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(swap_space, swaps, cache_tiers)
@@ -111,7 +99,6 @@ def lane_memory(
         groups=kv_groups,
         num_extra_slots=num_extra_slots,
         caches_prefixes=caches_prefixes,
-        lacks_cache=lacks_cache,
         tiers=tuple(tier.divided_by(num_lanes) for tier in cache_tiers),
         swap_space=swap_space.divided_by(num_lanes) if swap_space else None,
     )

@@ -46,6 +46,7 @@ class WindowDrops:
         # (step of its next cached block, ticket, sequence); left sequences go lazily
         self._heap: list[tuple[int, int, Sequence]] = []
         self._drops: list[Drops] = []
+        self._left: tuple[Sequence, int] | None = None
 
     def watch(self, clock: DroppingClock, sequence: Sequence) -> None:
         """Note when a sequence, on the clock, gives back its next block that is cached."""
@@ -73,6 +74,15 @@ class WindowDrops:
         rest = clock.num_dropped(num_steps) - num_cached - num_nameless
         if rest:
             self._drops.append(Drops(rest, []))
+
+    def leave(self, sequence: Sequence, first: int) -> None:
+        """Note the first window block of a sequence that leaves the clock, if drafts move it."""
+        self._left = sequence, first
+
+    def first_left(self, sequence: Sequence) -> int | None:
+        """Return what was noted, once, of a sequence that left the clock last; else None."""
+        left, self._left = self._left, None
+        return left[1] if left is not None and left[0] is sequence else None
 
     def take(self) -> list[Drops]:
         """Return what was noted, once."""

@@ -35,7 +35,7 @@ class WindowCachingManager(PrefixCachingManager):
         self.drops = WindowDrops()
         self._full_pages, self._window_pages = groups.num_full_groups, groups.num_window_groups
         reach = (groups.sliding_window or 1) - 1
-        self._blocks_in_reach = -(-reach // pool.block_size)
+        self._num_needed = max(1, -(-reach // pool.block_size))  # blocks before a hit's end
         self._start_queue(pool.num_blocks)
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
@@ -60,14 +60,14 @@ class WindowCachingManager(PrefixCachingManager):
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
         if isinstance(chain, WindowChain):
-            hit, reach = self._hit(sequence, chain), self._blocks_in_reach
+            hit = self._hit(sequence, chain)
             sequence.num_computed_tokens = hit * self.pool.block_size
             if self._full_pages:
                 num_found, _ = self._find(sequence, chain)
                 self.pool.allocate(self._full_pages * self.cache.hold(chain, num_found))
                 num_pages -= self._full_pages * num_found
-            self.windows.use(chain.spans, max(0, hit - max(1, reach)), hit)
-            chain.begin(max(0, hit - reach), hit)
+            self.windows.use(chain.spans, max(0, hit - self._num_needed), hit)
+            chain.begin(max(0, hit + 1 - self.pool.max_window_blocks), hit)
         self.grow(num_pages)
 
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
@@ -96,14 +96,14 @@ class WindowCachingManager(PrefixCachingManager):
         self._evict(num_blocks)
 
     def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
-        chain = sequence.chain
+        first, chain = self._first_held(sequence, num_computed_tokens), sequence.chain
         if isinstance(chain, WindowChain):
-            chain.first = max(chain.first, self._first_needed(num_computed_tokens))
+            chain.first = max(chain.first, first)
             self._enter(chain, num_computed_tokens // self.pool.block_size)
         self._release(chain, num_blocks, num_computed_tokens)
 
     def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
-        first = self._first_needed(num_computed_tokens)
+        first = self._first_held(sequence, num_computed_tokens)
         chain = sequence.chain
         if not isinstance(chain, WindowChain):
             chain = sequence.chain = self._chain(())
@@ -135,6 +135,11 @@ class WindowCachingManager(PrefixCachingManager):
         """Position of the first window block that a sequence with so many computed tokens holds."""
         return max(0, self._num_blocks(num_tokens) - self.pool.max_window_blocks)
 
+    def _first_held(self, sequence: Sequence, num_tokens: int) -> int:
+        """Position of the first window block of a sequence that leaves; drafts have blocks, too."""
+        first = self.drops.first_left(sequence)
+        return self._first_needed(num_tokens) if first is None else first
+
     def _chain(self, content: Content) -> WindowChain:
         if not self.shares_blocks:
             self.shares_blocks = self.drops.is_kept = True
@@ -156,7 +161,7 @@ class WindowCachingManager(PrefixCachingManager):
             most = (sequence.num_tokens - 1) // self.pool.block_size
             if self._full_pages:
                 most = min(most, self._find(sequence, chain)[0])
-            hit = self.windows.find(chain.spans, most, max(1, self._blocks_in_reach))
+            hit = self.windows.find(chain.spans, most, self._num_needed)
             chain.hit = changes, hit
         return chain.hit[1]
 

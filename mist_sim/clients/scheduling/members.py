@@ -57,7 +57,7 @@ class Members:
         self.speculation = speculation
         block_size, groups = self.pool.block_size, self.pool.groups
         self.clock = (
-            SpeculativeWindowClock(block_size, speculation, groups)
+            SpeculativeWindowClock(block_size, speculation, groups, self.kv_cache.drops)
             if groups
             else SpeculativeClock(block_size, speculation)
         )
