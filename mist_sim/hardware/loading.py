@@ -10,8 +10,9 @@ A spec file carries units and may start from a catalog entry, to change what dif
     prefill = {mfu = 0.7, mbu = 0.85}
 
 A table that is given in part keeps the rest of the base, except that an interconnect of a named
-kind replaces the base's. Efficiencies left out are those of the base, or `TYPICAL_PREFILL` and
-`TYPICAL_DECODE`; the confidence is "spec-only" unless the file says otherwise.
+kind replaces the base's; `GpuSpec.based_on` keeps the base's name. Efficiencies left out are those of
+the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`; the confidence is "spec-only" unless the file
+says otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mist_sim.hardware.specs import GpuSpec
 from mist_sim.units import Kind
 from mist_sim.user_paths import user_path
 
-_NO_FIGURES = ("name", "confidence", "sources")
+_NO_FIGURES = ("name", "based_on", "confidence", "sources")
 _DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host_shared", "hccs": "auto"}
 
 
@@ -58,6 +59,11 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: not a UTF-8 text file: {error}") from None
     return gpu_from_table(_parse(text, str(path)), name=path.stem, source=str(path))
+
+
+def device_of(gpu: GpuSpec) -> GpuSpec:
+    """Return the catalog's entry of the device that an accelerator is based on, or itself."""
+    return load_gpu(gpu.based_on) if gpu.based_on in _catalog() else gpu
 
 
 def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> GpuSpec:
@@ -185,7 +191,8 @@ def _catalog() -> Mapping[str, Mapping[str, object]]:
 
 
 def _entry(slug: str) -> dict[str, object]:
-    return {key: value for key, value in _catalog()[slug].items() if key != "aliases"}
+    figures = {key: value for key, value in _catalog()[slug].items() if key != "aliases"}
+    return {"based_on": slug, **figures}
 
 
 def _catalog_name(name: str) -> str | None:

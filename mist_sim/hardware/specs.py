@@ -101,6 +101,8 @@ class Interconnect:
 class GpuSpec:
     """One accelerator.
 
+    based_on: the catalog's name of the device that it is, or whose figures were changed; empty
+        where there is none. Decides what engines decide by the device (see `server_limits`).
     memory: bytes of device memory.
     memory_bandwidth: bytes/s of the device memory.
     flops: dense FLOP/s (without sparsity) by data type; "bf16" is always there.
@@ -131,6 +133,7 @@ class GpuSpec:
     dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     attention_slots: int | None = None
+    based_on: str = ""
     confidence: Confidence = "spec-only"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 

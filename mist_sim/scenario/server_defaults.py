@@ -7,12 +7,12 @@ has other figures for TPUs, which are not taken here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
 
-from mist_sim.hardware import GpuSpec
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.scenario.families import SCHEDULER
-from mist_sim.scenario.parts import Part
 
 _LARGE_MEMORY = 70 * 2**30  # bytes
 
@@ -30,18 +30,21 @@ _LARGE, _SMALL = ServerLimits(1024, 8192), ServerLimits(256, 2048)
 def server_limits(gpu: GpuSpec) -> ServerLimits:
     """Return the limits that vLLM's server takes on a GPU.
 
-    GPUs of 70 GiB and more take many, but for those with "a100" in their name.
+    GPUs of 70 GiB and more take many, but for those with "a100" in their name. One that is based
+    on an entry of the catalog has that device's limits, whatever was changed of it.
     """
-    large = gpu.memory >= _LARGE_MEMORY and "a100" not in gpu.name.lower()
+    device = device_of(gpu)
+    large = device.memory >= _LARGE_MEMORY and "a100" not in device.name.lower()
     return _LARGE if large else _SMALL
 
 
 def with_server_limits(scheduler: object, gpu: GpuSpec) -> object:
     """Return what a file says about a scheduler, with the limits that it leaves to the server.
 
-    A limit is left to the server where the file does not name it and the scheduler's class has
-    vLLM's figure for small GPUs as its default. As in vLLM, no more sequences run by default than
-    a step has tokens. Anything but a name or a mapping is returned as it is.
+    A limit is left to the server where the file does not name it and the scheduler's class inherits
+    it from `Scheduler` or `ChunkedScheduler`; a class that declares one itself keeps its default.
+    As in vLLM, no more sequences run by default than a step has tokens. Anything but a name or a
+    mapping is returned as it is.
     """
     said: object = {"type": scheduler} if isinstance(scheduler, str) else scheduler
     if not isinstance(said, dict):
@@ -49,11 +52,11 @@ def with_server_limits(scheduler: object, gpu: GpuSpec) -> object:
     name = str(said.get("type", SCHEDULER.default))
     if name not in SCHEDULER.registry:
         return scheduler
-    own = _defaults(SCHEDULER.part_type(name))
+    inherited = _inherited(SCHEDULER.registry[name])
     limits = {
         key: value
         for key, value in server_limits(gpu)._asdict().items()
-        if key not in said and own.get(key) == getattr(_SMALL, key)
+        if key not in said and key in inherited
     }
     tokens = said.get("max_num_batched_tokens")
     if "max_num_seqs" in limits and isinstance(tokens, int) and tokens >= 1:
@@ -72,5 +75,12 @@ def by_gpu(key: str, default: object) -> str | None:
     return f"{getattr(_SMALL, name)} or {getattr(_LARGE, name)}, by GPU"
 
 
-def _defaults(part: type[Part]) -> Mapping[str, object]:
-    return {info.alias or name: info.default for name, info in part.model_fields.items()}
+def _inherited(scheduler: type[Any]) -> set[str]:
+    """Return the limits that a class has as our schedulers declare them, not as its own."""
+    ours = {field.name: field for base in (Scheduler, ChunkedScheduler) for field in fields(base)}
+    theirs = fields(scheduler) if is_dataclass(scheduler) else ()
+    return {
+        field.name
+        for field in theirs
+        if field.name in ServerLimits._fields and field is ours[field.name]
+    }

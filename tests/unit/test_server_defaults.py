@@ -1,6 +1,6 @@
 """Limits that a scenario leaves to the server: those of vLLM on the GPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -40,6 +40,36 @@ def test_limits_of_a_gpu(gpu, limits):
 
 
 @pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ('based_on = "a100-80gb-sxm"', (256, 2048)),
+        ('based_on = "A100"\nmemory = "200 GB"', (256, 2048)),
+        ('based_on = "h100-sxm"\nmemory_bandwidth = "4.8 TB/s"', (1024, 8192)),
+        ('based_on = "h100-sxm"\nmemory = "60 GiB"', (1024, 8192)),
+        ('based_on = "l40s"\nmemory = "90 GiB"', (256, 2048)),
+    ],
+)
+def test_a_what_if_has_the_limits_of_its_device(tmp_path, text, limits):
+    path = tmp_path / "what-if.toml"
+    path.write_text(text)
+    assert server_limits(load_gpu(str(path))) == limits
+    assert scheduler(str(path), "chunked").max_num_batched_tokens == limits[1]
+
+
+def test_a_change_in_python_keeps_the_device():
+    assert server_limits(replace(load_gpu("a100-80gb-sxm"), name="other")) == (256, 2048)
+    smaller = replace(load_gpu("h100-sxm"), memory=60 * 2**30)
+    assert server_limits(smaller) == (1024, 8192)
+
+
+def test_a_spec_of_no_known_device_goes_by_its_memory_and_name():
+    unknown = replace(load_gpu("h100-sxm"), based_on="", name="mine")
+    assert server_limits(unknown) == (1024, 8192)
+    assert server_limits(replace(unknown, memory=60 * 2**30)) == (256, 2048)
+    assert server_limits(replace(unknown, name="My-A100")) == (256, 2048)
+
+
+@pytest.mark.parametrize(
     ("said", "limits"),
     [
         ({"max_num_seqs": 12}, (12, 8192)),
@@ -70,6 +100,21 @@ def test_a_default_of_ones_own_stays(monkeypatch):
 
     found = scheduler("h100-sxm", "few")
     assert (found.max_num_seqs, found.max_num_batched_tokens) == (4, 8192)
+
+
+def test_a_default_of_ones_own_stays_where_it_is_the_same_number(monkeypatch):
+    monkeypatch.setattr(SCHEDULERS, "_classes", dict(SCHEDULERS._classes))
+
+    @SCHEDULERS.register("measured")
+    @dataclass(kw_only=True)
+    class Measured(ChunkedScheduler):
+        """As our engines are started."""
+
+        max_num_seqs: int = 256
+        max_num_batched_tokens: int = 2048
+
+    found = scheduler("h100-sxm", "measured")
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == (256, 2048)
 
 
 def test_a_preset_of_a_paper_keeps_its_own():
