@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import mist_sim as mist
+from mist_sim.core.batch import StepGrowth
 from mist_sim.hardware.predictors import TablePredictor
 from mist_sim.hardware.tables.uneven import UnsplitDecodes, share_plane
 from mist_sim.rng import Streams
@@ -94,3 +95,34 @@ def test_slots_of_the_gpu_change_the_steps_of_a_profile(tmp_path):
         for slots in (None, 188)
     }
     assert times[None] < times[188]
+
+
+def test_the_law_goes_on_below_the_lowest_measured_ratio_at_every_number():
+    rows = pd.DataFrame({"n": [32, 64, 64, 128], "ratio": [0.3, 0.3, 0.5, 0.25], "share": 0.1})
+    shares = share_plane(rows, UnsplitDecodes(188, 8))
+    law = UnsplitDecodes(188, 8).fitted(rows)
+    for n, lowest in ((64, 0.3), (128, 0.25)):
+        assert shares.at(n, lowest) == pytest.approx(0.1)
+        measured_on = 0.1 - float(law.share(n, np.array(lowest)))
+        for ratio in (0.02, 0.05, 0.1, 0.2):
+            carried = measured_on + float(law.share(n, np.array(ratio)))
+            assert shares.at(n, ratio) == pytest.approx(carried)
+            assert shares.at(n, ratio) > 0.1
+    assert shares.at(64, 0.4) == pytest.approx(0.1)
+
+
+def test_a_longer_context_counts_beside_many_decodes_and_is_said_to_be_outside(tmp_path):
+    path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    cluster = mist.Cluster(replace(GPU, attention_slots=188))
+    predictor = TablePredictor(MODEL, cluster, str(path), "layer_profile")
+    batches = [
+        mist.StepBatch((), 64, 64 * 500, None, longest) for longest in (1_000, 1_001, 4_000, 8_000)
+    ]
+    times = [predictor.step_time(batch) for batch in batches]
+    assert times == sorted(times)
+    assert times[3] > times[2] > times[0] * 1.01
+    inside = [predictor.steps_inside(batch, StepGrowth(64)) > 0 for batch in batches]
+    assert inside == [True, False, False, False]
+    beside = [replace(batch, chunks=((64, 256),)) for batch in batches]
+    inside = [predictor.steps_inside(batch, StepGrowth(64)) > 0 for batch in beside]
+    assert inside == [True, False, False, False]

@@ -165,7 +165,8 @@ class TablePredictor:
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
         """Return how many steps, from this one on, lie inside the measured range.
 
-        Outside are more tokens, decodes or context than were measured together or alone.
+        Outside are more tokens, decodes or context than were measured together or alone, and
+        decodes whose longest context is more times their mean than was measured.
         """
         tables, n, chunks = self._tables, batch.num_decodes, batch.chunks
         mixed = tables.beside if n and chunks and isinstance(tables.beside, Volume) else None
@@ -174,8 +175,9 @@ class TablePredictor:
             most, longest = tables.decode.fixed.top, tables.decode.moving.top
             if mixed:
                 _, most, _, longest = mixed.tops
-            if n > most:
-                return 0
+            least_even = tables.least_even_beside if chunks else tables.least_even
+            if n > most or batch.context_sum < least_even * n * (batch.longest_context or 0):
+                return 0  # they only get more even
             steps = _steps_within(longest * n - batch.context_sum, float(growth.context_sum))
         if not chunks:
             return steps

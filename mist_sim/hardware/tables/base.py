@@ -29,6 +29,8 @@ class StepTables:
     uneven, uneven_beside: share by which decodes of uneven contexts take longer than equal ones
         of the same mean, alone and beside prompts, by number and mean / longest context; None
         where nobody measured it.
+    least_even, least_even_beside: the lowest mean / longest context that was measured, alone and
+        beside prompts.
     most_tokens: new tokens and decodes of the largest step with prompts that was measured.
     """
 
@@ -41,6 +43,8 @@ class StepTables:
     beside: Plane | Volume
     uneven: Plane | None = None
     uneven_beside: Plane | None = None
+    least_even: float = 0.0
+    least_even_beside: float = 0.0
     most_tokens: float
 
 

@@ -8,6 +8,7 @@ checked. Source of the form: the profiles that LLMServingSim 2.0 publishes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,11 +50,7 @@ def read_layer_profile(
     )
     samples = ends.groupby("sequences", as_index=False)[["time_us"]].sum()
     counts, seconds = curve(samples, "sequences", "time_us")
-    uneven: tuple[Plane | None, Plane | None] = (None, None)
-    if (path / "skew.csv").exists():
-        rows = read_columns(path / "skew.csv", _SKEW)
-        uneven = _uneven(rows, attention, _unsplit(model, cluster))
-    return StepTables(
+    tables = StepTables(
         alone=tokens,
         tokens=tokens,
         most_tokens=tokens.axis.top,
@@ -62,9 +59,11 @@ def read_layer_profile(
         next_prefill=float(attention.prefill.values.min()),
         decode=attention.decode,
         beside=attention.beside,
-        uneven=uneven[0],
-        uneven_beside=uneven[1],
     )
+    if not (path / "skew.csv").exists():
+        return tables
+    rows = read_columns(path / "skew.csv", _SKEW)
+    return _with_uneven(tables, rows, attention.scale, _unsplit(model, cluster))
 
 
 def _check_folder(path: Path, model: ModelSpec, cluster: Cluster) -> None:
@@ -120,18 +119,24 @@ def _unsplit(model: ModelSpec, cluster: Cluster) -> UnsplitDecodes | None:
     return UnsplitDecodes(slots, model.kv_heads_per_rank(cluster.tensor_parallel_size))
 
 
-def _uneven(
-    rows: pd.DataFrame, attention: _Attention, unsplit: UnsplitDecodes | None
-) -> tuple[Plane | None, Plane | None]:
-    """Return by which share uneven decodes take longer, alone and beside prompts.
+def _with_uneven(
+    tables: StepTables, rows: pd.DataFrame, scale: float, unsplit: UnsplitDecodes | None
+) -> StepTables:
+    """Return the tables with the share by which uneven decodes take longer, alone and beside.
 
     The share is of what equal decodes add: all of the attention alone, what goes beyond the
-    chunk's own beside one.
+    chunk's own beside one. scale: seconds of a step for each unit of the rows.
     """
     chunks = zip(rows["pc"].astype(int), rows["kp"], strict=True)
-    own = [attention.prefill.at(new, context) if new else 0.0 for new, context in chunks]
-    added = rows["t_mean_us"] - np.array(own) / attention.scale
+    own = [tables.prefill.at(new, context) if new else 0.0 for new, context in chunks]
+    added = rows["t_mean_us"] - np.array(own) / scale
     share = (rows["t_skew_us"] - rows["t_mean_us"]) / added
     rows = rows.assign(share=share, ratio=rows["kv_mean"] / rows["kv_big"])[added > 0]
-    beside = rows["pc"] > 0
-    return share_plane(rows[~beside], unsplit), share_plane(rows[beside])
+    alone, beside = rows[rows["pc"] == 0], rows[rows["pc"] > 0]
+    return replace(
+        tables,
+        uneven=share_plane(alone, unsplit),
+        uneven_beside=share_plane(beside),
+        least_even=float(alone["ratio"].min()) if len(alone) else 0.0,
+        least_even_beside=float(beside["ratio"].min()) if len(beside) else 0.0,
+    )

@@ -25,7 +25,8 @@ Array = NDArray[np.float64]
 # Contexts are split while sequences x KV heads stay below 0.8 x 2 x multiprocessors: FlashAttention
 # 2, `num_splits_heuristic` and `set_params_splitkv` in csrc/flash_attn/flash_api.cpp.
 _SPLITS_BELOW = 0.8 * 2
-_RATIOS = (0.05, 0.1, 0.15, 0.2)  # mean / longest context, below what profiles have
+# mean / longest context, below what profiles have; a share grows as 1 / ratio
+_RATIOS = (0.01, 0.0125, 0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2)
 _EVERY = 4  # decodes from one point of the law to the next
 
 
@@ -96,7 +97,8 @@ def share_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> Pl
 
     rows: n, ratio, share. None without rows.
     unsplit: takes the place of measured shares where engines do not split what the profile did,
-        and goes on to the first measured number that it did not split.
+        and goes on to the first measured number that it did not split; from there on it carries
+        measured shares on, in parallel, to contexts that are less even than measured ones.
     """
     if rows.empty:
         return None
@@ -105,12 +107,22 @@ def share_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> Pl
     by_count = dict(_measured(rows, ratios))
     if law:
         first = min(count for count in by_count if count >= law.first_unsplit)
-        by_count = {count: row for count, row in by_count.items() if count >= first}
+        lowest = rows.groupby("n")["ratio"].min()
+        by_count = {
+            count: row + _beyond(law, count, ratios, float(lowest[count]))
+            for count, row in by_count.items()
+            if count >= first
+        }
         by_count |= {float(n): law.share(n, ratios) for n in range(_EVERY, int(first), _EVERY)}
     by_count[1.0] = np.zeros(len(ratios))
     counts = sorted(by_count)
     values = np.stack([by_count[count] for count in counts])
     return Plane(np.array(counts), ratios, values, holds=True)
+
+
+def _beyond(law: UnsplitDecodes, count: float, ratios: Array, lowest: float) -> Array:
+    """Return what the law adds to the share at the lowest measured ratio; 0 from there on."""
+    return law.share(count, np.minimum(ratios, lowest)) - law.share(count, np.array(lowest))
 
 
 def _measured(rows: pd.DataFrame, ratios: Array) -> Iterator[tuple[float, Array]]:
