@@ -10,9 +10,9 @@ A spec file carries units and may start from a catalog entry, to change what dif
     prefill = {mfu = 0.7, mbu = 0.85}
 
 A table that is given in part keeps the rest of the base, except that an interconnect of a named
-kind replaces the base's; `GpuSpec.based_on` keeps the base's name. Efficiencies left out are those of
-the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`; the confidence is "spec-only" unless the file
-says otherwise.
+kind replaces the base's. `GpuSpec.based_on` keeps the base's name. Efficiencies left out are those
+of the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`; the confidence is "spec-only" unless the
+file says otherwise.
 """
 
 from __future__ import annotations

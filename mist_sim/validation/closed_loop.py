@@ -33,10 +33,10 @@ REQUESTS_PER_USER = 10
 MAX_NUM_SEQS = 1024  # vLLM's server by default on GPUs of 70 GiB and more (engine/arg_utils.py)
 
 CLIENT_DELAY = 2e-3  # seconds; an assumption, which hardly matters as long as there is one
-# Seconds. Fitted on half of the points (benchmarks/closed_loop.py): the first two on their TPOT,
-# the time that a token of a prompt takes on its way to the engine on their TTFT.
-STEP, SEQUENCE = 1.6e-3, 45e-6
-PROMPT_TOKEN = 2.5e-6
+# Seconds that a token of a prompt takes on its way to the engine, fitted on TTFT of half of the
+# points: around measured kernels (benchmarks/closed_loop.py), and around the roofline by mist
+# calibrate closed_loop (examples/gpus/h100-sxm-vllm-0.12.toml).
+PROMPT_TOKEN, PROMPT_TOKEN_ROOFLINE = 2.5e-6, 2.33e-6
 QUEUES = 4.0  # seconds of TTFT from which on a point is one of a queue for memory
 
 
@@ -59,16 +59,15 @@ def simulated(
     points: pd.DataFrame,
     timed_by: Mapping[int, Predictor],
     *,
-    step: float | None = STEP,
-    sequence: float | None = SEQUENCE,
+    step: float | None = None,
+    sequence: float | None = None,
     prompt_token: float = PROMPT_TOKEN,
     client_delay: float = CLIENT_DELAY,
     max_num_batched_tokens: Callable[[int], int] = lambda prompt: prompt + TOKENS_BEYOND_PROMPT,
 ) -> pd.DataFrame:
     """Return the points with simulated means, and errors in percent.
 
-    step, sequence: the engine's own time in seconds, fitted on measured kernels; None: the
-    default around a predictor of kernels.
+    step, sequence: the engine's own time in seconds; None: the predictor's default.
     """
     means = [
         _summary(

@@ -18,7 +18,13 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
-from mist_sim.validation.closed_loop import measured_points, predictors, queued, simulated
+from mist_sim.validation.closed_loop import (
+    PROMPT_TOKEN_ROOFLINE,
+    measured_points,
+    predictors,
+    queued,
+    simulated,
+)
 from mist_sim.validation.comparing import Row, request_rows
 from mist_sim.validation.runs import MeasuredRun
 
@@ -154,7 +160,8 @@ def _closed_loop_rows(file: Path, ranks: int, half: str) -> Iterator[Row]:
     points = measured_points(file)
     chosen = points[(points["tp_size"] == ranks) & (points["half"] == half)]
     roofline = RooflinePredictor(load_model("qwen3-32b"), Cluster(load_gpu("h100-sxm"), ranks))
-    return _closed_loop_errors(simulated(chosen, {ranks: roofline}, step=None, sequence=None))
+    found = simulated(chosen, {ranks: roofline}, prompt_token=PROMPT_TOKEN_ROOFLINE)
+    return _closed_loop_errors(found)
 
 
 def _silicon_rows(file: Path, half: str) -> Iterator[Row]:

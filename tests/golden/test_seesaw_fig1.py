@@ -31,7 +31,7 @@ def served(tensor, pipeline, num_requests, num_output_tokens, gpu=L4):
         scheduler=ContinuousScheduler(
             max_num_seqs=BATCH, max_num_batched_tokens=BATCH * PROMPT // pipeline
         ),
-        overhead=EngineOverhead(step=0.0),
+        overhead=EngineOverhead(step=0.0, sequence=0.0),
     )
     lengths = [PROMPT] * num_requests, [num_output_tokens] * num_requests
     workload = Workload.from_lists(*lengths, [0.0] * num_requests)

@@ -146,12 +146,13 @@ def test_the_default_is_what_was_fitted():
     [
         (EngineOverhead(), 2.78e-3, 42.6e-6),
         (EngineOverhead(sequence=1e-4), 2.78e-3, 1e-4),
-        (EngineOverhead(step=1e-3), 1e-3, 0.0),
-        (EngineOverhead(step=0.0), 0.0, 0.0),
+        (EngineOverhead(step=1e-3), 1e-3, 42.6e-6),
+        (EngineOverhead(step=2.78e-3), 2.78e-3, 42.6e-6),
+        (EngineOverhead(step=0.0, sequence=0.0), 0.0, 0.0),
         (EngineOverhead(step=1e-3, sequence=1e-4), 1e-3, 1e-4),
     ],
 )
-def test_the_default_of_a_sequence_comes_with_that_of_a_step(overhead, step, sequence):
+def test_the_defaults_of_a_step_and_of_a_sequence_are_independent(overhead, step, sequence):
     roofline = RooflinePredictor(MODEL, Cluster(GPU))
     batch = StepBatch(((512, 0), (64, 0)), 8, 4000)
     timed = overhead.around(roofline).step_time(batch)

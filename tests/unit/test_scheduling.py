@@ -19,7 +19,8 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.hardware.predictors import EngineOverhead, with_drafting
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
@@ -342,6 +343,23 @@ def test_overhead_is_added_where_kernels_alone_are_timed():
         2.78e-3 + 42.6e-6 + roofline.predictor.step_time(StepBatch((), 1, 10))
     )
     assert isinstance(llm_client("llm", predictor=ConstantPredictor()).predictor, ConstantPredictor)
+
+
+def test_a_source_of_kernels_may_have_an_overhead_of_its_own():
+    class Kernels(ConstantPredictor):
+        kernels_only = True
+        beyond_kernels = (0.5, 0.125)
+        times_drafts = True
+
+    batch = StepBatch((), 3, 30)
+    assert EngineOverhead().around(Kernels()).step_time(batch) == 1.875
+    assert EngineOverhead(step=0.25).around(Kernels()).step_time(batch) == 1.625
+    assert EngineOverhead(sequence=0.0).around(Kernels()).step_time(batch) == 1.5
+    drafts = SpeculativeConfig(
+        method="ngram", num_speculative_tokens=2, acceptance_rate=0.5, drafting_time=0.0
+    )
+    drafted = with_drafting(Kernels(), drafts, None)
+    assert EngineOverhead().around(drafted).step_time(batch) == 1.875
 
 
 def test_request_overhead_comes_before_the_queue():

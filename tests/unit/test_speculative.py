@@ -331,7 +331,7 @@ def test_drafts_that_are_never_accepted_change_nothing_but_the_time():
 
 
 def test_a_pipeline_accepts_the_same_drafts():
-    kernels = EngineOverhead(step=0.0)  # a host's work is less for each of two lanes
+    kernels = EngineOverhead(step=0.0, sequence=0.0)  # a host's work is less for each of two lanes
     alone, pipeline = (
         served(DRAFTED, pipeline_parallel_size=size, overhead=kernels) for size in (1, 2)
     )

@@ -26,6 +26,8 @@ class Predictor(Protocol):
     estimate: where its figures come from, such as "measured" (see the docs on confidence).
     sums_over_links: whether it times all-reduces by the links of the GPU's entry.
     kernels_only: whether an engine's own time comes on top (see `EngineOverhead`).
+    beyond_kernels: that time where nobody says it, (seconds a step, seconds for each sequence), as
+        fitted around its kernels; without it, or with None, as fitted around the roofline's.
     needs_longest_context: whether it reads `StepBatch.longest_context`.
     steps_inside(batch, growth): how many steps, from this one on, lie where it has measurements.
     step_time_on_the_spot(batch): for async scheduling, the seconds of a step that was not planned

@@ -16,9 +16,9 @@ from mist_sim.hardware.predictors.pipeline import PipelinePredictor
 from mist_sim.hardware.specs import OVERHEADS
 from mist_sim.units import Seconds
 
-# Seconds a step, and seconds more for each of its sequences. Source: mist calibrate closed_loop on
-# every second of 60 points of Qwen3-32B, vLLM 0.12 on H100 (docs/background/calibration.md); an
-# assumption for other GPUs, whose hosts do the same work.
+# Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
+# them. Source: mist calibrate closed_loop on every second of 60 points of Qwen3-32B, vLLM 0.12 on
+# H100 (docs/background/calibration.md); an assumption for other GPUs, whose hosts do the same work.
 _BEYOND_KERNELS = (2.78e-3, 42.6e-6)
 
 
@@ -27,18 +27,20 @@ class EngineOverhead:
     """What an engine spends beside the kernels.
 
     What is None is what the GPU's entry says (`GpuSpec.overhead`, as `mist calibrate` finds it),
-    and where that says nothing, none; but see `step`.
+    and where that says nothing, none; but see `step` and `sequence`.
 
     step: seconds of host time a step; a pass of a pipeline has it once, on the first rank, whose
         host schedules it. Where nobody says it: 2.78 ms around a predictor that times kernels only
         (`kernels_only`), such as the roofline, which is what vLLM 0.12 needs beyond the kernels
         on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md) and assumed for other
-        GPUs; nothing around others.
+        GPUs; 1.6 ms around the kernels of `silicon`, fitted on the same runs; nothing around
+        others.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
         launches kernels that no CUDA graph replays. Never hidden by async scheduling.
     sequence: seconds of host time more for every sequence of a step: its place in the schedule,
-        its token sampled, turned to text and sent. Where nobody says it: 42.6 us beside those
-        2.78 ms, with which they were fitted; nothing beside a `step` that somebody says.
+        its token sampled, turned to text and sent. Where nobody says it, whatever the `step`: 42.6
+        us around kernels, 45 us around those of `silicon`, from the same fits; nothing around
+        others.
     request: seconds from a request's arrival until the engine can schedule it (HTTP).
     prompt_token: seconds more for each token of its prompt: from text to tokens, and on to the
         engine.
@@ -77,18 +79,21 @@ class EngineOverhead:
         return self._around_steps(predictor, overlapped)
 
     def _around_steps(self, predictor: Predictor, overlapped: bool) -> Predictor:
-        step, sequence = self._of_a_step(bool(getattr(predictor, "kernels_only", False)))
+        step, sequence = self._of_a_step(predictor)
         prefill_step = self.prefill_step or 0.0
         if not (step or prefill_step or sequence):
             return predictor
         return _WithOverhead(predictor, step, prefill_step, sequence, overlapped)
 
-    def _of_a_step(self, kernels_only: bool) -> tuple[float, float]:
+    def _of_a_step(self, predictor: Predictor) -> tuple[float, float]:
         """Return the seconds of a step and of each sequence in it, with what nobody says."""
-        if self.step is not None or not kernels_only:
-            return self.step or 0.0, self.sequence or 0.0
-        step, sequence = _BEYOND_KERNELS
-        return step, sequence if self.sequence is None else self.sequence
+        step, sequence = 0.0, 0.0
+        if getattr(predictor, "kernels_only", False):
+            step, sequence = getattr(predictor, "beyond_kernels", None) or _BEYOND_KERNELS
+        return (
+            step if self.step is None else self.step,
+            sequence if self.sequence is None else self.sequence,
+        )
 
 
 @dataclass(slots=True)

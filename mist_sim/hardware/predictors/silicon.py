@@ -51,6 +51,9 @@ class SiliconPredictor(SampledSteps):
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
 
     kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
+    # Seconds a step and for each sequence. Source: fitted on TPOT of half of the closed loops of
+    # Qwen3-32B, vLLM 0.12 on H100 (`python -m benchmarks.closed_loop --fit`); assumed for others.
+    beyond_kernels: ClassVar[tuple[float, float]] = (1.6e-3, 45e-6)
     estimate: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:

@@ -68,6 +68,10 @@ class _WithDrafting:
     def kernels_only(self) -> bool:
         return bool(getattr(self.target, "kernels_only", False))
 
+    @property
+    def beyond_kernels(self) -> tuple[float, float] | None:
+        return getattr(self.target, "beyond_kernels", None)
+
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.target.step_time(batch) + self.host
         return self.passes.add(seconds, batch) if self.passes else seconds
