@@ -232,9 +232,9 @@ class Lane:
 
     def _check_empty(self) -> None:
         scheduler = self.scheduler
-        waits = scheduler.waiting or scheduler.swapped
-        if waits and not (scheduler.loading or scheduler.abandoned):
+        if self.num_waiting and not (scheduler.loading or scheduler.abandoned):
+            first = next(iter((*scheduler.swapped, *scheduler.loaded, *scheduler.waiting)))
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
-                f"requests waiting, the first is {self.scheduler.waiting.head().visit.request}"
+                f"requests waiting, one of them is {first.visit.request}"
             )

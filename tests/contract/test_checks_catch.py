@@ -174,6 +174,18 @@ class NeverCuts(Sound):
         return False
 
 
+class IgnoresTiers(Sound):
+    def _next_head(self, plan):
+        head = self.head()
+        return head if head and self._fits(head) else None
+
+
+class LeavesLoadedOnes(Sound):
+    def schedule(self, limit):
+        self.loaded.clear()
+        return super().schedule(limit)
+
+
 def test_a_sound_scheduler_passes():
     check_scheduler(Sound)
 
@@ -189,6 +201,8 @@ def test_a_sound_scheduler_passes():
         (LosesARequest, "must be waiting, running, finished or dropped"),
         (LooksTooFar, r"a sequence finished with \d+ of \d+ tokens"),
         (ShortestAnswerFirst, "decisions depend on output lengths"),
+        (IgnoresTiers, "is computed whose .* blocks lie in a tier"),
+        (LeavesLoadedOnes, "must be waiting, running, finished or dropped"),
         (NeverCuts, "plans of many steps differ from single steps"),
     ],
 )

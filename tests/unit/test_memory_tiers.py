@@ -18,6 +18,8 @@ from mist_sim import (
 )
 from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.kv_cache import CacheTier, KvCacheConfig, cache_tiers
+from mist_sim.clients.scheduling import Scheduler, StepPlan
+from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import PipelinePredictor
@@ -223,6 +225,37 @@ def test_loaded_memory_is_free_as_soon_as_its_sender_gives_up():
     assert requests["status"].tolist()[2:] == ["timed_out", "finished", "finished"]
     assert requests["finished_at"].tolist()[2:] == [115.0, 130.0, 131.0]
     assert requests["wasted_input_tokens"].sum() == 0
+
+
+class OnePromptOrDecodes(Scheduler):
+    """A scheduler as the guide describes it, with a prompt or the decodes in a step."""
+
+    def schedule(self, limit: int) -> StepPlan | None:
+        plan = StepPlan()
+        if not self._admit_head(plan):
+            self._make_room(plan)
+            plan.decodes = self.clock.num_decodes > 0
+        return None if plan.is_empty else plan
+
+
+def test_a_scheduler_of_ones_own_loads_from_tiers():
+    again = prompt(10.0, 41, content=LONG)
+    result = served(engine(scheduler=OnePromptOrDecodes()), [*FORGOTTEN, again])
+    assert result.loads["num_tokens"].tolist() == [40]
+    assert result.requests["finished_at"].tolist()[2] == 10 + 10 * LOAD + STEP
+
+
+class LeavesLoadedOnes(OnePromptOrDecodes):
+    """Asks for the head of the queue alone, and so forgets whose blocks have come."""
+
+    def schedule(self, limit: int) -> StepPlan | None:
+        return super().schedule(limit) if self.waiting else None
+
+
+def test_who_is_forgotten_after_a_load_stops_the_run():
+    again = prompt(10.0, 41, content=LONG)
+    with pytest.raises(InvariantError, match="sleeps at .* with 1 requests waiting, one of them"):
+        served(engine(scheduler=LeavesLoadedOnes()), [*FORGOTTEN, again])
 
 
 def test_what_waits_for_blocks_counts_as_waiting():

@@ -22,15 +22,17 @@ class Admitting(Members):
             <= self._num_admissible(self.clock.blocks_needed(num_steps + 1))
         )
 
-    def _admit_head(self, plan: StepPlan, max_new_tokens: int) -> int:
-        """Admit the head of the queue with at most `max_new_tokens` of its prompt.
+    def _admit_head(self, plan: StepPlan, max_new_tokens: int | None = None) -> int:
+        """Admit who is next with at most `max_new_tokens` of its prompt (None: all of it).
 
-        Returns the tokens it got, 0 when memory or `max_num_seqs` keep it waiting.
+        Those before it that have blocks in lower tiers get memory, and wait for these. Returns the
+        tokens it got, 0 when memory or `max_num_seqs` keep it waiting, or nobody else waits.
         """
-        sequence = self.head()
-        if sequence is None or not self._fits(sequence):
+        sequence = self._next_head(plan)
+        if sequence is None:
             return 0
-        return self._take_head(plan, sequence, max_new_tokens)
+        most = sequence.num_tokens if max_new_tokens is None else max_new_tokens
+        return self._take_head(plan, sequence, most)
 
     def _take_head(self, plan: StepPlan, sequence: Sequence, max_new_tokens: int) -> int:
         """Admit the head of the queue, which fits; return the tokens that it got."""
@@ -47,7 +49,7 @@ class Admitting(Members):
 
     def _fits(self, sequence: Sequence) -> bool:
         """Tell whether memory and `max_num_seqs` let a waiting sequence in."""
-        if len(self.running) + self._num_left >= self.max_num_seqs:
+        if not self._has_seat():
             return False
         num_blocks = self.kv_cache.blocks_to_admit(sequence)
         return num_blocks <= self._num_admissible(self.clock.blocks_needed_now())

@@ -19,7 +19,7 @@ SCHEDULERS = Registry("schedulers")
 
 @dataclass(kw_only=True)
 class Scheduler(Admitting, Preempting, ABC):
-    """Paged memory, and preemption.
+    """Base of the batching policies: everything but `schedule`, which decides about each step.
 
     A request is admitted when blocks for all its known tokens, less those that a prefix cache
     has and others hold, are free beside those that the running decodes need in the next step and
@@ -137,7 +137,7 @@ class Scheduler(Admitting, Preempting, ABC):
 
     def _may_join_second_step(self) -> bool:
         num_free = self._num_admissible(self.clock.blocks_needed(2))
-        if len(self.running) >= self.max_num_seqs:
+        if not self._has_seat():
             return False
         if self.swapped:
             return self._num_to_return(next(iter(self.swapped.values()))) <= num_free

@@ -131,6 +131,10 @@ class Members:
         """Let admissions take what the last step freed."""
         self._num_left = self._num_left_blocks = 0
 
+    def _has_seat(self) -> bool:
+        """Tell whether one more may run; seats that the last step freed are not lent yet."""
+        return len(self.running) + self._num_left < self.max_num_seqs
+
     def _num_admissible(self, num_needed: int) -> int:
         """Blocks that an admission may take when the decodes need `num_needed`.
 

@@ -60,10 +60,9 @@ class Preempting(Members):
         """Let swapped sequences go on, in the order in which they went, while they fit."""
         swaps = []
         for sequence, swap in self.swapped.items():
-            num_seqs = len(self.running) + self._num_left
             num_needed = self._num_to_return(swap)
             free = self._num_admissible(self.clock.blocks_needed_now())
-            if num_seqs >= self.max_num_seqs or num_needed > free:
+            if not self._has_seat() or num_needed > free:
                 break
             num_blocks = num_needed if swap.in_prefill else swap.num_blocks
             self.kv_cache.swap_in(sequence, num_blocks, swap.num_tokens)

@@ -1,0 +1,235 @@
+"""Drives a scheduler through a load as a client does, in steps without time, and checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import NamedTuple
+
+from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
+from mist_sim.clients.scheduling import Scheduler, StepPlan
+from mist_sim.clients.sequence import Sequence
+from mist_sim.core.events import Visit
+from mist_sim.core.request import Request
+from mist_sim.stages import completion
+from mist_sim.testing.rules import name_of, require
+from mist_sim.testing.watched_tier import WatchedTier
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A sequence: the step at which it arrives, its tokens, and the prefix that others share.
+
+    prefix: (id, tokens); None: its prompt is its own.
+    """
+
+    step: int
+    num_prompt: int
+    num_output: int
+    prefix: tuple[int, int] | None = None
+
+
+class Load(NamedTuple):
+    """Sequences in the order in which they arrive, and the memory for them."""
+
+    arrivals: list[Arrival]
+    num_blocks: int
+    block_size: int
+    has_tier: bool = False
+
+
+Trace = list[tuple[object, ...]]
+
+_ENOUGH = 50_000  # plans or steps: ten times what the loads take with one slot
+
+
+class SteppingEngine:
+    """Drives a scheduler as a client does, in steps without time; raises where a rule is broken."""
+
+    def __init__(self, scheduler: Scheduler, load: Load, *, gives_up: bool = False) -> None:
+        self.scheduler = scheduler
+        self.gives_up = gives_up
+        self.pool = BlockPool(load.num_blocks, load.block_size)
+        self.arrivals = list(reversed(load.arrivals))
+        self.loads: list[tuple[int, Sequence]] = []  # when they end; the first to end is the last
+        self.steps = 0
+        self.ids: dict[Sequence, int] = {}
+        self.prefix_tokens: dict[Sequence, int] = {}
+        self.left: set[Sequence] = set()
+        self.trace: Trace = []
+        self.kv_cache = (
+            WatchedTier(self.pool, name_of(scheduler))
+            if load.has_tier
+            else PrefixCachingManager(self.pool)
+        )
+        scheduler.start(self.kv_cache)
+
+    def require(self, holds: object, rule: str) -> None:
+        require(holds, f"{name_of(self.scheduler)}: {rule} (at step {self.steps})")
+
+    def serve(self, limit: int) -> Trace:
+        """Serve the load in plans of at most `limit` steps; return what each step did."""
+        num_plans = 0
+        while self.arrivals or self.loads or len(self.left) < len(self.ids):
+            num_plans += 1
+            too_many = num_plans > _ENOUGH or len(self.trace) > _ENOUGH
+            self.require(
+                not too_many, f"sequences starve: {_ENOUGH} plans or steps did not serve 40"
+            )
+            while self.next_news() <= self.steps:
+                self.hear()
+            plan = self.scheduler.schedule(limit)
+            self.check(plan, limit)
+            if plan is None:
+                if self.arrivals or self.loads:
+                    self.steps = int(self.next_news())
+            else:
+                for sequence, counts in plan.loads:
+                    self.start_load(sequence, counts)
+                if plan.prefills or plan.decodes:
+                    self.execute(plan)
+            if self.gives_up and num_plans % 3 == 0:
+                self.abort_one()
+        self.require(self.pool.num_free == self.pool.num_blocks, "not all blocks came back")
+        return self.trace
+
+    def abort_one(self) -> None:
+        """Give up a sequence that waits or runs, now an early and now a late one."""
+        inside = [sequence for sequence in self.ids if sequence not in self.left]
+        if inside:
+            sequence = inside[len(self.trace) % len(inside)]
+            self.scheduler.abort(sequence)
+            self.left.add(sequence)
+            self.check_memory()
+
+    # --- arrivals and loads ---------------------------------------------------------------
+
+    def next_news(self) -> float:
+        """Return the step at which the next sequence arrives or the next load ends."""
+        arrival = self.arrivals[-1].step if self.arrivals else inf
+        return min(arrival, self.loads[-1][0]) if self.loads else arrival
+
+    def hear(self) -> Sequence | None:
+        """Tell the scheduler what comes next; return who may be admitted then."""
+        if self.arrivals and self.arrivals[-1].step <= self.next_news():
+            return self.arrive()
+        _, sequence = self.loads.pop()
+        return sequence if self.scheduler.finish_load(sequence) else self.scheduler.head()
+
+    def arrive(self) -> Sequence | None:
+        """Queue the next sequence and return it; None when it is refused."""
+        arrival = self.arrivals.pop()
+        number = len(self.ids)
+        prompt, output = arrival.num_prompt, arrival.num_output
+        content = (arrival.prefix,) if arrival.prefix else ()
+        stages = completion(prompt, output)
+        request = Request(number, 0.0, stages, prompt, output, content=content)
+        sequence = Sequence(Visit(request, request.stages, 0.0), prompt, output)
+        self.ids[sequence] = number
+        self.prefix_tokens[sequence] = arrival.prefix[1] if arrival.prefix else 0
+        if self.scheduler.refusal(sequence) is not None:
+            self.left.add(sequence)
+            return None
+        self.scheduler.add_request(sequence)
+        return sequence
+
+    def start_load(self, sequence: Sequence, counts: list[int]) -> None:
+        """Bring blocks from the tier, in as many steps as it says."""
+        end = ceil(self.kv_cache.load(counts, float(self.steps)))
+        self.loads.append((end, sequence))
+        self.loads.sort(key=lambda load: load[0], reverse=True)
+
+    # --- steps ----------------------------------------------------------------------------
+
+    def execute(self, plan: StepPlan) -> None:
+        """Run a plan; who would be admitted before its end cuts it, as in a client."""
+        members = self.members(plan)
+        num_steps = plan.num_steps
+        while (news := self.next_news()) < self.steps + num_steps:
+            ahead = int(news) - self.steps
+            sequence = self.hear()
+            if sequence is not None and self.scheduler.would_admit(sequence, ahead):
+                num_steps = ahead
+        emitted, finished = self.scheduler.update(plan, num_steps)
+        cut = num_steps < plan.num_steps
+        self.require(
+            not (cut and (emitted or finished)),
+            f"{len(finished)} sequences finished in step {num_steps} of a plan of {plan.num_steps}",
+        )
+        for sequence in finished:
+            target, got = sequence.num_target_tokens, sequence.num_output_tokens
+            self.require(got == target, f"a sequence finished with {got} of {target} tokens")
+            self.require(sequence not in self.left, "a sequence finished twice")
+            self.left.add(sequence)
+        for step in range(num_steps):
+            last = step == num_steps - 1
+            done = tuple(self.ids[sequence] for sequence in finished) if last else ()
+            self.trace.append((*members(step), done))
+        self.steps += num_steps
+        self.check_memory()
+
+    def members(self, plan: StepPlan) -> Callable[[int], tuple[object, ...]]:
+        """Return what a step of the plan computes, by its position in the plan."""
+        prefills = [
+            (self.ids[sequence], num_new, sequence.num_computed_tokens)
+            for sequence, num_new in plan.prefills
+        ]
+        running = tuple(sorted(self.ids[sequence] for sequence in self.scheduler.running))
+        decodes = plan.decodes
+
+        def at(step: int) -> tuple[object, ...]:
+            chunks = tuple((number, new, done + step * new) for number, new, done in prefills)
+            return chunks, decodes, running
+
+        return at
+
+    # --- rules ----------------------------------------------------------------------------
+
+    def check(self, plan: StepPlan | None, limit: int) -> None:
+        """Check a plan, and the queues after it was made."""
+        scheduler = self.scheduler
+        if plan is None:
+            num_waiting, num_running = scheduler.num_waiting, len(scheduler.running)
+            self.require(
+                not (num_waiting or num_running) or self.loads,
+                f"idle with {num_waiting} waiting, {num_running} running",
+            )
+            return
+        self.left.update(plan.dropped)
+        self.require(not plan.is_empty, "a plan does nothing; return None when idle")
+        self.require(
+            1 <= plan.num_steps <= limit, f"num_steps must be in 1..{limit}, got {plan.num_steps}"
+        )
+        for sequence, num_new in plan.prefills:
+            remaining = sequence.num_tokens - sequence.num_computed_tokens
+            self.require(
+                num_new >= 1 and num_new * plan.num_steps <= remaining,
+                f"{plan.num_steps} steps of {num_new} prompt tokens, {remaining} remain",
+            )
+        num_running = len(scheduler.running)
+        self.require(
+            num_running <= scheduler.max_num_seqs,
+            f"{num_running} run, max_num_seqs is {scheduler.max_num_seqs}",
+        )
+        waiting = [*scheduler.waiting, *scheduler.loading, *scheduler.loaded]
+        inside = [*waiting, *scheduler.running]
+        self.require(
+            len(set(inside)) == len(inside) and set(inside) == set(self.ids) - self.left,
+            "every sequence must be waiting, running, finished or dropped, and only once",
+        )
+        self.check_memory()
+
+    def check_memory(self) -> None:
+        """Check that blocks are conserved and hold the tokens in the cache."""
+        scheduler, pool = self.scheduler, self.pool
+        self.require(0 <= pool.num_free <= pool.num_blocks, f"{pool.num_free} blocks are free")
+        num_tokens = scheduler.clock.context_sum
+        num_tokens += sum(sequence.num_computed_tokens for sequence in scheduler.prefilling)
+        num_tokens -= sum(self.prefix_tokens[sequence] for sequence in scheduler.running)
+        self.require(
+            num_tokens <= pool.num_used * pool.block_size,
+            f"{num_tokens} tokens in {pool.num_used} blocks of {pool.block_size}",
+        )
+        holders = scheduler.running or scheduler.loading or scheduler.loaded or scheduler.abandoned
+        self.require(holders or not pool.num_used, f"nothing runs, {pool.num_used} blocks are held")

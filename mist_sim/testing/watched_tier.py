@@ -1,0 +1,37 @@
+"""A tier below the KV cache that notices when a scheduler computes what it could load."""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache import BlockPool, CacheTier, TieredManager, TierLink
+from mist_sim.clients.sequence import Sequence
+from mist_sim.testing.rules import require
+
+_TIER = CacheTier("lower tier", 1_000, 3.0, 0.25)  # a load takes 3 steps and one for four blocks
+
+
+class WatchedTier(TieredManager):
+    """A tier with room for all; raises AssertionError, in a scheduler's name, where it is missed.
+
+    Times are in steps.
+    """
+
+    def __init__(self, pool: BlockPool, scheduler: str) -> None:
+        super().__init__(pool, [_TIER], [TierLink()])
+        self._scheduler = scheduler
+        self._starts_load = False
+
+    def start_load(self, sequence: Sequence) -> list[int]:
+        self._starts_load = True
+        counts = super().start_load(sequence)
+        self._starts_load = False
+        return counts
+
+    def admit(self, sequence: Sequence) -> None:
+        """Let a sequence in, unless it has to be loaded first."""
+        num_missing = 0 if self._starts_load else sum(self.missing(sequence))
+        require(
+            not num_missing,
+            f"{self._scheduler}: a sequence is computed whose {num_missing} blocks lie in a tier; "
+            f"admit with self._admit_head, or whom self._next_head returns",
+        )
+        super().admit(sequence)
