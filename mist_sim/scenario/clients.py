@@ -112,14 +112,14 @@ class LlmClientSpec(ClientSpec):
         None,
         description="how ranks sum their parts of a layer, where the GPU's entry says otherwise",
     )
+    speculative_config: Annotated[Part, Settings(SPECULATION)] | None = Field(
+        None, description="drafts tokens, and verifies several of a request in one step"
+    )
     scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
     kv_cache: Annotated[Part, Settings(_KV_CACHE)] = Field({}, validate_default=True)
     predictor: Annotated[Part, PREDICTOR] = Field(PREDICTOR.default, validate_default=True)
     overhead: Annotated[Part, Settings(part_type(EngineOverhead))] = Field(
         {}, validate_default=True
-    )
-    speculative_config: Annotated[Part, Settings(SPECULATION)] | None = Field(
-        None, description="drafts tokens, and verifies several of a request in one step"
     )
     async_scheduling: bool = Field(
         False,
@@ -139,8 +139,11 @@ class LlmClientSpec(ClientSpec):
     @field_validator("scheduler", mode="before")
     @classmethod
     def _limits_of_the_gpu(cls, scheduler: object, info: ValidationInfo) -> object:
-        gpu = info.data.get("gpu")  # missing where it is wrong
-        return with_server_limits(scheduler, load_gpu(gpu)) if gpu else scheduler
+        gpu, drafts = info.data.get("gpu"), info.data.get("speculative_config")
+        if not gpu:  # missing where it is wrong
+            return scheduler
+        num_drafts = getattr(drafts, "num_speculative_tokens", 0)
+        return with_server_limits(scheduler, load_gpu(gpu), num_drafts)
 
     @property
     def stages(self) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def llm_client(
     kv_cache = kv_cache or KvCacheConfig()
     spec = stored_as(model, quantization, kv_cache)
     if scheduler is None:
-        scheduler = ChunkedScheduler(**server_limits(gpu)._asdict())
+        num_drafts = speculative_config.num_speculative_tokens if speculative_config else 0
+        scheduler = ChunkedScheduler(**server_limits(gpu, num_drafts)._asdict())
     cluster = cluster_of(
         gpu,
         spec,

@@ -27,24 +27,35 @@ class ServerLimits(NamedTuple):
 _LARGE, _SMALL = ServerLimits(1024, 8192), ServerLimits(256, 2048)
 
 
-def server_limits(gpu: GpuSpec) -> ServerLimits:
+def server_limits(gpu: GpuSpec, num_drafts: int = 0) -> ServerLimits:
     """Return the limits that vLLM's server takes on a GPU.
 
     GPUs of 70 GiB and more take many, but for those with "a100" in their name. One that is based
     on an entry of the catalog has that device's limits, whatever was changed of it.
+
+    num_drafts: tokens that every sequence verifies in a step beside its own. No more sequences run
+    than a step has tokens for them (vLLM, whose limits do not know drafts, verifies fewer then).
     """
     device = device_of(gpu)
     large = device.memory >= _LARGE_MEMORY and "a100" not in device.name.lower()
-    return _LARGE if large else _SMALL
+    limits = _LARGE if large else _SMALL
+    most = _most_verified(limits.max_num_batched_tokens, num_drafts)
+    return limits._replace(max_num_seqs=min(limits.max_num_seqs, most))
 
 
-def with_server_limits(scheduler: object, gpu: GpuSpec) -> object:
+def _most_verified(num_tokens: int, num_drafts: int) -> int:
+    """Return how many sequences can verify so many drafts each in a step; 1 where none can."""
+    return max(1, num_tokens // (1 + num_drafts))
+
+
+def with_server_limits(scheduler: object, gpu: GpuSpec, num_drafts: int = 0) -> object:
     """Return what a file says about a scheduler, with the limits that it leaves to the server.
 
     A limit is left to the server where the file does not name it and the scheduler's class inherits
     it from `Scheduler` or `ChunkedScheduler`; a class that declares one itself keeps its default.
-    As in vLLM, no more sequences run by default than a step has tokens. Anything but a name or a
-    mapping is returned as it is.
+    As in vLLM, no more sequences run by default than a step has tokens; with chunked prefill, no
+    more than it has tokens to verify `num_drafts` for. Anything but a name or a mapping is returned
+    as it is.
     """
     said: object = {"type": scheduler} if isinstance(scheduler, str) else scheduler
     if not isinstance(said, dict):
@@ -52,15 +63,18 @@ def with_server_limits(scheduler: object, gpu: GpuSpec) -> object:
     name = str(said.get("type", SCHEDULER.default))
     if name not in SCHEDULER.registry:
         return scheduler
-    inherited = _inherited(SCHEDULER.registry[name])
+    plugin = SCHEDULER.registry[name]
+    inherited = _inherited(plugin)
     limits = {
         key: value
         for key, value in server_limits(gpu)._asdict().items()
         if key not in said and key in inherited
     }
-    tokens = said.get("max_num_batched_tokens")
+    own = getattr(plugin, "max_num_batched_tokens", None)
+    tokens = {"max_num_batched_tokens": own, **said, **limits}["max_num_batched_tokens"]
     if "max_num_seqs" in limits and isinstance(tokens, int) and tokens >= 1:
-        limits["max_num_seqs"] = min(limits["max_num_seqs"], tokens)
+        most = _most_verified(tokens, num_drafts if issubclass(plugin, ChunkedScheduler) else 0)
+        limits["max_num_seqs"] = min(limits["max_num_seqs"], most)
     return {**said, **limits}
 
 

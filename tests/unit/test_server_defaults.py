@@ -8,6 +8,7 @@ from mist_sim import ChunkedScheduler, Scenario, llm_client
 from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
 from mist_sim.scenario.options import engine_options
 
@@ -81,6 +82,41 @@ def test_a_spec_of_no_known_device_goes_by_its_memory_and_name():
 def test_what_is_said_goes_first(said, limits):
     found = scheduler("h100-sxm", said)
     assert (found.max_num_seqs, found.max_num_batched_tokens) == limits
+
+
+def drafting(num_drafts, said):
+    config = {"method": "ngram", "num_speculative_tokens": num_drafts, "acceptance_rate": 0.6}
+    return {"clients.0.speculative_config": config, "clients.0.scheduler": said}
+
+
+@pytest.mark.parametrize(
+    ("num_drafts", "said", "num_seqs"),
+    [
+        (7, "chunked", 1024),
+        (8, "chunked", 910),
+        (8, {"max_num_batched_tokens": 100}, 11),
+        (8, {"max_num_seqs": 900}, 900),
+        (8, "continuous", 1024),
+    ],
+)
+def test_no_more_run_than_can_verify_their_drafts(num_drafts, said, num_seqs):
+    overrides = {"clients.0.gpu": "h100-sxm", **drafting(num_drafts, said)}
+    scenario = Scenario.load("demo", overrides=overrides)
+    assert scenario.clients[0].scheduler.max_num_seqs == num_seqs
+    build(scenario)
+
+
+def test_a_client_in_python_can_verify_its_drafts():
+    config = SpeculativeConfig(method="ngram", num_speculative_tokens=8, acceptance_rate=0.6)
+    client = llm_client("llm", speculative_config=config)
+    assert client.scheduler.max_num_seqs == 910
+
+
+def test_limits_that_cannot_verify_drafts_are_still_refused():
+    for said in ({"max_num_seqs": 1024}, {"max_num_batched_tokens": 8}):
+        overrides = {"clients.0.gpu": "h100-sxm", **drafting(8, said)}
+        with pytest.raises(ScenarioError, match="every running request verifies its drafts"):
+            build(Scenario.load("demo", overrides=overrides))
 
 
 def test_the_resolved_scenario_shows_them():

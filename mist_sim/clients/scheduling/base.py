@@ -31,7 +31,8 @@ class Scheduler(Admitting, Preempting, ABC):
 
     max_num_seqs: sequences that may run at once, in scenarios by default what vLLM's server takes,
         1,024 on GPUs of 70 GiB and more but A100s and else 256, and never more than the
-        max_num_batched_tokens that a scenario says (vLLM's name).
+        max_num_batched_tokens that a scenario says, nor, with the chunked scheduler, than its
+        tokens can verify drafts of (vLLM's name).
     order: which waiting request is admitted next, and who gives way.
     preemption: what becomes of the blocks of a request that gives way: "recompute" forgets them,
         "swap" copies them to host memory and back, while the engine waits (vLLM v0's
