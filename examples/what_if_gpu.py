@@ -8,7 +8,11 @@ from dataclasses import replace
 
 import mist_sim as mist
 
-gpu = mist.load_gpu(sys.argv[1] if len(sys.argv) > 1 else "b200")
+try:
+    gpu = mist.load_gpu(sys.argv[1] if len(sys.argv) > 1 else "b200")
+except mist.ScenarioError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)
 what_ifs = {
     "as it is": gpu,
     "memory bandwidth x 1.5": replace(gpu, memory_bandwidth=1.5 * gpu.memory_bandwidth),
@@ -19,7 +23,11 @@ requests = mist.Workload.from_lists(
     [2_000] * 300, [300] * 300, arrivals=mist.PoissonArrivals(rate=12.0)
 )
 for what, changed in what_ifs.items():
-    client = mist.llm_client("llm", model="qwen3-32b", gpu=changed)
+    try:
+        client = mist.llm_client("llm", model="qwen3-32b", gpu=changed)
+    except mist.ScenarioError as error:  # such as a model that does not fit
+        print(f"{gpu.name}, {what}: {error}", file=sys.stderr)
+        sys.exit(2)
     summary = mist.Simulation(clients=[client], workload=requests, seed=1).run().summary
     print(
         f"{gpu.name}, {what:23} TTFT {summary['mean_ttft_ms']:7,.0f} ms,"

@@ -41,7 +41,7 @@ def _show(run: MeasuredRun) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("")
-    for title in ("measured", "simulated", "error", "mean |error|"):
+    for title in ("measured", "simulated", "error", "mean |error|", "median"):
         table.add_column(title, justify="right")
     for row in run.rows():
         table.add_row(
@@ -49,7 +49,7 @@ def _show(run: MeasuredRun) -> None:
             _number(row.measured),
             _number(row.simulated),
             f"{100 * row.error:+.1f} %",
-            "" if row.spread is None else f"{100 * row.spread:.1f} %",
+            *("" if size is None else f"{100 * size:.1f} %" for size in (row.spread, row.middle)),
         )
     out.print(run.name, style="bold", highlight=False, markup=False)
     fitted = f"; fitted: {run.fitted}" if run.fitted else ""

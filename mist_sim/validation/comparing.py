@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +32,8 @@ class Row:
 
     measured, simulated: in `unit`; None where the row sums up many points.
     error: simulated / measured - 1; of many points the median.
-    spread: mean of the absolute errors of single requests or points; None where there is one.
+    spread, middle: mean and median of the absolute errors of single requests or points; None
+        where there is one.
     """
 
     metric: str
@@ -41,6 +42,7 @@ class Row:
     simulated: float | None
     error: float
     spread: float | None = None
+    middle: float | None = None
 
 
 def request_rows(
@@ -105,8 +107,8 @@ def _latency_rows(measured: pd.DataFrame, simulated: pd.DataFrame) -> Iterator[R
         if not len(real):  # the answers have one token each
             continue
         for statistic, of in _STATISTICS.items():
-            spread = float(np.abs(ours / real - 1).mean()) if statistic == "mean" else None
-            yield _row(f"{name}, {statistic}", "ms", 1e3 * of(real), 1e3 * of(ours), spread)
+            row = _row(f"{name}, {statistic}", "ms", 1e3 * of(real), 1e3 * of(ours))
+            yield _with_errors(row, ours / real - 1) if statistic == "mean" else row
 
 
 def _throughput_row(
@@ -161,7 +163,16 @@ def summary_rows(scenario: Scenario, measured: Mapping[str, float]) -> Iterator[
     yield from rows
 
 
-def _row(
-    metric: str, unit: str, measured: float, simulated: float, spread: float | None = None
-) -> Row:
-    return Row(metric, unit, measured, simulated, simulated / measured - 1, spread)
+def points_row(metric: str, errors: NDArray[np.float64]) -> Row:
+    """Return one row for many points, from their relative errors."""
+    row = Row(metric, "", None, None, float(np.median(errors)))
+    return _with_errors(row, errors)
+
+
+def _with_errors(row: Row, errors: NDArray[np.float64]) -> Row:
+    sizes = np.abs(errors)
+    return replace(row, spread=float(sizes.mean()), middle=float(np.median(sizes)))
+
+
+def _row(metric: str, unit: str, measured: float, simulated: float) -> Row:
+    return Row(metric, unit, measured, simulated, simulated / measured - 1)

@@ -68,6 +68,17 @@ def test_replay_without_a_file_says_how_to_call_it(tmp_path):
     assert "python replay_azure.py AzureLLMInferenceTrace_conv.csv" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("gpu", "message"),
+    [("ascend-910b3", "qwen3-32b does not fit on 1 x ascend-910b3"), ("b201", "did you mean")],
+)
+def test_a_what_if_that_cannot_be_simulated_says_why(tmp_path, gpu, message):
+    done = run(EXAMPLES / "what_if_gpu.py", gpu, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("name", ["own_router.py", "own_stage.py"])
 def test_a_plugin_fits_on_a_screen(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 30

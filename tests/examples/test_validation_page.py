@@ -27,6 +27,6 @@ def test_the_tables_are_current(shared, make_validation):
 def test_no_page_is_made_without_all_runs(tmp_path, monkeypatch, make_validation):
     (tmp_path / known.CLOSED_LOOP).touch()
     monkeypatch.setattr(known, "find_spec", lambda name: None)
-    monkeypatch.setattr(make_validation, "_rows", lambda run: iter(()))
+    monkeypatch.setattr(known, "_roofline_rows", lambda *options: iter(()))
     with pytest.raises(SystemExit, match=r"measured kernels, fitted: needs mist-sim\[silicon\]"):
         make_validation.page(tmp_path)

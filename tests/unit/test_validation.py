@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +11,7 @@ import mist_sim as mist
 from mist_sim.cli.app import app
 from mist_sim.errors import ScenarioError
 from mist_sim.validation import known, read_run
+from mist_sim.validation.comparing import points_row
 
 SCENARIO = """
 model: llama-3.1-8b
@@ -193,6 +196,30 @@ def test_the_command_prints_a_table_or_says_what_is_missing(folder, tmp_path_fac
         failed = CliRunner().invoke(app, arguments)
         assert failed.exit_code == 2
         assert str(empty) in failed.output.replace("\n", "")
+
+
+def test_a_row_of_many_points_has_mean_and_median_of_their_errors():
+    row = points_row("TTFT", np.array([-0.4, 0.1, 0.3, -0.2]))
+    assert (row.error, row.spread, row.middle) == pytest.approx((-0.05, 0.25, 0.25))
+    row = points_row("TTFT", np.array([0.1, 0.1, -0.7]))
+    assert (row.error, row.spread, row.middle) == pytest.approx((0.1, 0.3, 0.1))
+
+
+def test_points_with_a_queue_for_memory_are_apart():
+    points = {"tp_size": [2, 2, 8], "silicon_ttft_ms": [900.0, 4100.0, 80.0]}
+    points |= {"ttft_error": [10.0, -50.0, 2.0], "tpot_error": [1.0, 3.0, -2.0]}
+    rows = {row.metric: row.spread for row in known._closed_loop_errors(pd.DataFrame(points))}
+    assert rows == pytest.approx(
+        {
+            "TTFT, mean of a point": 0.06,
+            "TTFT, TP 2": 0.1,
+            "TTFT, TP 8": 0.02,
+            "TTFT, points above 4 s": 0.5,
+            "TPOT, mean of a point": 0.02,
+            "TPOT, TP 2": 0.02,
+            "TPOT, TP 8": 0.02,
+        }
+    )
 
 
 def test_runs_whose_package_is_missing_are_told(tmp_path, monkeypatch):
