@@ -13,7 +13,6 @@ from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engines import Engines, lane_schedulers
 from mist_sim.clients.kv_cache import (
     CacheTier,
-    PrefixHistory,
     SwapSpace,
     lane_memory,
 )
@@ -98,7 +97,7 @@ class LlmClient(Client):
             block_size=block_size,
             watermark=watermark,
             kv_groups=kv_groups,
-            num_extra_slots=speculative_config.num_extra_slots if speculative_config else 0,
+            speculative_config=speculative_config,
             enable_prefix_caching=enable_prefix_caching,
             cache_tiers=cache_tiers,
             swap_space=swap_space,
@@ -191,8 +190,7 @@ class LlmClient(Client):
             return None
         backlog = None
         if self.admission.early_rejection:
-            memory = self.memory
-            history = PrefixHistory(memory.block_size) if memory.caches_prefixes else None
+            history = self.memory.history()
             backlog = PromptBacklog(self.predictor, self.data_parallel_size, history)
         return Gate(self.admission.max_num_waiting, backlog, self._time_to_enter)
 

@@ -102,6 +102,16 @@ class SpeculativeConfig:
         return 0 if self.method == "ngram" else self.num_speculative_tokens
 
     @property
+    def num_recomputed_blocks(self) -> int:
+        """Last blocks of a prefix cache's hit that are computed again, 1 or 0.
+
+        A layer that drafts goes on from the model's hidden states, which no cache keeps.
+        Source: vLLM v1, `SpeculativeConfig.use_eagle` and `find_longest_cache_hit` in
+        `vllm/v1/core/single_type_kv_cache_manager.py`.
+        """
+        return 1 if self.method in ("mtp", "eagle") else 0
+
+    @property
     def num_extra_slots(self) -> int:
         """Tokens that a decode keeps memory for behind its newest one: drafts and lookahead."""
         return self.num_speculative_tokens + self.num_lookahead_tokens

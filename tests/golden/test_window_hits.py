@@ -1,12 +1,18 @@
-"""Prefix caching with sliding windows: the hits that vLLM's rule gives, one request at a time."""
+"""Prefix caching with sliding windows and with drafts: the hits that vLLM's rule gives.
+
+One request at a time.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from mist_sim import ChunkedScheduler, LlmClient, Simulation, Workload
 from mist_sim.core.request import Content
 from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.speculative import METHODS, SpeculativeConfig
 from tests.reference.comparison import OfJobs
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job
@@ -17,25 +23,43 @@ GEMMA = KvGroups(layers_per_group=10, num_window_groups=6, sliding_window=1024)
 MISTRAL = KvGroups(layers_per_group=32, num_full_groups=0, num_window_groups=1, sliding_window=4096)
 
 
-def hit(num_tokens: int, full: set[int], window: set[int], groups: KvGroups) -> int:
+def hit(
+    num_tokens: int, full: set[int], window: set[int], groups: KvGroups | None, method: str = ""
+) -> int:
     """Return the cached tokens of a prompt, as vLLM's hybrid coordinator finds them.
 
     full, window: positions of its blocks that are cached in the groups of either kind.
+    method: who drafts. With `mtp` and `eagle` (vLLM's `use_eagle`) every kind of group looks one
+    block further than it gives: the groups with full attention drop the last one that they find,
+    then those with windows look for one more in a row, from one behind that on, and drop it.
     """
     most = (num_tokens - 1) // BLOCK_SIZE
-    if groups.num_full_groups:
-        most = next((k for k in range(most) if k not in full), most)
-    needed = -(-(groups.sliding_window - 1) // BLOCK_SIZE)
+    drops = method in ("mtp", "eagle")
+    end = most
+    if groups is None or groups.num_full_groups:
+        end = next((k for k in range(most) if k not in full), most)
+        end = max(0, end - drops)
+    if groups is None:
+        return end * BLOCK_SIZE
+    needed = -(-(groups.sliding_window - 1) // BLOCK_SIZE) + drops
     contiguous = 0
-    for position in reversed(range(most)):
+    for position in reversed(range(min(most, end + drops))):
         contiguous = contiguous + 1 if position in window else 0
         if contiguous == needed:
-            return (position + needed) * BLOCK_SIZE
-    return contiguous * BLOCK_SIZE
+            return (position + needed - drops) * BLOCK_SIZE
+    return max(0, contiguous - drops) * BLOCK_SIZE
 
 
-def last_hit(groups: KvGroups, jobs: list[Job], num_blocks: int = 20_000) -> int:
-    """Return the cached tokens of the last of some requests, each after the one before it."""
+def last_hit(
+    groups: KvGroups | None, jobs: list[Job], num_blocks: int = 20_000, method: str = ""
+) -> int:
+    """Return the cached tokens of the last of some requests, each after the one before it.
+
+    method: who drafts one token a step; nobody by default.
+    """
+    drafting: dict[str, Any] = {"num_speculative_tokens": 1, "acceptance_rate": 0.5}
+    if method == "draft_model":
+        drafting["model"] = "llama-3.2-1b"
     client = LlmClient(
         "llm",
         scheduler=ChunkedScheduler(max_num_batched_tokens=512),
@@ -43,6 +67,7 @@ def last_hit(groups: KvGroups, jobs: list[Job], num_blocks: int = 20_000) -> int
         num_gpu_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         kv_groups=groups,
+        speculative_config=SpeculativeConfig(method=method, **drafting) if method else None,
     )
     plain = Workload.from_lists(
         [job.num_prompt_tokens for job in jobs],
@@ -126,3 +151,39 @@ def test_windows_whose_blocks_are_gone_shorten_the_hit():
     window = blocks(num_tokens) - set(range(9, 23))
     expected = hit(jobs[2].num_prompt_tokens, blocks(num_tokens), window, GPT_OSS)
     assert last_hit(GPT_OSS, jobs, 200) == expected == 9 * BLOCK_SIZE
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("groups", [None, GPT_OSS, GEMMA, MISTRAL])
+@pytest.mark.parametrize("num_tokens", [1, 16, 17, 32, 33, 130, 5_000, 5_008, 5_009])
+def test_the_same_prompt_again_with_drafts(groups, num_tokens, method):
+    """A layer that drafts has the block before the end computed again; other methods do not."""
+    jobs = [job(k, num_tokens, 1, ((0, num_tokens),)) for k in range(2)]
+    cached = blocks(num_tokens)
+    expected = hit(num_tokens, cached, cached, groups, method)
+    assert last_hit(groups, jobs, method=method) == expected
+    most = (num_tokens - 1) // BLOCK_SIZE
+    drops = 1 if method in ("mtp", "eagle") else 0
+    assert expected == max(0, most - drops) * BLOCK_SIZE
+
+
+@pytest.mark.parametrize("method", ["draft_model", "mtp", "eagle"])
+def test_windows_need_one_block_more_with_drafts(method):
+    """As in the test before those, with ten blocks held, since a draft has slots, too.
+
+    The windows lack blocks 8 to 21. Of 31 blocks, 22 to 30 are the nine in a row that a drafting
+    layer asks for, so 30 are found. Of 30 blocks eight are left, enough without such a layer; with
+    it the first eight are found less one.
+    """
+    num_tokens = 80 * BLOCK_SIZE
+    window = blocks(num_tokens) - set(range(8, 22))
+    drops = method != "draft_model"
+    for most, found in ((31, 31 - drops), (30, 7 if drops else 30)):
+        length = most * BLOCK_SIZE + 1
+        jobs = [
+            job(0, num_tokens, 1, ((0, num_tokens),)),
+            job(1, 27 * BLOCK_SIZE, 1, ()),
+            job(2, length, 1, ((0, length),)),
+        ]
+        expected = hit(length, blocks(num_tokens), window, GPT_OSS, method)
+        assert last_hit(GPT_OSS, jobs, 200, method) == expected == found * BLOCK_SIZE

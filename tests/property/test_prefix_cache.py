@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
+from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
@@ -138,6 +138,16 @@ def test_more_memory_never_means_fewer_hits_one_at_a_time(case, more):
         for num_blocks in sizes
     ]
     assert all(small <= large for small, large in pairwise(rates)), rates
+
+
+@pytest.mark.parametrize(("num_recomputed", "expected"), [(0, 16), (1, 12)])
+def test_of_what_is_known_a_drafting_layer_has_the_last_block_computed_again(
+    num_recomputed, expected
+):
+    history = PrefixHistory(4, num_recomputed)
+    history.add(sequence_of(16, ((1, 16),)))
+    assert history.num_known_tokens(sequence_of(20, ((1, 20),))) == expected
+    assert history.num_known_tokens(sequence_of(20, ((2, 20),))) == 0
 
 
 def test_ids_that_stand_at_different_places_are_refused():

@@ -210,6 +210,7 @@ class EngineOptions:
         if self.drafting:
             more["num_drafts"] = self.drafting.num_speculative_tokens
             more["num_lookahead"] = self.drafting.num_lookahead_tokens
+            more["num_recomputed"] = int(self.drafting.method in ("mtp", "eagle"))
         _, kind = POLICIES[self.policy]
         if self.policy == "chunked":
             more |= {"threshold": self.threshold, "max_partial": self.max_partial}

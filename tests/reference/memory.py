@@ -12,6 +12,8 @@ something else. Rules:
   tier that writes back when the memory right above it forgets it, if it has a name. A tier
   forgets what was not used for longest: used when written, or when a request with it is admitted;
   where it writes back, also when a request with it is loaded.
+- Where a layer drafts, the last block of what is found or could be loaded is computed again: it is
+  held if it is on the GPU, and not loaded if it is not.
 - Blocks are loaded one after the other: what the tier of the block before does not have comes from
   the nearest tier that has it.
 - Free blocks are used first in, first out; a request that leaves queues its last block first.
@@ -106,8 +108,14 @@ class Memory:
     """The blocks of one engine; a `live` request has `blocks`, `num_entered` and `is_open`."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, caching: bool, tiers: Iterable[Tier] = ()
+        self,
+        num_blocks: int,
+        block_size: int,
+        caching: bool,
+        tiers: Iterable[Tier] = (),
+        num_recomputed: int = 0,
     ) -> None:
+        self.num_recomputed = num_recomputed
         self.block_size = block_size
         self.caching = caching
         self.tiers = [Shelf(tier) for tier in tiers]
@@ -149,7 +157,8 @@ class Memory:
     def cached_tokens(self, live: Any) -> int:
         """Tokens of a waiting request that need no computation; the last one always does."""
         most = (live.num_known - 1) // self.block_size
-        return min(len(self.found(live)), most) * self.block_size
+        number = min(len(self.found(live)), most)
+        return max(0, number - self.num_recomputed) * self.block_size
 
     def admit(self, live: Any, num_blocks: int) -> None:
         live.blocks = self.found(live)
@@ -244,7 +253,7 @@ class Memory:
 
     def loads(self, live: Any) -> list[int]:
         """Return how many blocks of a waiting request come from each tier; not its last token's."""
-        numbers = [0] * len(self.tiers)
+        sources: list[int] = []
         names = self.names(live, (live.num_known - 1) // self.block_size)
         source: int | None = None
         for name in names[len(self.found(live)) :]:
@@ -253,8 +262,10 @@ class Memory:
                 if not having:
                     break
                 source = having[0]
-            numbers[source] += 1
-        return numbers
+            sources.append(source)
+        if self.num_recomputed:
+            sources = sources[:-1]
+        return [sources.count(k) for k in range(len(self.tiers))]
 
     def check(self, held: Iterable[list[Block]]) -> None:
         """Every block is free or held, and what is cached lies under its name."""

@@ -207,6 +207,7 @@ class StepwiseEngine(ABC):
     windows: Windows | None = None
     num_drafts: int = 0
     num_lookahead: int = 0
+    num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -400,7 +401,7 @@ class StepwiseEngine(ABC):
             if name not in known:
                 break
             num_blocks += 1
-        live.num_spared = num_blocks * self.block_size
+        live.num_spared = max(0, num_blocks - self.num_recomputed) * self.block_size
 
     def prompt_time(self, live: Live) -> float:
         batch = prompt(live)
@@ -459,8 +460,11 @@ class StepwiseEngine(ABC):
 
     def empty_memory(self) -> Memory:
         if self.windows and self.caching:
-            return WindowMemory(self.num_blocks, self.block_size, self.windows, self.most_in_window)
-        return Memory(self.num_blocks, self.block_size, self.caching, self.tiers)
+            most, again = self.most_in_window, self.num_recomputed
+            return WindowMemory(self.num_blocks, self.block_size, self.windows, most, again)
+        return Memory(
+            self.num_blocks, self.block_size, self.caching, self.tiers, self.num_recomputed
+        )
 
     def next_blocks(self, live: Live) -> int:
         """Blocks that a running decode takes in its next step."""

@@ -7,7 +7,8 @@ are a bundle, and those in the groups with windows another one. Rules, beside th
   computes their tokens again, because the windows lack theirs.
 - What is found ends where the bundles of the windows before that end are there, as many as W - 1
   tokens can lie in (at least one), or all from the beginning; it is the last such end among the
-  full bundles found. The last token is never found.
+  full bundles found. The last token is never found. Where a layer drafts, the last bundle before
+  that end is computed again, and the windows need one more.
 - A request has pages of its own for the windows: what it finds, it has as copies without a name.
   The originals are the latest used from then on, the first one last, if they are free.
 - It holds at most so many bundles for the windows as a window can lie in. A piece of a prompt, once
@@ -63,8 +64,10 @@ class Page(Block):
 class WindowMemory(Memory):
     """A `live` request has bundles in `full`, in `window` by position, and in `spare`."""
 
-    def __init__(self, num_pages: int, block_size: int, windows: Windows, most: int) -> None:
-        super().__init__(num_pages, block_size, caching=True)
+    def __init__(
+        self, num_pages: int, block_size: int, windows: Windows, most: int, num_recomputed: int
+    ) -> None:
+        super().__init__(num_pages, block_size, caching=True, num_recomputed=num_recomputed)
         self.free: deque[Any] = deque(Page() for _ in range(num_pages))
         self.windows = windows
         self.most = most
@@ -90,9 +93,9 @@ class WindowMemory(Memory):
         if self.windows.num_full_groups:
             most = min(most, len(self.found(live)))
         for end in range(most, 0, -1):
-            first = max(0, end - max(1, self.reach))
+            first = max(0, end - max(1, self.reach) - self.num_recomputed)
             if all(self.name(live, k) in self.window_names for k in range(first, end)):
-                return end
+                return end - self.num_recomputed
         return 0
 
     def cached_tokens(self, live: Any) -> int:

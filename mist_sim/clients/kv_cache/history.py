@@ -9,10 +9,14 @@ from mist_sim.clients.sequence import Sequence
 
 
 class PrefixHistory:
-    """The blocks of all requests so far: what a prefix cache would have that forgets nothing."""
+    """The blocks of all requests so far: what a prefix cache would have that forgets nothing.
 
-    def __init__(self, block_size: int) -> None:
+    num_recomputed: as of `PrefixCachingManager`.
+    """
+
+    def __init__(self, block_size: int, num_recomputed: int = 0) -> None:
         self._block_size = block_size
+        self._num_recomputed = num_recomputed
         self._ends: dict[Hashable, int] = {}  # behind the last block of each content id
 
     def num_known_tokens(self, sequence: Sequence) -> int:
@@ -23,7 +27,7 @@ class PrefixHistory:
             num_known = min(end, self._ends.get(content_id, num_known))
             if num_known < end:
                 break
-        return min(num_known, most) * self._block_size
+        return max(0, min(num_known, most) - self._num_recomputed) * self._block_size
 
     def add(self, sequence: Sequence) -> None:
         """Note the blocks of a request, those of its answer included."""

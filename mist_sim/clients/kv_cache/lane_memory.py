@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.history import PrefixHistory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tier_stores import CacheTier, TierLink
@@ -14,6 +15,7 @@ from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.clients.kv_cache.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
 from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.speculative import SpeculativeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class LaneMemory:
     num_reserved: blocks that admissions leave free for running decodes (vLLM's watermark).
     groups: how the layers of a model with sliding windows share the blocks; None without.
     num_extra_slots: tokens of a sequence that its windows keep for drafts.
+    num_recomputed: last blocks of a hit that are computed again, for drafts.
     caches_prefixes: whether full blocks are kept for later requests with equal tokens.
     tiers: memory below the GPU, the nearest first. swap_space: where the blocks of preempted
         sequences are kept; None where they are computed again.
@@ -36,6 +39,7 @@ class LaneMemory:
     num_reserved: int
     groups: KvGroups | None
     num_extra_slots: int
+    num_recomputed: int
     caches_prefixes: bool
     tiers: tuple[CacheTier, ...]
     swap_space: SwapSpace | None
@@ -50,12 +54,18 @@ class LaneMemory:
         pool = WindowPool(*sizes, groups, self.num_extra_slots) if groups else BlockPool(*sizes)
         pool.num_in_all = self.num_in_all
         if self.tiers:
-            return TieredManager(pool, self.tiers, links)
+            return TieredManager(pool, self.tiers, links, self.num_recomputed)
         if not self.caches_prefixes:
             return KvCacheManager(pool)
         if isinstance(pool, WindowPool):
-            return WindowCachingManager(pool)
-        return PrefixCachingManager(pool)
+            return WindowCachingManager(pool, self.num_recomputed)
+        return PrefixCachingManager(pool, self.num_recomputed)
+
+    def history(self) -> PrefixHistory | None:
+        """Return what tells how much of a prompt earlier ones had; None where nothing is kept."""
+        if not self.caches_prefixes:
+            return None
+        return PrefixHistory(self.block_size, self.num_recomputed)
 
 
 def lane_memory(
@@ -65,7 +75,7 @@ def lane_memory(
     block_size: int,
     watermark: float,
     kv_groups: KvGroups | None,
-    num_extra_slots: int,
+    speculative_config: SpeculativeConfig | None,
     enable_prefix_caching: bool | None,
     cache_tiers: Sequence[CacheTier],
     swap_space: SwapSpace | None,
@@ -90,14 +100,15 @@ def lane_memory(
     if cache_tiers and not caches_prefixes:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(swap_space, swaps, cache_tiers)
-    num_blocks = num_gpu_blocks // num_lanes
+    num_blocks, drafting = num_gpu_blocks // num_lanes, speculative_config
     return LaneMemory(
         num_blocks=num_blocks,
         num_in_all=num_gpu_blocks,
         block_size=block_size,
         num_reserved=int(watermark * num_blocks),
         groups=kv_groups,
-        num_extra_slots=num_extra_slots,
+        num_extra_slots=drafting.num_extra_slots if drafting else 0,
+        num_recomputed=drafting.num_recomputed_blocks if drafting else 0,
         caches_prefixes=caches_prefixes,
         tiers=tuple(tier.divided_by(num_lanes) for tier in cache_tiers),
         swap_space=swap_space.divided_by(num_lanes) if swap_space else None,

@@ -115,10 +115,14 @@ class PrefixCachingManager(KvCacheManager):
 
     As long as no sequence has content or was preempted, nothing can be cached, and blocks are
     only counted.
+
+    num_recomputed: last blocks of what is found that are computed again all the same, in place
+        (`SpeculativeConfig.num_recomputed_blocks`).
     """
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, num_recomputed: int = 0) -> None:
         super().__init__(pool)
+        self.num_recomputed = num_recomputed
         self.cache = PrefixCache(pool.num_blocks)
         self.shares_blocks = False
 
@@ -142,7 +146,8 @@ class PrefixCachingManager(KvCacheManager):
             return 0
         size = self.pool.block_size
         num_found, _ = self._find(sequence, sequence.chain)
-        return min(num_found, (sequence.num_tokens - 1) // size) * size
+        most = min(num_found, (sequence.num_tokens - 1) // size)
+        return max(0, most - self.num_recomputed) * size
 
     def blocks_to_admit(self, sequence: Sequence) -> int:
         """Free blocks that an admission takes: all but those that others hold already."""

@@ -31,9 +31,13 @@ class TieredManager(PrefixCachingManager):
     has_tiers: ClassVar[bool] = True
 
     def __init__(
-        self, pool: BlockPool, tiers: Sequence[CacheTier], links: Sequence[TierLink]
+        self,
+        pool: BlockPool,
+        tiers: Sequence[CacheTier],
+        links: Sequence[TierLink],
+        num_recomputed: int = 0,
     ) -> None:
-        super().__init__(pool)
+        super().__init__(pool, num_recomputed)
         self.stores = stores_of(tiers, links)
         self.cache.on_evict = taken_by(self.stores)
 
@@ -41,7 +45,8 @@ class TieredManager(PrefixCachingManager):
         """Blocks to load from each tier.
 
         The blocks behind those in the cache come from the nearest tier that has the first of
-        them, as far as it has them; those behind these in the same way.
+        them, as far as it has them; those behind these in the same way. What is computed again
+        of all that is found is not loaded.
         """
         chain = sequence.chain
         if chain is None or chain.num_loaded:
@@ -49,14 +54,15 @@ class TieredManager(PrefixCachingManager):
         reached, _ = self._find(sequence, chain)
         most = (sequence.num_tokens - 1) // self.pool.block_size
         counts = [0] * len(self.stores)
-        number = 0
+        number = last = 0
         while number < len(self.stores):
             end = self.stores[number].reach(chain.spans, reached, most)
             if end > reached:
                 counts[number] += end - reached
-                reached, number = end, 0
+                reached, number, last = end, 0, number
             else:
                 number += 1
+        counts[last] -= min(counts[last], self.num_recomputed)
         return counts if any(counts) else []
 
     def start_load(self, sequence: sequences.Sequence) -> list[int]:

@@ -29,8 +29,8 @@ class WindowCachingManager(PrefixCachingManager):
     pool: WindowPool
     drops: WindowDrops
 
-    def __init__(self, pool: WindowPool) -> None:
-        super().__init__(pool)
+    def __init__(self, pool: WindowPool, num_recomputed: int = 0) -> None:
+        super().__init__(pool, num_recomputed)
         groups = pool.groups
         self.drops = WindowDrops()
         self._full_pages, self._window_pages = groups.num_full_groups, groups.num_window_groups
@@ -161,8 +161,9 @@ class WindowCachingManager(PrefixCachingManager):
             most = (sequence.num_tokens - 1) // self.pool.block_size
             if self._full_pages:
                 most = min(most, self._find(sequence, chain)[0])
-            hit = self.windows.find(chain.spans, most, self._num_needed)
-            chain.hit = changes, hit
+            num_again = self.num_recomputed
+            end = self.windows.find(chain.spans, most, self._num_needed + num_again)
+            chain.hit = changes, max(0, end - num_again)
         return chain.hit[1]
 
     def _enter(self, chain: WindowChain, num_blocks: int) -> None:
