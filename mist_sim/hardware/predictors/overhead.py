@@ -26,24 +26,25 @@ _BEYOND_KERNELS = (2.78e-3, 42.6e-6)
 class EngineOverhead:
     """What an engine spends beside the kernels.
 
-    What is None is what the GPU's entry says (`GpuSpec.overhead`, as `mist calibrate` finds it),
-    and where that says nothing, none; but see `step` and `sequence`.
+    What is None is what the GPU's entry says (`GpuSpec.overhead`, as `mist calibrate` finds it).
 
     step: seconds of host time a step; a pass of a pipeline has it once, on the first rank, whose
-        host schedules it. Where nobody says it: 2.78 ms around a predictor that times kernels only
-        (`kernels_only`), such as the roofline, which is what vLLM 0.12 needs beyond the kernels
-        on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md) and assumed for other
-        GPUs; 1.6 ms around the kernels of `silicon`, fitted on the same runs; nothing around
-        others.
+        host schedules it. None: what the GPU's entry says, or else 2.78 ms around a predictor that
+        times kernels only (`kernels_only`), such as the roofline, 1.6 ms around the kernels of
+        `silicon`, and nothing around others. 2.78 ms is what vLLM 0.12 needs beyond the kernels on
+        H100 (Qwen3-32B, closed loop; see docs/background/roofline.md) and assumed for other GPUs;
+        1.6 ms is fitted on the same runs.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
-        launches kernels that no CUDA graph replays. Never hidden by async scheduling.
+        launches kernels that no CUDA graph replays. Never hidden by async scheduling. None: what
+        the GPU's entry says, or else nothing.
     sequence: seconds of host time more for every sequence of a step: its place in the schedule,
-        its token sampled, turned to text and sent. Where nobody says it, whatever the `step`: 42.6
-        us around kernels, 45 us around those of `silicon`, from the same fits; nothing around
-        others.
-    request: seconds from a request's arrival until the engine can schedule it (HTTP).
+        its token sampled, turned to text and sent. None: what the GPU's entry says, or else,
+        whatever the `step`, 42.6 us around kernels, 45 us around those of `silicon`, from the same
+        fits, and nothing around others.
+    request: seconds from a request's arrival until the engine can schedule it (HTTP); None: what
+        the GPU's entry says, or else nothing.
     prompt_token: seconds more for each token of its prompt: from text to tokens, and on to the
-        engine.
+        engine; None: what the GPU's entry says, or else nothing.
     """
 
     step: Seconds | None = None
