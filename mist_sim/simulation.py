@@ -115,6 +115,7 @@ class Simulation:
             client_names=[client.name for client in self.clients],
             num_gpu_blocks=[client.num_gpu_blocks for client in self.clients],
             estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
+            assumed={c.name: c.assumed for c in self.clients if c.assumed},
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,

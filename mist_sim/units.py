@@ -60,19 +60,6 @@ class Kind:
         """Write a value in the base unit so that `parse` returns the same bits."""
         return f"{float(value)!r} {self.base}"
 
-    def format_short(self, value: float) -> str:
-        """Write a value in the unit that needs the fewest letters, for people to read.
-
-        `parse` returns the same bits; the base unit goes first.
-        """
-        rounded = [(f"{value / factor:g}", unit, factor) for unit, factor in self.factors]
-        exact = [
-            f"{text} {unit}" for text, unit, factor in rounded if float(text) * factor == value
-        ]
-        base = f" {self.base}"
-        shortest = min(exact, key=lambda text: (len(text), not text.endswith(base)), default="")
-        return shortest or self.format(value)
-
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/$%]+)\s*")
 

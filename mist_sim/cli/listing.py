@@ -151,6 +151,8 @@ def _gpus() -> RenderableType:
 
 
 def _options() -> RenderableType:
+    import re
+
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -162,10 +164,12 @@ def _options() -> RenderableType:
         types = f" ({', '.join(option.types)})" if option.types else ""
         values = f"; one of {', '.join(option.values)}" if option.values else ""
         default = " (required)" if option.default is None else f" = {option.default}"
+        whole = re.sub(r" \([^()]*[;:.] [^()]*\)", "", option.meaning)
+        meaning = re.split(r"[;.] | \(vLLM's name", whole)[0]
         head = Text.assemble(
             f"{option.key}{default}", (f"   vLLM: {option.vllm or 'not known'}", "dim")
         )
-        lines += [head, Padding(Text(f"{option.short}{values}{types}"), (0, 0, 0, 4))]
+        lines += [head, Padding(Text(f"{meaning}{values}{types}"), (0, 0, 0, 4))]
     note = (
         "Keys of clients.N, with vllm serve's flags; docs/reference/scenario.md says more of each"
     )

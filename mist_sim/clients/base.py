@@ -26,11 +26,13 @@ class Client(ABC):
     streams: where it draws random numbers from; those of the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
     estimate: where its step times come from, for the summary; None where they are given.
+    assumed: its options whose default was fitted on another GPU, where nobody said a value.
     """
 
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
     estimate: str | None = None
+    assumed: tuple[str, ...] = ()
 
     def __init__(self, name: str, serves: frozenset[str]) -> None:
         self.name = name

@@ -97,9 +97,10 @@ class Replications:
     def summary(self) -> dict[str, Any]:
         """The keys of a run's summary with means, and the intervals' ends beside them."""
         intervals = {name: [found.low, found.high] for name, found in self.estimates.items()}
+        first = self.summaries[0]
         return {
             **{name: found.mean for name, found in self.estimates.items()},
-            "estimates": dict(self.summaries[0]["estimates"]),
+            **{name: dict(first[name]) for name in ("estimates", "assumed") if name in first},
             "replications": len(self.seeds),
             "confidence_level": CONFIDENCE_LEVEL,
             "confidence_intervals": intervals,

@@ -27,7 +27,8 @@ class Result:
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
-    estimates: where the step times came from, by client.
+    estimates: where the step times came from, by client. assumed: options whose default was fitted
+    on another GPU and that nobody said, by client.
     scenario: the resolved scenario as YAML text, when the run came from one.
     """
 
@@ -38,6 +39,7 @@ class Result:
     warmup: float = 0.0
     open_loop: bool = True
     estimates: dict[str, str] = field(default_factory=dict)
+    assumed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     scenario: str | None = None
 
     @cached_property

@@ -50,6 +50,8 @@ def summarise(result: Result) -> dict[str, Any]:
         and stats.backlog_grows(c["arrival_time"], c["finished_at"], len(result.client_names)),
         "estimates": dict(result.estimates),
     }
+    if result.assumed:
+        summary["assumed"] = {name: list(options) for name, options in result.assumed.items()}
     if "measured" in result.estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary

@@ -28,8 +28,7 @@ class SpeculativeConfig:
     acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
         were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the
         products of these (`synthetic_acceptance_rates`); otherwise it is a matter of the models.
-    model: the draft model's catalog name, Hugging Face id or path; None: no model of its own, as
-        in all methods but "draft_model".
+    model: the draft model's catalog name, Hugging Face id or path.
     draft_tensor_parallel_size: ranks that compute the draft model, 1 or as many as the model's;
         None: as many.
     drafting_time: seconds a step that drafting takes beside kernels, such as the search of

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mist_sim.metrics import Estimate, Replications
 from mist_sim.report.cells import count, number, pairs, section, warnings
-from mist_sim.report.tables import LATENCIES, SPEC_ONLY
+from mist_sim.report.tables import LATENCIES, origin_lines
 
 _FIGURES = ("mean", "p50", "p90", "p99")
 _COUNTS = (
@@ -90,5 +90,4 @@ def _warning_lines(found: Replications) -> Iterator[str]:
             f"Unstable in {unstable} of {len(found.seeds)} replications: more work arrives than "
             "the clients can do, and latencies depend on how long the run is."
         )
-    if "spec-only" in found.summary["estimates"].values():
-        yield SPEC_ONLY
+    yield from origin_lines(found.summary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -147,8 +147,19 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
         )
     for times, reason in _reasons(result):
         yield f"Failed: {times:,} request{'s, such as' if times > 1 else ':'} {reason}"
+    yield from origin_lines(summary)
+
+
+def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what to know of step times that nobody compared or fitted on the GPU."""
     if "spec-only" in summary["estimates"].values():
         yield SPEC_ONLY
+    if "assumed" in summary:
+        options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
+        yield (
+            f"The engine's own time a step ({', '.join(options)}) is an assumption here: it was "
+            "fitted on H100 runs. Say your own where you know it."
+        )
 
 
 def _reasons(result: Result) -> list[tuple[int, str]]:

@@ -92,12 +92,10 @@ class LlmClientSpec(ClientSpec):
     """Engines that serve prefill and decode of a language model."""
 
     type: Literal["llm"] = "llm"
-    model: ModelName | None = Field(
-        None, description="the model that it serves; null: the scenario's"
-    )
+    model: ModelName | None = Field(None, description="served instead of the scenario's model")
     gpu: GpuName
     quantization: Weights | None = Field(
-        None, description="how the weights are stored; null: as in the checkpoint"
+        None, description="stores the weights so instead of as the checkpoint does"
     )
     tensor_parallel_size: Count = Field(1, description="GPUs that share every layer")
     pipeline_parallel_size: Count = Field(1, description="ranks that each have some of the layers")
@@ -112,7 +110,7 @@ class LlmClientSpec(ClientSpec):
     )
     all_reduce: AllReduce | None = Field(
         None,
-        description="how ranks sum their parts of a layer; null: as the GPU's entry says",
+        description="how ranks sum their parts of a layer, where the GPU's entry says otherwise",
     )
     speculative_config: Annotated[Part, Settings(SPECULATION)] | None = Field(
         None, description="drafts tokens, and verifies several of a request in one step"
@@ -134,8 +132,8 @@ class LlmClientSpec(ClientSpec):
     )
     max_model_len: Count | None = Field(
         None,
-        description="most tokens of a prompt and its answer, which may exceed the model's own "
-        "(vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN); null: the model's own",
+        description="most tokens of a prompt and its answer; without it, the model's own, which "
+        "it may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN)",
     )
 
     @field_validator("scheduler", mode="before")

@@ -31,6 +31,7 @@ from mist_sim.hardware.predictors import (
 from mist_sim.hardware.predictors.cuda_graphs import MOST_CAPTURED
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.scenario.own_time import assumed_times, own_time
 from mist_sim.scenario.server_defaults import server_limits
 
 
@@ -96,14 +97,15 @@ def llm_client(
             lambda part: with_graphs_of(RooflinePredictor(part, cluster), scheduler), spec, cluster
         )
     _check_ranks(predictor, pipeline_parallel_size)
-    overhead = _own_time(overhead, predictor, cluster)
+    overhead = own_time(overhead, predictor, gpu)
+    assumed = assumed_times(overhead, predictor, gpu)
     draft = None
     if speculative_config:
         draft = drafter(speculative_config, spec, cluster)
         predictor = with_drafting(predictor, speculative_config, draft)
     num_tokens = getattr(scheduler, "max_num_batched_tokens", max_model_len)
     sizes = {"max_num_batched_tokens": num_tokens, "max_num_seqs": scheduler.max_num_seqs}
-    return LlmClient(
+    client = LlmClient(
         name,
         scheduler=scheduler,
         predictor=overhead.around(predictor, overlapped=async_scheduling),
@@ -123,14 +125,8 @@ def llm_client(
         async_scheduling=async_scheduling,
         admission=admission,
     )
-
-
-def _own_time(
-    overhead: EngineOverhead | None, predictor: Predictor | PipelinePredictor, cluster: Cluster
-) -> EngineOverhead:
-    """Return the engine's own time; the GPU's entry says what is left open beside kernels alone."""
-    overhead = overhead or EngineOverhead()
-    return overhead.or_else(cluster.gpu.overhead) if _times_kernels(predictor) else overhead
+    client.assumed = assumed
+    return client
 
 
 def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
@@ -164,12 +160,6 @@ def _swap_space(
             "scheduler.preemption: recompute"
         )
     return None
-
-
-def _times_kernels(predictor: Predictor | PipelinePredictor) -> bool:
-    """Tell whether an engine's own time comes on top of what is predicted."""
-    first = predictor.ranks[0] if isinstance(predictor, PipelinePredictor) else predictor
-    return bool(getattr(first, "kernels_only", False))
 
 
 def cluster_of(gpu: GpuSpec, model: ModelSpec, **split: Any) -> Cluster:

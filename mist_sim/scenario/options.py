@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_origin
@@ -13,7 +12,6 @@ from pydantic.fields import FieldInfo
 from mist_sim.scenario.clients import ClientSpec, LlmClientSpec
 from mist_sim.scenario.docstrings import documented_with_bases
 from mist_sim.scenario.families import Family, Settings
-from mist_sim.scenario.fields import Quantity
 from mist_sim.scenario.parts import Part
 from mist_sim.scenario.server_defaults import by_gpu
 from mist_sim.scenario.vllm_names import VLLM_NAMES
@@ -36,19 +34,6 @@ class EngineOption:
     values: tuple[str, ...]
     vllm: str | None
     meaning: str
-
-    @property
-    def short(self) -> str:
-        """The beginning of the meaning, and what null means where it is the default."""
-        whole = re.sub(r" \([^()]*[;:.] [^()]*\)", "", self.meaning)
-        first = re.split(r"[;.] | \(vLLM's name", whole)[0]
-        return f"{first}; null: {self.unset}" if self.unset else first
-
-    @property
-    def unset(self) -> str:
-        """What null means where it is the default: what the meaning says after "null: "."""
-        said = re.search(r"\bnull: (.+?)(?=[;.] |$)", self.meaning)
-        return said[1] if said and self.default == "null" else ""
 
 
 def engine_options() -> list[EngineOption]:
@@ -108,8 +93,7 @@ def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
         else:
             default = None
             if name in defaults:
-                said = _short(infos[name], defaults[name])
-                default = by_gpu(prefix + name, defaults[name]) or _written(said)
+                default = by_gpu(prefix + name, defaults[name]) or _written(defaults[name])
             yield _option(prefix + name, default, _words(infos[name]), meanings.get(name, ""))
 
 
@@ -125,12 +109,6 @@ def _words(found: object) -> tuple[str, ...]:
     if isinstance(found, FieldInfo):
         inner = (found.annotation,)
     return tuple(word for part in inner for word in _words(part))
-
-
-def _short(info: FieldInfo, value: Any) -> Any:
-    """Return a quantity in the unit that people would write; other values as they are."""
-    kinds = [mark.kind for mark in info.metadata if isinstance(mark, Quantity)]
-    return kinds[0].format_short(kinds[0].parse(value)) if kinds and value is not None else value
 
 
 def _written(value: Any) -> str:

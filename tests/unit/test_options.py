@@ -37,29 +37,6 @@ def test_defaults_are_those_of_a_file():
     assert OPTIONS["overhead.request"].default == "null"
 
 
-@pytest.mark.parametrize("key", [key for key, o in OPTIONS.items() if o.default == "null"])
-def test_what_null_means_is_said(key):
-    """Where null is the default, a meaning has a clause "null: ..."."""
-    option = OPTIONS[key]
-    assert option.unset
-    assert option.short.endswith(f"; null: {option.unset}")
-
-
-def test_what_null_means_of_some():
-    assert OPTIONS["kv_cache.enable_prefix_caching"].unset == "they are, as in vLLM v1"
-    assert "2.78 ms around" in OPTIONS["overhead.step"].short
-    assert "42.6 us around" in OPTIONS["overhead.sequence"].short
-    assert OPTIONS["max_model_len"].unset == "the model's own"
-    assert OPTIONS["kv_cache.watermark"].unset == ""
-
-
-def test_default_quantities_are_readable():
-    assert OPTIONS["kv_cache.context_memory"].default == "256 MiB"
-    assert OPTIONS["kv_cache.tiers.latency"].default == "80 ns"
-    assert OPTIONS["predictor.timeout"].default == "60 s"
-    assert OPTIONS["speculative_config.drafting_time"].default == "0 s"
-
-
 def test_words_that_an_option_can_be_are_listed():
     assert OPTIONS["scheduler.order"].values[0] == "fcfs"
     assert OPTIONS["scheduler.order"].values == ORDERS

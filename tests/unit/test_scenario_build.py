@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import mist_sim
 from mist_sim import (
@@ -25,9 +27,11 @@ from mist_sim import (
     simulate,
 )
 from mist_sim.hardware import load_gpu
+from mist_sim.report import results_table
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import ServiceTime, build
 from mist_sim.scenario.collectives import with_all_reduce
+from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import BASE, PRESSED, scenario
 
 ROW = "2023-11-16 18:15:46.6805900,374,44\n"
@@ -120,6 +124,38 @@ def test_a_trace_without_times_needs_arrivals(tmp_path):
     assert "workload.arrivals: must not be trace" in refusal(workload=workload)
     workload["arrivals"] = "all_at_once"
     assert simulate(scenario(workload=workload)).summary["completed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("client", "assumed"),
+    [
+        ({}, None),
+        ({"gpu": "h100-what-if.toml"}, None),
+        ({"gpu": "a100-80gb-sxm"}, ["overhead.step", "overhead.sequence"]),
+        ({"gpu": "h200", "overhead": {"step": "1 ms"}}, ["overhead.sequence"]),
+        ({"gpu": "a100-80gb-sxm", "overhead": {"step": "1 ms", "sequence": "0 s"}}, None),
+        ({"gpu": "measured.toml"}, None),
+    ],
+)
+def test_an_overhead_of_another_gpu_is_named(tmp_path, monkeypatch, client, assumed):
+    monkeypatch.chdir(tmp_path)
+    Path("h100-what-if.toml").write_text('based_on = "h100-sxm"\nmemory_bandwidth = "4 TB/s"\n')
+    own = '[overhead]\nstep = "1 ms"\nsequence = "1 us"\n'
+    Path("measured.toml").write_text(f'based_on = "l40s"\n{own}')
+    overrides = {f"clients.0.{key}": value for key, value in client.items()}
+    overrides |= {"clients.0.count": 1, "workload.lengths.num_requests": 5}
+    result = simulate(Scenario.load("demo", overrides=overrides))
+    assert result.summary.get("assumed") == (assumed and {"llm": assumed})
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(results_table(result))
+    shown = " ".join(console.export_text().split())
+    note = f"own time a step ({', '.join(assumed or ())}) is an assumption here"
+    assert (note in shown) == bool(assumed)
+
+
+def test_a_predictor_of_whole_steps_assumes_no_overhead():
+    client = llm_client("llm", gpu="l40s", predictor=ConstantPredictor(0.01))
+    assert client.assumed == ()
 
 
 def test_the_result_carries_estimates_and_the_scenario():
@@ -249,6 +285,7 @@ def test_problems_of_speculation_are_located():
     message = refusal(
         clients__0__speculative_config=drafting | {"model": "llama-3.2-1b"},
         clients__0__scheduler__max_num_batched_tokens=900,
+        clients__0__scheduler__max_num_seqs=256,
     )
     assert "clients.0.scheduler: must have max_num_batched_tokens >= max_num_seqs" in message
 

@@ -37,15 +37,15 @@ class KvCacheConfig:
     block_size: tokens in a block (>= 1).
     gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1].
     kv_cache_dtype: how keys and values are stored; "auto": as the model says.
-    num_gpu_blocks_override: block count of a real engine, taken as it is; None: what
-        gpu_memory_utilization and context_memory leave room for.
+    num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it
+        from gpu_memory_utilization and context_memory.
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
         communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
         vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
     watermark: share of the blocks that admissions leave free for running requests, in [0, 1);
         vLLM v0 keeps 0.01 free, v1 nothing.
     enable_prefix_caching: whether full blocks are kept for later requests that begin with the
-        same tokens. None: they are, as in vLLM v1.
+        same tokens. None, as in vLLM v1: they are.
     tiers: memory below the GPU's that these blocks are also kept in, the nearest first.
     swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.

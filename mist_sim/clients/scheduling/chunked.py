@@ -24,8 +24,8 @@ class ChunkedScheduler(Scheduler):
         name).
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget.
-    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name); a prompt that
-        fits whole into what is left does not count. None: no limit, as in vLLM v1.
+    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name; v1 sets no
+        limit, nor does None); a prompt that fits whole into what is left does not count.
     Source: MIST §III-E1, Fig. 3; Sarathi-Serve (OSDI 2024) Algorithm 3.
     """
 

@@ -16,7 +16,7 @@ class WholePromptScheduler(Scheduler):
 
     max_num_batched_tokens: prompt tokens of one step; a longer prompt is refused (vLLM v0
         ignores it), and a preempted request that has grown beyond it is computed alone. None:
-        in scenarios max_model_len, as in vLLM v0, else as many as memory holds.
+        as many as memory holds (vLLM v0 defaults to the model's maximum length).
     """
 
     max_num_batched_tokens: int | None = None

@@ -20,31 +20,31 @@ from mist_sim.units import Seconds
 # them. Source: mist calibrate closed_loop on every second of 60 points of Qwen3-32B, vLLM 0.12 on
 # H100 (docs/background/calibration.md); an assumption for other GPUs, whose hosts do the same work.
 _BEYOND_KERNELS = (2.78e-3, 42.6e-6)
+FITTED_ON = "h100-sxm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOverhead:
     """What an engine spends beside the kernels.
 
-    What is None is what the GPU's entry says (`GpuSpec.overhead`, as `mist calibrate` finds it).
+    What is None is what the GPU's entry says (`GpuSpec.overhead`, as `mist calibrate` finds it),
+    and where that says nothing, none; but see `step` and `sequence`.
 
     step: seconds of host time a step; a pass of a pipeline has it once, on the first rank, whose
-        host schedules it. None: what the GPU's entry says, or else 2.78 ms around a predictor that
-        times kernels only (`kernels_only`), such as the roofline, 1.6 ms around the kernels of
-        `silicon`, and nothing around others. 2.78 ms is what vLLM 0.12 needs beyond the kernels on
-        H100 (Qwen3-32B, closed loop; see docs/background/roofline.md) and assumed for other GPUs;
-        1.6 ms is fitted on the same runs.
+        host schedules it. Where nobody says it: 2.78 ms around a predictor that times kernels only
+        (`kernels_only`), such as the roofline, which is what vLLM 0.12 needs beyond the kernels
+        on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md) and assumed for other
+        GPUs; 1.6 ms around the kernels of `silicon`, fitted on the same runs; nothing around
+        others.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
-        launches kernels that no CUDA graph replays. Never hidden by async scheduling. None: what
-        the GPU's entry says, or else nothing.
+        launches kernels that no CUDA graph replays. Never hidden by async scheduling.
     sequence: seconds of host time more for every sequence of a step: its place in the schedule,
-        its token sampled, turned to text and sent. None: what the GPU's entry says, or else,
-        whatever the `step`, 42.6 us around kernels, 45 us around those of `silicon`, from the same
-        fits, and nothing around others.
-    request: seconds from a request's arrival until the engine can schedule it (HTTP); None: what
-        the GPU's entry says, or else nothing.
+        its token sampled, turned to text and sent. Where nobody says it, whatever the `step`: 42.6
+        us around kernels, 45 us around those of `silicon`, from the same fits; nothing around
+        others.
+    request: seconds from a request's arrival until the engine can schedule it (HTTP).
     prompt_token: seconds more for each token of its prompt: from text to tokens, and on to the
-        engine; None: what the GPU's entry says, or else nothing.
+        engine.
     """
 
     step: Seconds | None = None

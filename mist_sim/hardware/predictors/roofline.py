@@ -48,8 +48,8 @@ class RooflinePredictor:
     enforce_eager: no CUDA graphs; the host launches every kernel (vLLM's name).
     max_cudagraph_capture_size: most tokens of a step that is replayed as a graph (vLLM's name).
         None: 512, and in an engine of fewer than 256 sequences 2 max_num_seqs, as in vLLM.
-    cudagraph_capture_sizes: the sizes that graphs are captured for (vLLM's name); a step is padded
-        to the next one. None: vLLM's, up to max_cudagraph_capture_size.
+    cudagraph_capture_sizes: the sizes that graphs are captured for instead of vLLM's (its name);
+        a step is padded to the next one.
     """
 
     model: ModelSpec

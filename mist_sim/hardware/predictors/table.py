@@ -33,7 +33,6 @@ class TablePredictor:
     path: the file, or the folder where the format has several.
     format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
     subset: which part of a file that holds several settings; the reader's message lists them.
-        None: the only one.
 
     Measurements that fall with more tokens or context are noise and made to rise. Beyond the last
     measured point the last slope goes on; `steps_inside` tells which steps that concerns.
