@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives import all_gather, all_reduce
+from mist_sim.hardware.collectives import all_reduce
 from mist_sim.hardware.specs import GpuSpec
 from mist_sim.models.spec import ModelSpec
 
@@ -83,7 +83,3 @@ class Cluster:
     def all_reduce_time(self, num_bytes: float) -> float:
         """Seconds to sum a tensor of `num_bytes` over the tensor-parallel ranks."""
         return all_reduce(self.gpu.interconnect, self.tensor_parallel_size)(num_bytes)
-
-    def all_gather_time(self, num_bytes: float) -> float:
-        """Seconds to gather a tensor of `num_bytes` from all replicas, or to scatter its sum."""
-        return all_gather(self.gpu.interconnect, self.data_parallel_size)(num_bytes)

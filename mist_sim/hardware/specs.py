@@ -118,7 +118,8 @@ class GpuSpec:
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
         `EngineOverhead`. Counts where a scenario does not say it.
     confidence: how the efficiencies were found.
-    sources: where each figure comes from, by dotted field name ("prefill.mfu").
+    sources: where each figure comes from, by dotted field name ("prefill.mfu"), or that of all
+        figures of a table ("prefill").
     """
 
     name: str
@@ -155,8 +156,3 @@ class GpuSpec:
         if self.attention_slots is not None and self.attention_slots < 1:
             raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
         _check_choice("confidence", self.confidence, get_args(Confidence))
-
-    def source_of(self, figure: str) -> str:
-        """Return the source of a figure such as "prefill.mfu", or an empty string."""
-        whole = figure.split(".", maxsplit=1)[0]
-        return self.sources.get(figure) or self.sources.get(whole, "")

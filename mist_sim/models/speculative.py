@@ -88,11 +88,6 @@ class SpeculativeConfig:
         return tuple(accumulate(self.rates, mul))
 
     @property
-    def tokens_per_step(self) -> float:
-        """Mean tokens that a step gives a decode: its own, and the accepted drafts."""
-        return 1 + sum(self.survival)
-
-    @property
     def num_lookahead_tokens(self) -> int:
         """Tokens behind those of a step that memory is kept for.
 

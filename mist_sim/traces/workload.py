@@ -133,11 +133,6 @@ class Workload:
         return self.arrivals if isinstance(self.arrivals, ClosedLoop) else None
 
     @property
-    def is_open_loop(self) -> bool:
-        """Whether requests arrive at times of their own."""
-        return self.closed_loop is None
-
-    @property
     def num_requests(self) -> int | None:
         """How many requests there will be; None when only reading the source can tell."""
         count: int | None = getattr(self.source, "num_requests", None)

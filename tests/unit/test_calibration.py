@@ -29,6 +29,7 @@ from mist_sim.hardware.predictors import EngineOverhead, RooflinePredictor
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario, simulate
 from tests.conftest import ROOT
+from tests.reference.sources import source_of
 
 GPU, MODEL = load_gpu("h100-sxm"), load_model("llama-3.1-8b")
 BATCHES = [StepBatch(((n, 0),)) for n in (512, 1024, 4096)] + [
@@ -92,7 +93,7 @@ def test_the_spec_file_is_a_gpu_of_a_scenario(found, tmp_path):
     assert gpu.prefill.mfu == pytest.approx(found.values["prefill.mfu"])
     assert gpu.prefill.mbu == GPU.prefill.mbu
     assert gpu.overhead == pytest.approx(dict(found.values) and {"sequence": 2e-5}, rel=0.02)
-    assert gpu.source_of("overhead.sequence") == "mist calibrate: a test"
+    assert source_of(gpu, "overhead.sequence") == "mist calibrate: a test"
     assert "held out, 1 rows" in (tmp_path / "mine.toml").read_text()
     overrides = {"workload.lengths.num_requests": 50}
     plain = simulate(Scenario.load("demo", overrides=overrides)).summary

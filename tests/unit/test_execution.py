@@ -20,6 +20,7 @@ from mist_sim.hardware.execution.profile import ProfileRange, measure, write_tab
 from mist_sim.hardware.predictors.execution import ExecutionPredictor
 from mist_sim.hardware.predictors.timing_store import TimingStore
 from mist_sim.models import load_model
+from tests.reference.sources import source_of
 
 TINY = replace(
     load_model("llama-3.1-8b"),
@@ -304,4 +305,4 @@ def test_mist_profile_writes_a_table_and_a_spec(tmp_path, monkeypatch):
     gpu = load_gpu(str(spec))
     assert set(gpu.dispatch) == {"rmsnorm", "attention", "mlp"}
     assert gpu.memory == GPU.memory
-    assert "tiny" in gpu.source_of("dispatch")
+    assert "tiny" in source_of(gpu, "dispatch")

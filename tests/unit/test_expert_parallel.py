@@ -7,6 +7,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError, llm_client
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
 from mist_sim.scenario.build import build
@@ -81,7 +82,8 @@ def test_replicas_gather_and_scatter_the_hidden_states():
     size = 1000 * QWEN.hidden_size * 2
     cluster = spread.cluster
     expected = 2 * QWEN.num_layers * cluster.all_reduce_time(size)
-    expected += 2 * QWEN.num_moe_layers * cluster.all_gather_time(4 * size)
+    gather = all_gather(cluster.gpu.interconnect, 4)
+    expected += 2 * QWEN.num_moe_layers * gather(4 * size)
     assert communication.time(1000) == pytest.approx(expected)
     assert roofline(tp=1, dp=4, ep=False)._prefill.communication is None
 

@@ -11,6 +11,7 @@ from mist_sim.calibration.kernels import catalog_figures
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, Efficiency, GpuSpec, Interconnect, gpu_names, load_gpu
 from mist_sim.hardware.specs import TYPICAL_DECODE, TYPICAL_PREFILL
+from tests.reference.sources import source_of
 
 NAMES = [
     "a10",
@@ -80,12 +81,12 @@ def test_catalog_names():
 def test_every_figure_has_a_source(name):
     gpu = load_gpu(name)
     assert gpu.name == name
-    without = [figure for figure in figures(gpu) if not gpu.source_of(figure)]
+    without = [figure for figure in figures(gpu) if not source_of(gpu, figure)]
     assert not without
     unused = set(gpu.sources) - set(figures(gpu)) - {field.name for field in fields(gpu)}
     assert not unused, "sources of figures that do not exist"
     fitted = "measured" in gpu.confidence or "fitted" in gpu.confidence
-    assert fitted != gpu.source_of("prefill.mfu").startswith("rule:")
+    assert fitted != source_of(gpu, "prefill.mfu").startswith("rule:")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -177,9 +178,9 @@ def test_a_full_spec_file(spec_file):
     assert gpu.prefill == Efficiency(mfu=0.5, mbu=1.0)
     assert gpu.dispatch == {"mlp": pytest.approx(41e-6)}
     assert gpu.confidence == "measured"
-    assert gpu.source_of("memory") == "guess"
-    assert gpu.source_of("prefill.mfu") == "hope"
-    assert gpu.source_of("prefill.mbu") == ""
+    assert source_of(gpu, "memory") == "guess"
+    assert source_of(gpu, "prefill.mfu") == "hope"
+    assert source_of(gpu, "prefill.mbu") == ""
 
 
 def test_based_on_changes_only_what_is_given(spec_file):
@@ -193,8 +194,8 @@ def test_based_on_changes_only_what_is_given(spec_file):
     for field in fields(GpuSpec):
         same = getattr(gpu, field.name) == getattr(base, field.name)
         assert same != (field.name in changed), field.name
-    assert gpu.source_of("memory") == gpu.source_of("flops.fp8") == path
-    assert gpu.source_of("flops.bf16") == base.source_of("flops.bf16")
+    assert source_of(gpu, "memory") == source_of(gpu, "flops.fp8") == path
+    assert source_of(gpu, "flops.bf16") == source_of(base, "flops.bf16")
 
 
 def test_based_on_merges_tables_but_replaces_an_interconnect_of_another_kind(spec_file):

@@ -89,10 +89,7 @@ def test_a_closed_loop_leaves_times_open():
     workload = Workload(ROWS, loop)
     assert times(workload) == [None, None, None]
     assert workload.closed_loop is loop
-    assert not workload.is_open_loop
-    open_loop = Workload(ROWS, AllAtOnce())
-    assert open_loop.closed_loop is None
-    assert open_loop.is_open_loop
+    assert Workload(ROWS, AllAtOnce()).closed_loop is None
 
 
 def test_num_requests_is_known_where_it_can_be():
