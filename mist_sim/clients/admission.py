@@ -24,7 +24,8 @@ class AdmissionControl:
     early_rejection: a request is refused when it arrives if its first token is not expected in
         time: the prompts without a first token, spread evenly over the engines, and its own, less
         what earlier ones share with them, take longer than it has (no counterpart in vLLM;
-        Mooncake, FAST 2025, early rejection).
+        Mooncake, FAST 2025, early rejection). It counts computing, not memory: where prompts wait
+        for blocks, `drop_expired` complements it.
     """
 
     max_num_waiting: int | None = None
