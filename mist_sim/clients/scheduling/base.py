@@ -115,7 +115,8 @@ class Scheduler(Admitting, Preempting, ABC):
                 if self._emit(sequence):
                     finished.append(sequence)
         if self.plans_ahead:
-            self._num_left, self._num_left_blocks = len(finished), pool.num_free - num_free
+            self.release()
+            self._hold_back(len(finished), pool.num_free - num_free)
         return emitted, finished
 
     def _emit(self, sequence: Sequence) -> bool:
@@ -134,7 +135,7 @@ class Scheduler(Admitting, Preempting, ABC):
 
         Who has no room in the second step has none in those after it, which leave less.
         """
-        return 1 if self._num_left or self._may_join_second_step() else limit
+        return 1 if self.holds_back or self._may_join_second_step() else limit
 
     def _may_join_second_step(self) -> bool:
         num_free = self._num_admissible(self.clock.blocks_needed(2))

@@ -79,8 +79,7 @@ class Members:
             num_tokens, num_computed = self._stop(sequence)
             self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)
             if self.plans_ahead:
-                self._num_left += 1
-                self._num_left_blocks += self.pool.num_free - num_free
+                self._hold_back(1, self.pool.num_free - num_free)
         elif sequence in self.swapped:
             del self.swapped[sequence]
         elif sequence in self.loading:
@@ -126,6 +125,11 @@ class Members:
     def holds_back(self) -> bool:
         """Whether admissions cannot take yet what the last step freed."""
         return self._num_left > 0
+
+    def _hold_back(self, num_seqs: int, num_blocks: int) -> None:
+        """Keep seats and blocks, which the last step freed, from the next admissions."""
+        self._num_left += num_seqs
+        self._num_left_blocks += num_blocks
 
     def release(self) -> None:
         """Let admissions take what the last step freed."""
