@@ -1,7 +1,8 @@
 """Laws of sources that interpolate: more work takes no less time, whatever noise was measured.
 
 What they promise is less than the roofline does, since they look up means and add up parts: for
-prompts alone and decodes alone more of anything, for both together longer contexts of the decodes.
+prompts alone and decodes alone more of anything, for both together longer contexts of the decodes,
+also where they are uneven.
 Tables of kernels promise more of anything for both together too, in the measured range.
 The second half: a GPU with better figures never makes a step longer.
 """
@@ -190,6 +191,52 @@ def test_another_prompt_beside_decodes_never_makes_a_step_shorter(name, chunks, 
     n, mean = decodes
     more, less = (StepBatch(tuple(some), n, n * mean) for some in ([*chunks, other], chunks))
     assert no_less(step_time(more), step_time(less))
+
+
+CONTEXTS = st.lists(st.integers(16, 16_384), min_size=1, max_size=130)
+
+
+@pytest.mark.parametrize("profile", ["noisy", "replayed", "measured"])
+@given(
+    contexts=CONTEXTS,
+    chunks=st.lists(measured_prompts, max_size=2),
+    place=st.integers(0, 129),
+    longer=st.sampled_from([1, 40, 3_000, 30_000]),
+    all_longer=st.sampled_from([0, 1, 500]),
+)
+def test_longer_contexts_among_uneven_ones_never_take_less_time(
+    shared, profile, contexts, chunks, place, longer, all_longer
+):
+    step_time = _uneven_profile(profile, shared).step_time
+    more = [context + all_longer for context in contexts]
+    more[place % len(more)] += longer
+    assert no_less(step_time(_of(more, chunks)), step_time(_of(contexts, chunks)))
+
+
+def _of(contexts: list[int], chunks: list[tuple[int, int]]) -> StepBatch:
+    return StepBatch(tuple(chunks), len(contexts), sum(contexts), None, max(contexts))
+
+
+def _uneven_profile(name: str, shared: Callable[[str], Path]) -> Predictor:
+    """Layers with skew: noisy times, the same where engines replay graphs, and real ones."""
+    if name == "noisy":
+        return predictor("layer_profile")
+    if name == "replayed":
+        return _replayed()
+    return _measured_layers(shared("measurements/vllm-0.19-rtxpro6000-llama3.1-8b/profile"))
+
+
+@cache
+def _replayed() -> Predictor:
+    with TemporaryDirectory() as folder:
+        path = noisy(measured.write_layer_profile(Path(folder), MODEL.num_layers))
+        cluster = Cluster(replace(H100, attention_slots=188))
+        return TablePredictor(MODEL, cluster, str(path), "layer_profile")
+
+
+@cache
+def _measured_layers(path: Path) -> Predictor:
+    return TablePredictor(MODEL, Cluster(load_gpu("rtx-pro-6000")), str(path), "layer_profile")
 
 
 # --- faster GPUs --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import mist_sim as mist
 from mist_sim.core.batch import StepGrowth
 from mist_sim.hardware.predictors import TablePredictor
-from mist_sim.hardware.tables.uneven import UnsplitDecodes, share_plane
+from mist_sim.hardware.tables.uneven import UnsplitDecodes, weights_plane
 from mist_sim.rng import Streams
 from tests.reference import measured
 
@@ -54,35 +54,71 @@ def test_the_law_is_that_of_the_kernel_run_block_by_block(num_decodes, ratio):
     assert KERNEL.share(num_decodes, np.array(ratio)) == pytest.approx(expected, abs=0.06, rel=0.05)
 
 
+def skew_rows(*rows: tuple[int, float, float]) -> pd.DataFrame:
+    """Return rows of decodes, mean / longest context, and the weight that they tell."""
+    columns = ["n", "kv_mean", "kv_big", "t_mean_us", "t_max_us", "t_skew_us"]
+    return pd.DataFrame(
+        [(n, r, 1.0, 10 * r, 10.0, 10 * r + weight * 10 * (1 - r)) for n, r, weight in rows],
+        columns=columns,
+    )
+
+
 def test_a_speed_up_is_found_again_in_kernels_run_block_by_block():
     found = []
     for n in (64, 128, 256):
         others = Streams(n).generator("contexts").uniform(0.5, 1.5, n - 1)
         batch = [4 * others.mean(), *others]  # profiles put the long one first
-        ratio = np.mean(batch) / batch[0]
         even = sum(batch) * KERNEL.heads / KERNEL.slots
-        found.append((n, ratio, kernel_time(batch, KERNEL) / even - 1))
-    rows = pd.DataFrame(found, columns=["n", "ratio", "share"])
-    small = pd.DataFrame({"n": [32], "ratio": [0.26], "share": [0.9]})  # split, so no witness
-    law = UnsplitDecodes(188, 8).fitted(pd.concat([rows, small]))
+        found.append((n, np.mean(batch), batch[0], even, kernel_time(batch, KERNEL)))
+    columns = ["n", "kv_mean", "kv_big", "t_mean_us", "t_skew_us"]
+    small = pd.DataFrame([(32, 0.26, 1.0, 1.0, 1.9)], columns=columns)  # split, so no witness
+    law = UnsplitDecodes(188, 8).fitted(pd.concat([pd.DataFrame(found, columns=columns), small]))
     assert law.speed_up == pytest.approx(KERNEL.speed_up, rel=0.15)
 
 
-def test_measured_shares_hold_where_the_profiled_kernel_did_not_split():
-    rows = pd.DataFrame({"n": [8, 32, 64, 128], "ratio": 0.3, "share": [0.0, 0.0, 0.2, 0.1]})
-    plain, replayed = share_plane(rows), share_plane(rows, UnsplitDecodes(188, 8))
-    assert plain.at(32, 0.3) == 0 < plain.at(48, 0.3) < 0.11
-    assert replayed.at(64, 0.3) == pytest.approx(0.2)
-    assert replayed.at(128, 0.3) == pytest.approx(0.1)
-    assert replayed.at(1, 0.3) == 0
-    for n in (8, 32, 48, 60):
-        assert replayed.at(n, 0.3) > plain.at(n, 0.3) + 0.05
-        assert replayed.at(n, 1.0) == 0
+def test_a_weight_says_what_the_law_says_of_the_time():
+    ratios = np.array([0.02, 0.1, 0.3, 0.6, 0.9])
+    for n in (2, 8, 24, 48):
+        weight = KERNEL.weight(n, ratios)
+        assert (weight >= 0).all()
+        assert (weight <= 1).all()
+        of_mean = 1 + weight * (1 / ratios - 1)
+        possible = ratios >= 1 / n
+        expected = 1 + KERNEL.share(n, ratios)
+        assert of_mean[possible] == pytest.approx(expected[possible])
+    assert KERNEL.weight(4, ratios) == pytest.approx(1.0)  # each has a slot: the longest decides
+
+
+def test_one_weight_meets_the_rows_of_a_number_best():
+    rows = skew_rows((8, 0.25, 0.3), (8, 0.5, 0.3), (32, 0.25, 0.1), (32, 0.5, 0.2))
+    weights = weights_plane(rows)
+    assert weights.at(8, 0.1) == weights.at(8, 0.9) == pytest.approx(0.3)
+    assert 0.1 < weights.at(32, 0.4) < 0.15  # the less even row tells more
+    assert weights.at(64, 0.4) == weights.at(32, 0.4)
+    tripled = rows.assign(**{name: 3 * rows[name] for name in rows if name.startswith("t_")})
+    assert weights_plane(tripled).at(32, 0.4) == pytest.approx(weights.at(32, 0.4))
+
+
+def test_noise_gives_no_weight_below_0_and_none_above_1():
+    rows = skew_rows((8, 0.5, -0.2), (32, 0.5, 1.7))
+    assert weights_plane(rows).at(8, 0.5) == 0.0
+    assert weights_plane(rows).at(32, 0.5) == 1.0
+
+
+def test_measured_weights_hold_where_the_profiled_kernel_did_not_split():
+    rows = skew_rows((8, 0.3, 0.0), (32, 0.3, 0.0), (64, 0.3, 0.1), (128, 0.3, 0.05))
+    plain, replayed = weights_plane(rows), weights_plane(rows, UnsplitDecodes(188, 8))
+    assert plain.at(32, 0.3) == 0 < plain.at(48, 0.3) < 0.06
+    for ratio in (0.01, 0.3, 0.9):
+        assert replayed.at(64, ratio) == pytest.approx(0.1)
+        assert replayed.at(128, ratio) == pytest.approx(0.05)
+    for n in (2, 8, 32, 48):
+        assert replayed.at(n, 0.3) > plain.at(n, 0.3) + 0.02
 
 
 def test_a_profile_of_split_kernels_alone_stays_as_it_was_measured():
-    rows = pd.DataFrame({"n": [8, 32], "ratio": 0.3, "share": [0.1, 0.1]})
-    assert share_plane(rows, UnsplitDecodes(188, 8)).at(16, 0.3) == pytest.approx(0.1)
+    rows = skew_rows((8, 0.3, 0.1), (32, 0.3, 0.1))
+    assert weights_plane(rows, UnsplitDecodes(188, 8)).at(16, 0.3) == pytest.approx(0.1)
 
 
 def test_slots_of_the_gpu_change_the_steps_of_a_profile(tmp_path):
@@ -95,20 +131,6 @@ def test_slots_of_the_gpu_change_the_steps_of_a_profile(tmp_path):
         for slots in (None, 188)
     }
     assert times[None] < times[188]
-
-
-def test_the_law_goes_on_below_the_lowest_measured_ratio_at_every_number():
-    rows = pd.DataFrame({"n": [32, 64, 64, 128], "ratio": [0.3, 0.3, 0.5, 0.25], "share": 0.1})
-    shares = share_plane(rows, UnsplitDecodes(188, 8))
-    law = UnsplitDecodes(188, 8).fitted(rows)
-    for n, lowest in ((64, 0.3), (128, 0.25)):
-        assert shares.at(n, lowest) == pytest.approx(0.1)
-        measured_on = 0.1 - float(law.share(n, np.array(lowest)))
-        for ratio in (0.02, 0.05, 0.1, 0.2):
-            carried = measured_on + float(law.share(n, np.array(ratio)))
-            assert shares.at(n, ratio) == pytest.approx(carried)
-            assert shares.at(n, ratio) > 0.1
-    assert shares.at(64, 0.4) == pytest.approx(0.1)
 
 
 def test_a_longer_context_counts_beside_many_decodes_and_is_said_to_be_outside(tmp_path):

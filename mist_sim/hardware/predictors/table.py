@@ -82,18 +82,17 @@ class TablePredictor:
         tables, n = self._tables, batch.num_decodes
         mean = batch.context_sum / n if n else 0.0
         if not batch.chunks:
-            added = tables.decode.at(n, mean)
-            return self._fixed_alone(n) + self._stretched(tables.uneven, batch, mean, added)
+            even = _even_context(tables.uneven, batch, mean)
+            return self._fixed_alone(n) + tables.decode.at(n, even)
         seconds = self._fixed(batch)
         for new, context in batch.chunks:
             seconds += tables.prefill.at(new, context)
         if n:
-            beside = tables.beside
+            beside, even = tables.beside, _even_context(tables.uneven_beside, batch, mean)
             if isinstance(beside, Volume):
-                added = beside.largest(batch.chunks, n, mean)
+                seconds += beside.largest(batch.chunks, n, even)
             else:
-                added = beside.at(n, mean)
-            seconds += self._stretched(tables.uneven_beside, batch, mean, added)
+                seconds += beside.at(n, even)
         return seconds
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
@@ -102,23 +101,22 @@ class TablePredictor:
         ahead = np.arange(float(num_steps))
         means = (batch.context_sum + growth.contexts(ahead)) / n if n else ahead
         if not batch.chunks:
-            added = tables.decode.along(n, means)
-            stretched = self._stretched_run(tables.uneven, batch, growth, means, added)
-            return np.asarray(self._fixed_alone(n) + stretched)
+            even = _even_contexts(tables.uneven, batch, growth, means)
+            return np.asarray(self._fixed_alone(n) + tables.decode.along(n, even))
         seconds = np.full(num_steps, self._fixed(batch))
         for new, context in batch.chunks:
             seconds += tables.prefill.along(new, context + new * ahead)
         if n:
             beside = tables.beside
+            even = _even_contexts(tables.uneven_beside, batch, growth, means)
             if isinstance(beside, Volume):
                 each = [
-                    beside.along(new, n, context + new * ahead, means)
+                    beside.along(new, n, context + new * ahead, even)
                     for new, context in batch.chunks
                 ]
-                added = each[0] if len(each) == 1 else np.maximum.reduce(each)
+                seconds += each[0] if len(each) == 1 else np.maximum.reduce(each)
             else:
-                added = beside.along(n, means)
-            seconds += self._stretched_run(tables.uneven_beside, batch, growth, means, added)
+                seconds += beside.along(n, even)
         return seconds
 
     def _fixed_alone(self, num_decodes: int) -> float:
@@ -138,27 +136,6 @@ class TablePredictor:
         seconds = tables.tokens.at(batch.num_prefill_tokens + n)
         seconds += tables.sequences.at(n + len(chunks))
         return seconds - tables.next_prefill * (len(chunks) - 1)
-
-    def _stretched(
-        self, uneven: Plane | None, batch: StepBatch, mean: float, seconds: float
-    ) -> float:
-        """Lengthen what decodes of equal contexts take to what theirs do."""
-        if uneven is None or not batch.longest_context:
-            return seconds
-        return seconds + seconds * uneven.at(batch.num_decodes, mean / batch.longest_context)
-
-    def _stretched_run(
-        self,
-        uneven: Plane | None,
-        batch: StepBatch,
-        growth: StepGrowth,
-        means: Array,
-        seconds: Array,
-    ) -> Array:
-        if uneven is None or not batch.longest_context:
-            return seconds
-        longest = batch.longest_context + growth.longest_context * np.arange(float(len(means)))
-        return np.asarray(seconds + seconds * uneven.along(batch.num_decodes, means / longest))
 
     # --- range --------------------------------------------------------------------------------
 
@@ -198,3 +175,22 @@ def _steps_within(room: float, per_step: float) -> int:
     if room < 0:
         return 0
     return int(room // per_step) + 1 if per_step and room < math.inf else _ENDLESS
+
+
+def _even_context(weights: Plane | None, batch: StepBatch, mean: float) -> float:
+    """Return the context of equal decodes that take as long as those of the batch."""
+    longest = batch.longest_context
+    if weights is None or not longest:
+        return mean
+    return mean + (longest - mean) * weights.at(batch.num_decodes, mean / longest)
+
+
+def _even_contexts(
+    weights: Plane | None, batch: StepBatch, growth: StepGrowth, means: Array
+) -> Array:
+    """Return the same for every step of a run."""
+    if weights is None or not batch.longest_context:
+        return means
+    longest = batch.longest_context + growth.longest_context * np.arange(float(len(means)))
+    weight = weights.along(batch.num_decodes, means / longest)
+    return np.asarray(means + (longest - means) * weight)

@@ -26,9 +26,9 @@ class StepTables:
     beside: what decodes add beside prompts, by their number and mean context; where mixed steps
         were measured, by new tokens and decodes, context of the chunk and mean context (beside
         several chunks the largest counts).
-    uneven, uneven_beside: share by which decodes of uneven contexts take longer than equal ones
-        of the same mean, alone and beside prompts, by number and mean / longest context; None
-        where nobody measured it.
+    uneven, uneven_beside: weight of the longest context, alone and beside prompts, by number of
+        decodes and mean / longest context: decodes take as long as equal ones of the context
+        mean + weight x (longest - mean). None where nobody measured it.
     least_even, least_even_beside: the lowest mean / longest context that was measured, alone and
         beside prompts.
     most_tokens: new tokens and decodes of the largest step with prompts that was measured.

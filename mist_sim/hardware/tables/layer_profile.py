@@ -21,7 +21,7 @@ from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.identity import check_measured, profiled_ranks, read_meta
 from mist_sim.hardware.tables.layers import layers_curve
 from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
-from mist_sim.hardware.tables.uneven import UnsplitDecodes, share_plane
+from mist_sim.hardware.tables.uneven import UnsplitDecodes, weights_plane
 from mist_sim.hardware.volumes import carried_on
 from mist_sim.models.spec import ModelSpec
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _US = 1e-6
 _AXES = ("prefill_chunk", "n_decode", "kv_prefill", "kv_decode")
-_SKEW = ("n", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_skew_us")
+_SKEW = ("n", "pc", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us")
 
 
 @table_format("layer_profile", of_layers=True)
@@ -63,7 +63,7 @@ def read_layer_profile(
     if not (path / "skew.csv").exists():
         return tables
     rows = read_columns(path / "skew.csv", _SKEW)
-    return _with_uneven(tables, rows, attention.scale, _unsplit(model, cluster))
+    return _with_uneven(tables, rows, _unsplit(model, cluster))
 
 
 def _check_folder(path: Path, model: ModelSpec, cluster: Cluster) -> None:
@@ -120,23 +120,19 @@ def _unsplit(model: ModelSpec, cluster: Cluster) -> UnsplitDecodes | None:
 
 
 def _with_uneven(
-    tables: StepTables, rows: pd.DataFrame, scale: float, unsplit: UnsplitDecodes | None
+    tables: StepTables, rows: pd.DataFrame, unsplit: UnsplitDecodes | None
 ) -> StepTables:
-    """Return the tables with the share by which uneven decodes take longer, alone and beside.
+    """Return the tables with how much the longest context counts, alone and beside prompts.
 
-    The share is of what equal decodes add: all of the attention alone, what goes beyond the
-    chunk's own beside one. scale: seconds of a step for each unit of the rows.
+    Rows are compared with one another only, whatever their unit: the profiler 1.0.0 of
+    LLMServingSim writes sums of its three iterations here, and means into `attention.csv`.
     """
-    chunks = zip(rows["pc"].astype(int), rows["kp"], strict=True)
-    own = [tables.prefill.at(new, context) if new else 0.0 for new, context in chunks]
-    added = rows["t_mean_us"] - np.array(own) / scale
-    share = (rows["t_skew_us"] - rows["t_mean_us"]) / added
-    rows = rows.assign(share=share, ratio=rows["kv_mean"] / rows["kv_big"])[added > 0]
-    alone, beside = rows[rows["pc"] == 0], rows[rows["pc"] > 0]
+    ratio = rows["kv_mean"] / rows["kv_big"]
+    beside = rows["pc"] > 0
     return replace(
         tables,
-        uneven=share_plane(alone, unsplit),
-        uneven_beside=share_plane(beside),
-        least_even=float(alone["ratio"].min()) if len(alone) else 0.0,
-        least_even_beside=float(beside["ratio"].min()) if len(beside) else 0.0,
+        uneven=weights_plane(rows[~beside], unsplit),
+        uneven_beside=weights_plane(rows[beside]),
+        least_even=float(ratio[~beside].min()) if not beside.all() else 0.0,
+        least_even_beside=float(ratio[beside].min()) if beside.any() else 0.0,
     )

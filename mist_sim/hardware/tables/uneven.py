@@ -1,13 +1,13 @@
-"""By which share decodes of uneven contexts take longer than equal ones of the same mean.
+"""How much the longest context counts among decodes of uneven ones.
 
-Measured shares come from `skew.csv` of a layer profile. A profile launches its kernels, an engine
-replays them from CUDA graphs, and that is another kernel where the batch is small; what it takes
-follows from the measured shares of large batches (`UnsplitDecodes`).
+Decodes take as long as equal ones of the context mean + weight x (longest - mean). `skew.csv` of a
+layer profile tells the weight: LLMServingSim 2.0 calls it alpha. A profile launches its kernels, an
+engine replays them from CUDA graphs, and that is another kernel where the batch is small; what it
+takes follows from the measured rows of large batches (`UnsplitDecodes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.hardware.grids import Plane
-from mist_sim.hardware.tables.reading import curve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +24,8 @@ Array = NDArray[np.float64]
 # Contexts are split while sequences x KV heads stay below 0.8 x 2 x multiprocessors: FlashAttention
 # 2, `num_splits_heuristic` and `set_params_splitkv` in csrc/flash_attn/flash_api.cpp.
 _SPLITS_BELOW = 0.8 * 2
-# mean / longest context, below what profiles have; a share grows as 1 / ratio
-_RATIOS = (0.01, 0.0125, 0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2)
+_RATIOS = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+_UNEVEN = 0.95  # mean / longest context up to which the law tells a weight
 _EVERY = 4  # decodes from one point of the law to the next
 
 
@@ -61,6 +60,15 @@ class UnsplitDecodes:
         alone = 1.0 / max(1.0, float(self._waves(num_decodes)) * self.speed_up)
         return left * max(0.0, alone - 1.0 / num_decodes)
 
+    def weight(self, num_decodes: float, ratio: Array) -> Array:
+        """Return how much the longest context counts: from 0, as every other, to 1, alone.
+
+        num_decodes: > 1. ratio: mean / longest context.
+        """
+        uneven = np.minimum(ratio, _UNEVEN)
+        share = self.share(num_decodes, uneven)
+        return np.clip(share * uneven / (1.0 - uneven), 0.0, 1.0)
+
     def _waves(self, num_decodes: Array | float) -> Array:
         return np.asarray(num_decodes * self.heads / self.slots)
 
@@ -78,13 +86,16 @@ class UnsplitDecodes:
     def fitted(self, rows: pd.DataFrame) -> UnsplitDecodes:
         """Return the same with the speed-up that meets measured shares best (least squares).
 
-        rows: n, ratio, share of decodes alone. Those that are not split count, and of each number
+        rows: of `skew.csv`, decodes alone. Those that are not split count, and of each number
             those with the fewest long sequences, which profiles put first.
         """
         some = rows[rows["n"] >= self.first_unsplit]
-        some = some[some["ratio"] == some.groupby("n")["ratio"].transform("min")]
-        counts, shares = some["n"].to_numpy(float), some["share"].to_numpy(float)
-        left = self._left(counts, some["ratio"].to_numpy(float), place=0.0)
+        ratio = some["kv_mean"] / some["kv_big"]
+        fewest = ratio == ratio.groupby(some["n"]).transform("min")
+        some, ratio = some[fewest], ratio[fewest]
+        counts = some["n"].to_numpy(float)
+        shares = (some["t_skew_us"] / some["t_mean_us"]).to_numpy(float) - 1.0
+        left = self._left(counts, ratio.to_numpy(float), place=0.0)
         per_slowness = left / self._waves(counts)
         found = np.maximum(shares, 0.0) + left / counts
         slower = float(np.dot(per_slowness, found))
@@ -92,41 +103,42 @@ class UnsplitDecodes:
         return UnsplitDecodes(self.slots, self.heads, max(1.0, speed_up))
 
 
-def share_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> Plane | None:
-    """Return median shares by number of decodes and mean / longest context; none at ratio 1.
+def weights_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> Plane | None:
+    """Return the weight of the longest context by number of decodes and mean / longest context.
 
-    rows: n, ratio, share. None without rows.
-    unsplit: takes the place of measured shares where engines do not split what the profile did,
-        and goes on to the first measured number that it did not split; from there on it carries
-        measured shares on, in parallel, to contexts that are less even than measured ones.
+    rows: of `skew.csv`. None without rows. Beyond the last number and ratio their weights hold.
+    unsplit: takes the place of measured weights where engines do not split what the profile did,
+        and goes on to the first measured number that it did not split.
+
+    A measured weight is one for all ratios: then no longer context takes less time, and noise of
+    nearly equal contexts, where there is little to measure, has no say.
     """
     if rows.empty:
         return None
-    law = unsplit.fitted(rows) if unsplit and (rows["n"] >= unsplit.first_unsplit).any() else None
-    ratios = np.append(np.union1d(rows["ratio"], _RATIOS if law else ()), 1.0)
-    by_count = dict(_measured(rows, ratios))
-    if law:
-        first = min(count for count in by_count if count >= law.first_unsplit)
-        lowest = rows.groupby("n")["ratio"].min()
-        by_count = {
-            count: row + _beyond(law, count, ratios, float(lowest[count]))
-            for count, row in by_count.items()
-            if count >= first
-        }
-        by_count |= {float(n): law.share(n, ratios) for n in range(_EVERY, int(first), _EVERY)}
-    by_count[1.0] = np.zeros(len(ratios))
+    weights = _measured(rows)
+    law = unsplit.fitted(rows) if unsplit and max(weights) >= unsplit.first_unsplit else None
+    if law is None:
+        counts = sorted(weights)
+        values = np.array([[weights[count]] for count in counts])
+        return Plane(np.array(counts), np.ones(1), values, holds=True)
+    first = min(count for count in weights if count >= law.first_unsplit)
+    by_count = {n: np.full(len(_RATIOS), w) for n, w in weights.items() if n >= first}
+    by_count |= {
+        float(n): law.weight(n, _RATIOS) for n in (2, 3, *range(_EVERY, int(first), _EVERY))
+    }
     counts = sorted(by_count)
-    values = np.stack([by_count[count] for count in counts])
-    return Plane(np.array(counts), ratios, values, holds=True)
+    return Plane(np.array(counts), _RATIOS, np.stack([by_count[n] for n in counts]), holds=True)
 
 
-def _beyond(law: UnsplitDecodes, count: float, ratios: Array, lowest: float) -> Array:
-    """Return what the law adds to the share at the lowest measured ratio; 0 from there on."""
-    return law.share(count, np.minimum(ratios, lowest)) - law.share(count, np.array(lowest))
+def _measured(rows: pd.DataFrame) -> dict[float, float]:
+    """Return weights by number of decodes, those that meet the rows' times best.
 
-
-def _measured(rows: pd.DataFrame, ratios: Array) -> Iterator[tuple[float, Array]]:
-    for count, some in rows.groupby("n"):
-        points, shares = curve(some, "ratio", "share")
-        points, shares = np.append(points, 1.0), np.append(shares, 0.0)
-        yield float(str(count)), np.interp(ratios, points, np.maximum(shares, 0.0))
+    The sum of squared relative errors is the least that one weight for all rows can have.
+    """
+    uneven = 1.0 - rows["t_mean_us"] / rows["t_skew_us"]
+    longest = (rows["t_max_us"] - rows["t_mean_us"]) / rows["t_skew_us"]
+    products = rows.assign(found=uneven * longest, whole=longest * longest)
+    sums = products.groupby("n")[["found", "whole"]].sum()
+    sums = sums[sums["whole"] > 0]
+    weights = (sums["found"] / sums["whole"]).clip(0.0, 1.0)
+    return {float(n): float(weight) for n, weight in zip(weights.index, weights, strict=True)}
