@@ -21,6 +21,7 @@ from benchmarks.workloads import (
     azure,
     lognormal,
     long_prompt,
+    long_prompt_in_windows,
     longer_answers,
     prefixes,
 )
@@ -74,6 +75,13 @@ def rows(quick: bool) -> Iterator[Row]:
     one, pieces = measure(long_prompt(16_384)), measure(long_prompt(128))
     yield (
         "a prompt of 16,384 tokens in chunks of 128",
+        "<= 2 x the cost in one chunk",
+        _ratio(pieces, one),
+    )
+
+    one, pieces = (measure(long_prompt_in_windows(chunk)) for chunk in (16_384, 128))
+    yield (
+        "the same with sliding windows, each prompt with content",
         "<= 2 x the cost in one chunk",
         _ratio(pieces, one),
     )

@@ -59,6 +59,23 @@ def long_prompt(chunk: int) -> dict[str, Any]:
     }
 
 
+def long_prompt_in_windows(chunk: int) -> dict[str, Any]:
+    """The same prompts for a model with sliding windows, each with content of its own.
+
+    Of 1,024 blocks 1,023 may be found again, but hardly a prompt comes twice.
+    """
+    scenario = long_prompt(chunk)
+    scenario["workload"]["lengths"] = {
+        "type": "prefix_repetition",
+        "num_requests": 2_000,
+        "num_prefixes": 10_000,
+        "prefix_len": 16_368,
+        "suffix": {"type": "fixed", "tokens": 16},
+        "output": {"type": "fixed", "tokens": 2},
+    }
+    return scenario | {"model": "gpt-oss-120b"}
+
+
 def longer_answers(folder: Path, factor: int) -> Path:
     """Write the Azure trace with all answers `factor` times as long; return the new file."""
     header, *rows = AZURE.read_text().splitlines()

@@ -268,6 +268,42 @@ def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
 
 
 @st.composite
+def pieces_in_windows(draw: st.DrawFn) -> Case:
+    """Few requests, with long prompts in many small pieces, for a model with short windows.
+
+    They share content, and memory is scarce, so a prompt meets what is left of others' blocks: most
+    often of the same conversation's end, whose beginning is lost.
+    """
+    size = draw(st.sampled_from([1, 2, 4, 8]))
+    windows = Windows(
+        draw(st.integers(1, 6 * size)), draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(1, 3))
+    )
+    budget = draw(st.integers(1, 4).map(lambda blocks: blocks * size) | st.integers(1, 4 * size))
+    content = draw(contents(size))
+    longest = draw(st.sampled_from([20 * size, 80 * size]))
+    late = draw(st.sampled_from([0.0, 0.05, 1.0]))
+    jobs = []
+    for number in range(draw(st.integers(2, 6))):
+        tokens = draw(lengths(size, longest)), draw(st.integers(1, 3 * size))
+        spans = content(*tokens) if draw(st.integers(0, 3)) == 0 else ((1, tokens[0]),)
+        jobs.append(Job(late * number, *tokens, content=spans))
+    num_seqs = draw(st.integers(1, min(3, budget)))
+    pages = windows.num_full_groups + windows.num_window_groups
+    longest_of_all = max(job.num_prompt_tokens + job.num_output_tokens for job in jobs)
+    most = pages * -(-longest_of_all // size)
+    options = EngineOptions(
+        "chunked",
+        draw(st.integers(max(1, most // 2), most + most // 4) | st.integers(most, 3 * most)),
+        size,
+        num_seqs,
+        budget,
+        windows=windows,
+        caching=True,
+    )
+    return Case(options, tuple(jobs))
+
+
+@st.composite
 def overloads(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     """Jobs that come at once, or nearly so, and time limits of a few steps for all of them."""
     case = draw(cases(max_jobs))

@@ -32,6 +32,7 @@ from tests.property.strategies import (
     lengths,
     overloads,
     overloads_of_alike,
+    pieces_in_windows,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -159,6 +160,12 @@ def test_prompts_that_begin_alike_in_windows(case, predictor):
     assert_exact(case, predictor)
 
 
+@settings(max_examples=300)
+@given(case=pieces_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_pieces_of_prompts_in_windows(case, predictor):
+    assert_exact(case, predictor)
+
+
 @given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_time_outs_at_the_end_of_a_step(case, predictor, data):
     assert_exact(with_time_outs_on_boundaries(data, case, predictor), predictor)
@@ -269,6 +276,23 @@ def test_long_answers_that_windows_leave_behind_are_few_runs():
     assert engine.outcomes[1].num_cached_tokens == 384
     runs = Case(options, tuple(jobs)).simulate(AWKWARD).steps["num_steps"]
     assert len(runs) < len(engine.steps) / 100
+
+
+@pytest.mark.parametrize("content", [(), ((0, 3_000),), ((0, 500), (1, 1_700), (2, 800))])
+def test_long_prompts_that_windows_leave_behind_are_few_runs(content):
+    """What a prompt gives back piece by piece does not cut a run; its blocks are found again."""
+    windows = Windows(100, 1, 2)
+    options = EngineOptions("chunked", 1_000, 16, 8, 64, windows=windows, caching=True)
+    begins = ((7, 30),)  # so that the cache is in use
+    jobs = [Job(0.0, 100, 2, content=begins), Job(1.0, 3_000, 2, content=content)]
+    jobs += [Job(9.0, 1_000, 1, content=content[:1]), Job(19.0, 3_000, 2, content=content)]
+    engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
+    found = [outcome.num_cached_tokens for outcome in engine.outcomes]
+    assert (found[3] > 2_900) == bool(content)
+    chunked = [step for step in engine.steps if step.batch.chunks]
+    runs = Case(options, tuple(jobs)).simulate(AWKWARD).steps
+    assert len(chunked) > 3_000 // 64
+    assert (runs["num_chunks"] > 0).sum() < 16
 
 
 DRAFTS = SpeculativeConfig(method="eagle", num_speculative_tokens=3, acceptance_rate=0.5)

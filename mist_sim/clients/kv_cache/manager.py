@@ -69,6 +69,10 @@ class KvCacheManager:
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
         """Note that steps planned or executed compute the first `num_tokens` of a sequence."""
 
+    def compute_more(self, sequence: Sequence, num_new_tokens: int, num_steps: int) -> None:
+        """Note what the later ones of equal steps compute; `compute` was told of the first."""
+        self.compute(sequence, sequence.num_computed_tokens + num_steps * num_new_tokens)
+
     def may_gain(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence may have to take fewer blocks when others compute theirs."""
         return False

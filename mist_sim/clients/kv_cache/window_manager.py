@@ -12,6 +12,8 @@ from mist_sim.clients.kv_cache.window_prefix import WindowCache
 from mist_sim.clients.sequence import Sequence
 from mist_sim.core.request import Content
 
+_FEWEST_TOGETHER = 4  # pieces of a prompt; for fewer, one after the other is as fast
+
 
 class WindowCachingManager(PrefixCachingManager):
     """Keeps full blocks of groups with full attention, and of those with windows, on their own.
@@ -82,6 +84,51 @@ class WindowCachingManager(PrefixCachingManager):
             num_left = self._first_needed(num_tokens) - before
             self._queue_nameless(self._window_pages * num_left)
         self._evict(self._window_pages * num_left)
+
+    def compute_more(self, sequence: Sequence, num_new_tokens: int, num_steps: int) -> None:
+        """Note what later steps compute and leave behind, in turn; nobody else's blocks move."""
+        if not self.shares_blocks:
+            return
+        first, end = (sequence.num_computed_tokens + n * num_new_tokens for n in (1, num_steps))
+        chain = sequence.chain
+        if not isinstance(chain, WindowChain):
+            num_left = self._first_needed(end) - self._first_needed(first)
+            self._queue_nameless(self._window_pages * num_left)
+            self._evict(self._window_pages * num_left)
+            return
+        pieces = range(first + num_new_tokens, end + 1, num_new_tokens)
+        while pieces and (chain.cached or chain.next_block < chain.num_shared):
+            num_done = self._compute_together(chain, pieces) or 1
+            self.compute(sequence, pieces[num_done - 1])
+            pieces = pieces[num_done:]
+        self.compute(sequence, end)  # of the rest, nothing can be found
+
+    def _compute_together(self, chain: WindowChain, pieces: range) -> int:
+        """Note what many pieces compute whose blocks are all new to the cache; return how many.
+
+        pieces: the computed tokens after each. Returns 0, and does nothing, where something that
+        others left might be lost in between, or blocks without a name are left behind.
+        """
+        size, most = self.pool.block_size, self.pool.max_window_blocks
+        stop = min(pieces.stop, chain.num_shared * size + 1)
+        pieces = range(pieces.start, stop, pieces.step)
+        if len(pieces) < _FEWEST_TOGETHER or chain.cached != [(chain.first, chain.next_block)]:
+            return 0
+        end = pieces[-1] // size
+        if self.windows.has_any(chain.spans, chain.next_block, end):
+            return 0
+        self._enter(chain, end)
+        firsts = dict.fromkeys(-(-num_tokens // size) - most for num_tokens in pieces)
+        bounds = [chain.first, *(first for first in firsts if first > chain.first)]
+        if len(bounds) > 1:
+            self.windows.free_in_turn(chain.spans, bounds)
+            chain.drop_until(bounds[-1])
+            self._evict(self._window_pages * (bounds[-1] - bounds[0]))
+        return len(pieces)
+
+    def is_entering(self, sequence: Sequence) -> bool:
+        chain = sequence.chain
+        return isinstance(chain, WindowChain) and chain.next_block < chain.num_shared
 
     def grow(self, num_blocks: int) -> None:
         """Give the decodes new pages, for those too that they gave back meanwhile."""

@@ -7,8 +7,9 @@ finds it has a copy in pages of its own.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import pairwise
 
 from mist_sim.clients.kv_cache.page_queue import PageQueue, Stretch, WindowPiece
 from mist_sim.errors import ScenarioError
@@ -19,6 +20,10 @@ Spans = Sequence[tuple[Hashable, int]]
 
 def _start(stretch: Stretch) -> int:
     return stretch.start
+
+
+def _end(span: tuple[Hashable, int]) -> int:
+    return span[1]
 
 
 class WindowCache:
@@ -73,6 +78,42 @@ class WindowCache:
                 piece.add(stretch)
         self.queue.append_window(piece)
 
+    def has_any(self, spans: Spans, start: int, end: int) -> bool:
+        """Whether any of blocks [start, end) is there."""
+        for key, first, last in _parts(spans, start, end):
+            stretches = self._of.get(key, [])
+            place = bisect_left(stretches, first, key=_start)
+            if place and stretches[place - 1].end > first:
+                return True
+            if place < len(stretches) and stretches[place].start < last:
+                return True
+        return False
+
+    def free_in_turn(self, spans: Spans, bounds: list[int]) -> None:
+        """Queue the blocks between each two bounds, one part after the other, as `free` does.
+
+        bounds: rising positions; a request held all blocks between them, and all are there.
+        """
+        piece = WindowPiece()
+        starts, parts = set(bounds), piece.stretches
+        place = 0  # of the first stretch of the latest part
+        for key, first, last in _parts(spans, bounds[0], bounds[-1]):
+            inner = bounds[bisect_right(bounds, first) : bisect_left(bounds, last)]
+            edges = [first, *inner, last]
+            new = [Stretch(key, start, end, piece) for start, end in pairwise(edges)]
+            stretches = self._of[key]
+            begin = self._split(stretches, first)
+            stretches[begin : self._split(stretches, last)] = new
+            if first in starts:
+                parts += new
+            else:  # it goes on in a part with other ids, whose last block is the first
+                parts.insert(place, new[0])
+                parts += new[1:]
+            if len(new) > 1 or first in starts:
+                place = len(parts) - 1
+        piece.num_blocks = bounds[-1] - bounds[0]
+        self.queue.append_window(piece)
+
     def use(self, spans: Spans, start: int, end: int) -> None:
         """Make blocks [start, end) the latest used, the first one last, where they are free."""
         latest = WindowPiece()
@@ -88,16 +129,20 @@ class WindowCache:
 
     def lose(self, piece: WindowPiece, num_blocks: int) -> None:
         """Forget the first blocks of a piece in the queue, which are used for something else."""
-        while num_blocks:
-            stretch = piece.stretches[0]
-            num_lost = min(num_blocks, stretch.end - stretch.start)
-            stretch.end -= num_lost
-            num_blocks -= num_lost
-            if stretch.start == stretch.end:
-                del piece.stretches[0]
-                self._of[stretch.key].remove(stretch)
-                if not self._of[stretch.key]:
-                    del self._of[stretch.key], self._firsts[stretch.key]
+        number = 0  # of stretches that are lost whole
+        for stretch in piece.stretches:
+            num_blocks -= stretch.end - stretch.start
+            if num_blocks < 0:
+                stretch.end = stretch.start - num_blocks
+                break
+            number += 1
+            stretches = self._of[stretch.key]
+            stretches.remove(stretch)
+            if not stretches:
+                del self._of[stretch.key], self._firsts[stretch.key]
+            if not num_blocks:
+                break
+        del piece.stretches[:number]
         self.changes += 1
 
     def _stretches(self, key: Hashable, first: int) -> list[Stretch]:
@@ -160,6 +205,8 @@ def _with_firsts(spans: Spans) -> Iterator[tuple[Hashable, int, int]]:
 
 def _parts(spans: Spans, start: int, end: int) -> Iterator[tuple[Hashable, int, int]]:
     """Yield ids with their blocks within [start, end)."""
-    for key, first, last in _with_firsts(spans):
-        if first < end and start < last:
-            yield key, max(first, start), min(last, end)
+    place = bisect_right(spans, start, key=_end)
+    while start < end and place < len(spans):
+        key, last = spans[place]
+        yield key, start, min(last, end)
+        start, place = last, place + 1

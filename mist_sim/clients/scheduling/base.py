@@ -94,7 +94,7 @@ class Scheduler(Admitting, Preempting, ABC):
         pool, clock = self.pool, self.clock
         if num_steps > 1:  # blocks of the first step were entered by the plan
             for sequence, new in plan.prefills:
-                self.kv_cache.compute(sequence, sequence.num_computed_tokens + num_steps * new)
+                self.kv_cache.compute_more(sequence, new, num_steps)
         if plan.decodes:
             num_blocks = clock.advance(num_steps)
             if num_blocks or self.kv_cache.drops:  # what windows left comes back with it

@@ -113,9 +113,9 @@ class ChunkedScheduler(Scheduler):
         """Tell whether blocks that a step enters into the cache may matter in the next one.
 
         They may let the head of the queue in, or be the same that another prompt enters. With
-        sliding windows a prompt and the decodes give back blocks in turn.
+        sliding windows prompts and decodes give back blocks in turn.
         """
-        if self.pool.groups:
+        if self.pool.groups and (plan.decodes or len(plan.prefills) > 1):
             return True
         num_entering = sum(self.kv_cache.is_entering(sequence) for sequence, _ in plan.prefills)
         if num_entering and budget and (head := self.head()) is not None:
