@@ -295,6 +295,18 @@ def test_long_prompts_that_windows_leave_behind_are_few_runs(content):
     assert (runs["num_chunks"] > 0).sum() < 16
 
 
+def test_pieces_of_prompts_with_nothing_in_common_are_few_runs():
+    """Those that begin alike are planned step by step; after what they share they are not."""
+    options = EngineOptions("chunked", 500, 16, 8, 64, threshold=16, max_partial=4, caching=True)
+    apart = [Job(0.0, 1_000, 2, content=((k, 1_000),)) for k in range(4)]
+    alike = [Job(0.0, 1_000, 2, content=((9, 160), (k, 840))) for k in range(4)]
+    for jobs, most in ((apart, 16), (alike, 40)):
+        case = Case(options, tuple(jobs))
+        engine = assert_exact(case, AWKWARD)
+        assert len(engine.steps) > 60
+        assert len(case.simulate(AWKWARD).steps) < most
+
+
 DRAFTS = SpeculativeConfig(method="eagle", num_speculative_tokens=3, acceptance_rate=0.5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
@@ -80,6 +81,10 @@ class KvCacheManager:
     def is_entering(self, sequence: Sequence) -> bool:
         """Whether computing more of a sequence can put blocks into the cache."""
         return False
+
+    def are_apart(self, several: Iterable[Sequence]) -> bool:
+        """Whether no blocks that sequences will enter can be those of another one of them."""
+        return True
 
     def grow(self, num_blocks: int) -> None:
         """Give the decodes new blocks."""
@@ -190,6 +195,11 @@ class PrefixCachingManager(KvCacheManager):
 
     def is_entering(self, sequence: Sequence) -> bool:
         return sequence.chain is not None and sequence.chain.is_entering
+
+    def are_apart(self, several: Iterable[Sequence]) -> bool:
+        chains = [sequence.chain for sequence in several if sequence.chain is not None]
+        keys = [key for chain in chains for key, end in chain.spans if end > chain.num_held]
+        return len(set(keys)) == len(keys)
 
     def grow(self, num_blocks: int) -> None:
         self.pool.allocate(num_blocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from mist_sim.clients import sequence as sequences
@@ -113,6 +113,9 @@ class TieredManager(PrefixCachingManager):
         if chain is not None:
             for store in self.stores:
                 store.use(chain.spans, chain.num_held)
+
+    def are_apart(self, several: Iterable[sequences.Sequence]) -> bool:
+        return False  # they are written to the tiers in turn, where each may displace the others
 
     def compute(self, sequence: sequences.Sequence, num_tokens: int) -> None:
         """Note what is computed, and store the blocks that it fills in the tiers below."""

@@ -117,10 +117,10 @@ class ChunkedScheduler(Scheduler):
         """
         if self.pool.groups and (plan.decodes or len(plan.prefills) > 1):
             return True
-        num_entering = sum(self.kv_cache.is_entering(sequence) for sequence, _ in plan.prefills)
-        if num_entering and budget and (head := self.head()) is not None:
+        entering = [each for each, _ in plan.prefills if self.kv_cache.is_entering(each)]
+        if entering and budget and (head := self.head()) is not None:
             return self.kv_cache.may_gain(head)
-        return num_entering > 1
+        return len(entering) > 1 and not self.kv_cache.are_apart(entering)
 
 
 def _num_partial(plan: StepPlan) -> int:
