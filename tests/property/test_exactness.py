@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mist_sim.clients import lane as lane_module
 from mist_sim.clients import pipeline as pipeline_module
+from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
@@ -305,6 +306,32 @@ def test_pieces_of_prompts_with_nothing_in_common_are_few_runs():
         engine = assert_exact(case, AWKWARD)
         assert len(engine.steps) > 60
         assert len(case.simulate(AWKWARD).steps) < most
+
+
+def test_free_pages_are_those_in_the_queue(monkeypatch):
+    """After every call by which pages come or go, with prompts in pieces and decodes."""
+    checked = []
+
+    def watch(name):
+        method = getattr(WindowCachingManager, name)
+
+        def call(self, *arguments):
+            method(self, *arguments)
+            queue = self.queue
+            pages = [piece.num_blocks * queue.pages_of_a_block(piece) for piece in queue]
+            if self.shares_blocks:
+                assert sum(pages) == self.pool.num_free
+                checked.append(name)
+
+        monkeypatch.setattr(WindowCachingManager, name, call)
+
+    for name in ("admit", "compute_more", "grow", "free", "preempt"):
+        watch(name)
+    windows = Windows(10, 1, 2)
+    options = EngineOptions("chunked", 60, 4, 8, 16, windows=windows, caching=True)
+    jobs = [Job(0.005 * k, 60 + k, 30 + k, content=((k % 3, 50),)) for k in range(12)]
+    assert_exact(Case(options, tuple(jobs)), AWKWARD)
+    assert {"admit", "compute_more", "grow", "free", "preempt"} <= set(checked)
 
 
 DRAFTS = SpeculativeConfig(method="eagle", num_speculative_tokens=3, acceptance_rate=0.5)

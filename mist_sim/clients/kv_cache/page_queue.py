@@ -85,7 +85,7 @@ class PageQueue(FreeQueue):
         """
         while num_pages:
             piece = next(iter(self._pieces))
-            size = self._pages_of_a_block(piece)
+            size = self.pages_of_a_block(piece)
             num_lost = min(piece.num_blocks, -(-num_pages // size))
             num_pages -= num_lost * size
             piece.num_blocks -= num_lost
@@ -100,7 +100,8 @@ class PageQueue(FreeQueue):
                 num_pages = 0
             yield piece, num_lost
 
-    def _pages_of_a_block(self, piece: Piece) -> int:
+    def pages_of_a_block(self, piece: Piece) -> int:
+        """Pages of each block that a piece counts."""
         if isinstance(piece, WindowPiece):
             return self.window_pages
         return 1 if piece.entry is None else self.full_pages
