@@ -54,9 +54,13 @@ class Entry:
 
 
 class Piece:
-    """Free blocks beside one another in the queue: of one entry, or with nothing worth keeping."""
+    """Free blocks beside one another in the queue: of one entry, or with nothing worth keeping.
+
+    grows: whether more blocks of its entry may be added to it.
+    """
 
     __slots__ = ("entry", "num_blocks")
+    grows = True
 
     def __init__(self, entry: Entry | None, num_blocks: int) -> None:
         self.entry = entry
@@ -74,7 +78,7 @@ class FreeQueue:
         """Queue blocks as the latest used, those of an entry with its last one in front."""
         if self._pieces:
             latest = next(reversed(self._pieces))
-            if latest.entry is entry:
+            if latest.entry is entry and latest.grows:
                 latest.num_blocks += num_blocks
                 return
         piece = Piece(entry, num_blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from mist_sim.clients.kv_cache.free_queue import Entry, FreeQueue, Piece
+from mist_sim.clients.kv_cache.free_queue import FreeQueue, Piece
 
 
 class Stretch:
@@ -26,6 +26,7 @@ class WindowPiece(Piece):
     """Free window blocks beside one another in the queue, each stretch with its last one first."""
 
     __slots__ = ("stretches",)
+    grows = False  # its blocks are window groups' own
 
     def __init__(self) -> None:
         super().__init__(None, 0)
@@ -57,18 +58,6 @@ class PageQueue(FreeQueue):
         self.full_pages = full_pages
         self.window_pages = window_pages
         super().__init__(num_pages)
-
-    def append(self, entry: Entry | None, num_blocks: int) -> None:
-        """Queue blocks of an entry, or pages with nothing worth keeping, as the latest used."""
-        if self._pieces:
-            latest = next(reversed(self._pieces))
-            if latest.entry is entry and not isinstance(latest, WindowPiece):
-                latest.num_blocks += num_blocks
-                return
-        piece = Piece(entry, num_blocks)
-        self._pieces[piece] = None
-        if entry is not None:
-            entry.pieces.append(piece)
 
     def append_window(self, piece: WindowPiece) -> None:
         """Queue window blocks as the latest used."""

@@ -59,6 +59,7 @@ class WindowCachingManager(PrefixCachingManager):
         return num_pages - self._full_pages * min(sequence.chain.num_shared, num_blocks)
 
     def admit(self, sequence: Sequence) -> None:
+        """Give a sequence its hit, a copy of what windows need of it, and pages for the rest."""
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
         if isinstance(chain, WindowChain):
@@ -73,6 +74,7 @@ class WindowCachingManager(PrefixCachingManager):
         self.grow(num_pages)
 
     def compute(self, sequence: Sequence, num_tokens: int) -> None:
+        """Enter what a step computes, and queue what its windows leave behind."""
         if not self.shares_blocks:
             return
         chain = sequence.chain
@@ -143,6 +145,7 @@ class WindowCachingManager(PrefixCachingManager):
         self._evict(num_blocks)
 
     def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take back all pages; blocks with content stay in the cache until they are taken."""
         first, chain = self._first_held(sequence, num_computed_tokens), sequence.chain
         if isinstance(chain, WindowChain):
             chain.first = max(chain.first, first)
@@ -150,6 +153,7 @@ class WindowCachingManager(PrefixCachingManager):
         self._release(chain, num_blocks, num_computed_tokens)
 
     def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Take back all pages; the full blocks stay cached, where it may find them again."""
         first = self._first_held(sequence, num_computed_tokens)
         chain = sequence.chain
         if not isinstance(chain, WindowChain):
@@ -166,6 +170,7 @@ class WindowCachingManager(PrefixCachingManager):
         sequence.num_computed_tokens = 0
 
     def swap_in(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+        """Give new pages to a sequence that comes back, and enter what they hold."""
         self.grow(num_blocks)
         chain = sequence.chain
         if isinstance(chain, WindowChain):
