@@ -30,8 +30,8 @@ from mist_sim.hardware.predictors import (
     RegressionPredictor,
     SiliconPredictor,
 )
-from mist_sim.hardware.predictors.sampled import SampledSteps
-from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.hardware.predictors.measured.sampled import SampledSteps
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from tests.reference import measured
 from tests.reference.regression_files import written
 

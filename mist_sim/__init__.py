@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mist_sim.clients import Client, LlmClient, SequentialClient
-    from mist_sim.clients.admission import AdmissionControl
     from mist_sim.clients.kv_cache import KvCacheConfig
+    from mist_sim.clients.overload import AdmissionControl
     from mist_sim.clients.scheduling import (
         SCHEDULERS,
         ChunkedScheduler,
@@ -111,7 +111,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mist_sim.clients": "Client LlmClient SequentialClient",
-    "mist_sim.clients.admission": "AdmissionControl",
+    "mist_sim.clients.overload": "AdmissionControl",
     "mist_sim.clients.kv_cache": "KvCacheConfig",
     "mist_sim.clients.scheduling": (
         "SCHEDULERS ChunkedScheduler ContinuousScheduler MixedScheduler Scheduler "

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from mist_sim.calibration.measured_steps import Array, MeasuredSteps
-from mist_sim.hardware.predictors.extras import installed_version
+from mist_sim.hardware.predictors.external.installed import installed_version
 
 Points = NDArray[np.float64]  # shape (number of points, 2): tokens or decodes, mean context
 

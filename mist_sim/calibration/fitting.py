@@ -22,7 +22,7 @@ from mist_sim.calibration.ensemble import (
 )
 from mist_sim.calibration.measured_steps import MeasuredSteps
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.predictors.regression import FORMAT, VERSION
+from mist_sim.hardware.predictors.measured.regression import FORMAT, VERSION
 from mist_sim.user_paths import write_whole
 
 

@@ -15,7 +15,7 @@ def results_folder(path: Path) -> Iterator[Path]:
     Raises ScenarioError unless the folder is new or empty and can be written. When the block
     raises, folders that were made here are removed again.
     """
-    from mist_sim.metrics.folders import prepare_folder
+    from mist_sim.metrics.output.folders import prepare_folder
 
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     prepare_folder(path)

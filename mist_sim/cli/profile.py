@@ -38,7 +38,7 @@ def profile(
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu
-    from mist_sim.hardware.predictors.extras import installed_version
+    from mist_sim.hardware.predictors.external.installed import installed_version
     from mist_sim.models import load_model
     from mist_sim.user_paths import require_writable
 
@@ -74,7 +74,7 @@ def _write_steps(source: TorchSource, batches: list[StepBatch], out: Path) -> No
     """Write a table of measured steps; what the store has is not measured again."""
     from mist_sim.cli.progress import Progress
     from mist_sim.hardware.execution.profile import measure, write_table
-    from mist_sim.hardware.predictors.timing_store import TimingStore
+    from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
     with Progress(len(batches), unit="steps measured") as progress:
         steps = measure(source, batches, TimingStore.default(), progress)

@@ -57,7 +57,7 @@ def run(
 def _overrides(settings: list[str]) -> dict[str, Any]:
     """Return values by path; a value is read as YAML, as it would be in the file."""
     from mist_sim.errors import ScenarioError
-    from mist_sim.scenario import yaml_text
+    from mist_sim.scenario.format import yaml_text
 
     overrides = {}
     for setting in settings:

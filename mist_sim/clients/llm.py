@@ -7,26 +7,26 @@ from collections.abc import Sequence as Stages
 
 from simpy.events import Event
 
-from mist_sim.clients.admission import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.base import Client
-from mist_sim.clients.draft_paths import DraftPaths
-from mist_sim.clients.engines import Engines, lane_schedulers
+from mist_sim.clients.decode.draft_paths import DraftPaths
+from mist_sim.clients.decode.speculative_clock import Speculation
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.replicas import Engines, lane_schedulers
+from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import (
     CacheTier,
     SwapSpace,
     lane_memory,
 )
-from mist_sim.clients.lane import Lane
+from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.scheduling import Scheduler
-from mist_sim.clients.sequence import Sequence
-from mist_sim.clients.speculative_clock import Speculation
-from mist_sim.clients.step_records import StepRecords
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.events import Failure, Recorder, Visit
 from mist_sim.core.request import Stage
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
-from mist_sim.hardware.predictors.pipeline import PipelinePredictor
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
@@ -145,8 +145,8 @@ class LlmClient(Client):
         """Join a simulation: make the engines, with all blocks free and nobody waiting."""
         super().start(env, client_id, recorder)
         self._gate = self._make_gate()
-        self._sequences: dict[Visit, Sequence] = {}  # of visits that may be given up
-        self._lanes: dict[Sequence, Lane] = {}  # of those that have entered an engine
+        self._sequences: dict[Visit, SequenceState] = {}  # of visits that may be given up
+        self._lanes: dict[SequenceState, Lane] = {}  # of those that have entered an engine
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._engines = Engines(
             env,
@@ -222,22 +222,22 @@ class LlmClient(Client):
         else:
             self._enter(sequence)
 
-    def _time_to_enter(self, sequence: Sequence) -> float:
+    def _time_to_enter(self, sequence: SequenceState) -> float:
         """Return the seconds from arrival until a sequence can be scheduled."""
         return self.request_overhead + self.prompt_token_overhead * sequence.num_prompt_tokens
 
-    def _enter_later(self, sequence: Sequence, delay: float) -> Generator[Event, object, None]:
+    def _enter_later(self, sequence: SequenceState, delay: float) -> Generator[Event, object, None]:
         yield self.env.timeout(delay)
         if not sequence.visit.is_over:
             self._enter(sequence)
 
-    def _enter(self, sequence: Sequence) -> None:
+    def _enter(self, sequence: SequenceState) -> None:
         """Hand a sequence to an engine."""
         lane = self._engines.add_request(sequence)
         if sequence.visit in self._sequences:
             self._lanes[sequence] = lane
 
-    def _limit_length(self, sequence: Sequence) -> str | None:
+    def _limit_length(self, sequence: SequenceState) -> str | None:
         """Cut an answer at the longest context; return why a prompt is too long, or None."""
         if self.max_model_len is None:
             return None
@@ -290,7 +290,7 @@ class LlmClient(Client):
             self._reject(visit, rejection)
 
 
-def _sequence(visit: Visit) -> Sequence:
+def _sequence(visit: Visit) -> SequenceState:
     """Return the engine's view of a visit: one prompt, and the tokens to generate."""
     num_prompt_tokens = 0
     num_output_tokens = 0
@@ -300,4 +300,4 @@ def _sequence(visit: Visit) -> Sequence:
             num_output_tokens += 1
         elif isinstance(stage, Decode):
             num_output_tokens += stage.num_tokens
-    return Sequence(visit, num_prompt_tokens, num_output_tokens)
+    return SequenceState(visit, num_prompt_tokens, num_output_tokens)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mist_sim.metrics.files import write_json, write_text
-from mist_sim.metrics.folders import fill_folder
+from mist_sim.metrics.output.files import write_json, write_text
+from mist_sim.metrics.output.folders import fill_folder
 
 if TYPE_CHECKING:
     import pandas as pd

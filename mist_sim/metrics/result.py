@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.metrics import frames
-from mist_sim.metrics.files import write_json, write_text
-from mist_sim.metrics.folders import fill_folder
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.recorder import ColumnRecorder
+from mist_sim.metrics.output.files import write_json, write_text
+from mist_sim.metrics.output.folders import fill_folder
+from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.summary import summarise
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.recorder import ColumnRecorder
+from mist_sim.metrics.records.recorder import ColumnRecorder
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache
 

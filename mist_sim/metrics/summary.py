@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.step_figures import peak_token_rate, pooled_gaps, utilisation
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
-from mist_sim.models.config import read_config
+from mist_sim.models.huggingface.config import read_config
 from mist_sim.models.quantization import QUANTIZATIONS, UNQUANTIZED, Quantization, check_name
 from mist_sim.models.sizes import ModelSizes
 
@@ -21,7 +21,7 @@ class ModelSpec(ModelSizes):
         """Read a Hugging Face `config.json` that was parsed to a mapping.
 
         Raises ScenarioError, starting with `source`, when a key is missing or wrong, or when
-        the model needs a feature that is not simulated (see `mist_sim.models.config`).
+        the model needs a feature that is not simulated (see `mist_sim.models.huggingface.config`).
         """
         try:
             return cls(name=name, source=source, **read_config(config, source))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.clients import AnyClient, LlmClientSpec
+from mist_sim.scenario.client_schemas import AnyClient, LlmClientSpec
 
 
 def headline(scenario: Scenario) -> str:

@@ -1,9 +1,9 @@
 """Scenario files: strict YAML, turned into the objects of a simulation."""
 
 from mist_sim.scenario.build import build, simulate
-from mist_sim.scenario.engine import llm_client
+from mist_sim.scenario.engines.llm_client import llm_client
+from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.replicate import replicate
 from mist_sim.scenario.schema import Scenario
-from mist_sim.scenario.server_defaults import server_limits
 
 __all__ = ["Scenario", "build", "llm_client", "replicate", "server_limits", "simulate"]

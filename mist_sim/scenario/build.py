@@ -16,10 +16,16 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
 from mist_sim.models import ModelSpec
-from mist_sim.scenario.clients import LlmClientSpec, SequentialClientSpec
-from mist_sim.scenario.collectives import check_sums_over_links, with_all_reduce
-from mist_sim.scenario.engine import cluster_of, llm_client, stored_as, timed_by, with_graphs_of
-from mist_sim.scenario.problems import Location, Problem, said_by, summed_up
+from mist_sim.scenario.client_schemas import LlmClientSpec, SequentialClientSpec
+from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
+from mist_sim.scenario.engines.llm_client import (
+    cluster_of,
+    llm_client,
+    stored_as,
+    timed_by,
+    with_graphs_of,
+)
+from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.simulation import Progress, Simulation

@@ -13,7 +13,7 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Replications
 from mist_sim.scenario.build import build
-from mist_sim.scenario.families import FAMILIES
+from mist_sim.scenario.format.families import FAMILIES
 from mist_sim.scenario.load import as_data
 from mist_sim.scenario.schema import Scenario
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from mist_sim.metrics import Slo
-from mist_sim.scenario.clients import AnyClient, LlmClientSpec, ModelName
-from mist_sim.scenario.effects import useless_options
-from mist_sim.scenario.families import ROUTER, Settings
-from mist_sim.scenario.fields import Duration, as_tuple
-from mist_sim.scenario.parts import Part, part_type
-from mist_sim.scenario.paths import Origin
-from mist_sim.scenario.problems import Problem
-from mist_sim.scenario.strict import Strict
+from mist_sim.scenario.client_schemas import AnyClient, LlmClientSpec, ModelName
+from mist_sim.scenario.format.families import ROUTER, Settings
+from mist_sim.scenario.format.fields import Duration, as_tuple
+from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.paths import Origin
+from mist_sim.scenario.format.problems import Problem
+from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from mist_sim.core.request import Stage
-from mist_sim.scenario.families import (
+from mist_sim.scenario.format.families import (
     ARRIVAL,
     DURATION_LAW,
     SAMPLER,
@@ -16,10 +16,10 @@ from mist_sim.scenario.families import (
     TRACE_READER,
     Settings,
 )
-from mist_sim.scenario.fields import ByPriority, Duration, as_tuple
-from mist_sim.scenario.parts import Part, part_type
-from mist_sim.scenario.problems import Problem, said_by
-from mist_sim.scenario.strict import Strict
+from mist_sim.scenario.format.fields import ByPriority, Duration, as_tuple
+from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.problems import Problem, said_by
+from mist_sim.scenario.format.strict import Strict
 from mist_sim.stages import Decode, Prefill
 from mist_sim.traces import (
     PipelineTemplate,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
 from mist_sim.clients.scheduling import Scheduler, StepPlan
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
 from mist_sim.stages import completion
@@ -52,11 +52,13 @@ class SteppingEngine:
         self.gives_up = gives_up
         self.pool = BlockPool(load.num_blocks, load.block_size)
         self.arrivals = list(reversed(load.arrivals))
-        self.loads: list[tuple[int, Sequence]] = []  # when they end; the first to end is the last
+        self.loads: list[
+            tuple[int, SequenceState]
+        ] = []  # when they end; the first to end is the last
         self.steps = 0
-        self.ids: dict[Sequence, int] = {}
-        self.prefix_tokens: dict[Sequence, int] = {}
-        self.left: set[Sequence] = set()
+        self.ids: dict[SequenceState, int] = {}
+        self.prefix_tokens: dict[SequenceState, int] = {}
+        self.left: set[SequenceState] = set()
         self.trace: Trace = []
         self.kv_cache = (
             WatchedTier(self.pool, name_of(scheduler))
@@ -110,14 +112,14 @@ class SteppingEngine:
         arrival = self.arrivals[-1].step if self.arrivals else inf
         return min(arrival, self.loads[-1][0]) if self.loads else arrival
 
-    def hear(self) -> Sequence | None:
+    def hear(self) -> SequenceState | None:
         """Tell the scheduler what comes next; return who may be admitted then."""
         if self.arrivals and self.arrivals[-1].step <= self.next_news():
             return self.arrive()
         _, sequence = self.loads.pop()
         return sequence if self.scheduler.finish_load(sequence) else self.scheduler.head()
 
-    def arrive(self) -> Sequence | None:
+    def arrive(self) -> SequenceState | None:
         """Queue the next sequence and return it; None when it is refused."""
         arrival = self.arrivals.pop()
         number = len(self.ids)
@@ -125,7 +127,7 @@ class SteppingEngine:
         content = (arrival.prefix,) if arrival.prefix else ()
         stages = completion(prompt, output)
         request = Request(number, 0.0, stages, prompt, output, content=content)
-        sequence = Sequence(Visit(request, request.stages, 0.0), prompt, output)
+        sequence = SequenceState(Visit(request, request.stages, 0.0), prompt, output)
         self.ids[sequence] = number
         self.prefix_tokens[sequence] = arrival.prefix[1] if arrival.prefix else 0
         if self.scheduler.refusal(sequence) is not None:
@@ -134,7 +136,7 @@ class SteppingEngine:
         self.scheduler.add_request(sequence)
         return sequence
 
-    def start_load(self, sequence: Sequence, counts: list[int]) -> None:
+    def start_load(self, sequence: SequenceState, counts: list[int]) -> None:
         """Bring blocks from the tier, in as many steps as it says."""
         end = ceil(self.kv_cache.load(counts, float(self.steps)))
         self.loads.append((end, sequence))

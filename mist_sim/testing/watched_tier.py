@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.clients.kv_cache import BlockPool, CacheTier, TieredManager, TierLink
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.testing.rules import require
 
 _TIER = CacheTier("lower tier", 1_000, 3.0, 0.25)  # a load takes 3 steps and one for four blocks
@@ -20,13 +20,13 @@ class WatchedTier(TieredManager):
         self._scheduler = scheduler
         self._starts_load = False
 
-    def start_load(self, sequence: Sequence) -> list[int]:
+    def start_load(self, sequence: SequenceState) -> list[int]:
         self._starts_load = True
         counts = super().start_load(sequence)
         self._starts_load = False
         return counts
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: SequenceState) -> None:
         """Let a sequence in, unless it has to be loaded first."""
         num_missing = 0 if self._starts_load else sum(self.missing(sequence))
         require(

@@ -34,7 +34,7 @@ from mist_sim.traces.distributions import (
     UniformDuration,
     UniformLength,
 )
-from mist_sim.traces.pipelines import PipelineTemplate, completion_pipeline, template
+from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.readers import AzureReader, LengthsCsvReader, MooncakeReader
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.sharegpt import ShareGptReader

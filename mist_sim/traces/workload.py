@@ -23,7 +23,7 @@ from mist_sim.traces.base import (
     TraceRow,
     require_count,
 )
-from mist_sim.traces.pipelines import (
+from mist_sim.traces.pipeline_templates import (
     PipelineTemplate,
     StageTemplate,
     completion_pipeline,

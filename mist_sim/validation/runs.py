@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.scenario import Scenario, yaml_text
-from mist_sim.scenario.paths import Origin
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.format import yaml_text
+from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.presets import preset_names
 from mist_sim.validation.comparing import LATENCIES, Row, request_rows, summary_rows
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from mist_sim.clients import lane as lane_module
-from mist_sim.clients import pipeline as pipeline_module
-from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
+from mist_sim.clients.engine import lane as lane_module
+from mist_sim.clients.engine import pipelined as pipeline_module
+from mist_sim.clients.kv_cache.windows.window_manager import WindowCachingManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
@@ -220,7 +220,13 @@ def test_the_random_cases_reach_what_is_hard():
     def look(case):
         seen.update(features(case.stepwise(DYADIC)))
 
+    @settings(max_examples=number // 4, database=None, derandomize=True)
+    @given(case=alike_in_windows())
+    def look_at_windows(case):
+        seen.update(feature for feature in features(case.stepwise(DYADIC)) if "cached" in feature)
+
     look()
+    look_at_windows()
     assert seen["preempted"] > number / 4, seen
     for feature in (
         "preempted more than twice",

@@ -28,9 +28,9 @@ from mist_sim.hardware.predictors import (
     RooflinePredictor,
     TablePredictor,
 )
-from mist_sim.hardware.predictors.regression import RegressionPredictor
-from mist_sim.hardware.predictors.sampled import SampledSteps, SamplePoints, powers
-from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
+from mist_sim.hardware.predictors.measured.sampled import SampledSteps, SamplePoints, powers
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
 from tests.reference import measured

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
 from mist_sim.errors import ScenarioError
@@ -21,9 +21,9 @@ from tests.reference.predictors import AWKWARD
 from tests.reference.stepwise import Job, Live, Outcome
 
 
-def sequence_of(prompt: int, content: tuple[tuple[int, int], ...]) -> Sequence:
+def sequence_of(prompt: int, content: tuple[tuple[int, int], ...]) -> SequenceState:
     request = Request(0, 0.0, completion(prompt, 9), prompt, 9, content=content)
-    return Sequence(Visit(request, request.stages, 0.0), prompt, 9)
+    return SequenceState(Visit(request, request.stages, 0.0), prompt, 9)
 
 
 class Pair:

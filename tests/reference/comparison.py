@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mist_sim.clients import LlmClient, kv_cache
-from mist_sim.clients.admission import AdmissionControl
-from mist_sim.clients.draft_paths import DraftPaths
+from mist_sim.clients.decode.draft_paths import DraftPaths
 from mist_sim.clients.kv_cache import CacheTier
+from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -28,7 +28,7 @@ from mist_sim.hardware.predictors import (
     RooflinePredictor,
     with_drafting,
 )
-from mist_sim.hardware.predictors.pipeline import PipelinePredictor, pipeline_predictor
+from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.step_figures import pooled_gaps, run_periods
 from mist_sim.models.kv_groups import KvGroups

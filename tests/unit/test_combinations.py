@@ -10,7 +10,7 @@ import pytest
 
 from mist_sim import ScenarioError
 from mist_sim.scenario.build import build
-from mist_sim.scenario.yaml_text import parse
+from mist_sim.scenario.format.yaml_text import parse
 from tests.reference.scenarios import scenario
 
 PAGE = Path(__file__).parents[2] / "docs/guides/scenario_files.md"

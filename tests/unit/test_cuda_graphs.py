@@ -10,7 +10,7 @@ from mist_sim import ChunkedScheduler, llm_client
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.predictors.cuda_graphs import EAGER_LAYER, captured
+from mist_sim.hardware.predictors.analytic.cuda_graphs import EAGER_LAYER, captured
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build

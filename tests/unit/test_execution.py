@@ -17,8 +17,8 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.execution import Timing, seconds_of, timed_call
 from mist_sim.hardware.execution.profile import ProfileRange, measure, write_table
-from mist_sim.hardware.predictors.execution import ExecutionPredictor
-from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.hardware.predictors.measured.execution import ExecutionPredictor
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import load_model
 from tests.reference.sources import source_of
 
@@ -160,7 +160,7 @@ def test_every_option_changes_what_is_measured(changed, monkeypatch, tmp_path):
     place = "mist_sim.hardware.execution.torch_source"
     monkeypatch.setitem(sys.modules, place, SimpleNamespace(TorchSource=FakeTorch))
     monkeypatch.setattr(
-        "mist_sim.hardware.predictors.execution.installed_version", lambda *_, **__: "1"
+        "mist_sim.hardware.predictors.measured.execution.installed_version", lambda *_, **__: "1"
     )
     batch = StepBatch(((1500, 2500),), 30, 30 * 2000)
     plain = ExecutionPredictor(TINY, Cluster(GPU)).step_time(batch)
@@ -177,7 +177,7 @@ def test_without_torch_the_extra_is_named(monkeypatch):
     def missing(package):
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr("mist_sim.hardware.predictors.extras.version", missing)
+    monkeypatch.setattr("mist_sim.hardware.predictors.external.installed.version", missing)
     with pytest.raises(ScenarioError, match=r"pip install 'mist-sim\[torch\]'"):
         ExecutionPredictor(TINY, Cluster(GPU))
 

@@ -12,10 +12,10 @@ import pytest
 import mist_sim as mist
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.predictors import extras
-from mist_sim.hardware.predictors.genz import GenzPredictor
-from mist_sim.hardware.predictors.program import ProgramPredictor
-from mist_sim.hardware.predictors.silicon import Silicon, SiliconPredictor
+from mist_sim.hardware.predictors.external import installed
+from mist_sim.hardware.predictors.external.genz import GenzPredictor
+from mist_sim.hardware.predictors.external.program import ProgramPredictor
+from mist_sim.hardware.predictors.external.silicon import Silicon, SiliconPredictor
 from mist_sim.models import model_names
 from tests.conftest import ROOT
 
@@ -41,7 +41,7 @@ def test_a_missing_package_is_named_with_its_extra(predictor, extra, monkeypatch
     def missing(package):
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(extras, "version", missing)
+    monkeypatch.setattr(installed, "version", missing)
     with pytest.raises(ScenarioError, match=rf"pip install 'mist-sim\[{extra}\]'"):
         predictor(**parts())
 

@@ -16,8 +16,8 @@ from mist_sim import (
     load_model,
     simulate,
 )
-from mist_sim.clients.admission import AdmissionControl
 from mist_sim.clients.kv_cache import CacheTier, KvCacheConfig, cache_tiers
+from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler, StepPlan
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu

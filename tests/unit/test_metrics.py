@@ -12,7 +12,7 @@ from mist_sim.clients import LlmClient, SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo, latency, stats
-from mist_sim.metrics.columns import Categories, Table
+from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.routers import LeastOutstandingRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall

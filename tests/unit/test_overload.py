@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mist_sim.clients import LlmClient, SequentialClient
-from mist_sim.clients.admission import AdmissionControl
+from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import PipelinePredictor

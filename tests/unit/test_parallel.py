@@ -18,7 +18,7 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients import LlmClient
-from mist_sim.clients.data_parallel import least_loaded
+from mist_sim.clients.engine.lockstep import least_loaded
 from mist_sim.clients.kv_cache import num_gpu_blocks
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu

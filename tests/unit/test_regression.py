@@ -14,7 +14,7 @@ from mist_sim.calibration.fitting import Setting
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors.regression import RegressionPredictor
+from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
 from mist_sim.hardware.tables.steps import COLUMNS as STEP_COLUMNS
 from mist_sim.models import load_model
 from tests.reference.regression_files import regression_content, written

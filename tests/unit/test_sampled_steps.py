@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
-from mist_sim.hardware.predictors.sampled import SampledSteps, SamplePoints, powers
-from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.hardware.predictors.measured.sampled import SampledSteps, SamplePoints, powers
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.testing import check_predictor
 
 POINTS = SamplePoints(

@@ -16,9 +16,9 @@ from mist_sim.errors import ScenarioError
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario, simulate
-from mist_sim.scenario.families import FAMILIES, Family
+from mist_sim.scenario.format.families import FAMILIES, Family
+from mist_sim.scenario.format.parts import part_type
 from mist_sim.scenario.load import json_schema
-from mist_sim.scenario.parts import part_type
 from mist_sim.scenario.presets import preset_names
 from mist_sim.units import Seconds
 

@@ -14,7 +14,7 @@ from mist_sim.clients.scheduling import (
     StaticScheduler,
 )
 from mist_sim.clients.scheduling.order import ORDERS, waiting_queue
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
@@ -245,7 +245,7 @@ def test_giving_up_from_a_long_queue_takes_no_search(order):
     assert [queue.take() for _ in range(len(queue))] == stay
 
 
-class Compared(Sequence):
+class Compared(SequenceState):
     """Counts how often it is compared with another one."""
 
     def __init__(self, number):

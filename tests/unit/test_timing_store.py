@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mist_sim import ScenarioError
-from mist_sim.hardware.predictors.timing_store import TimingStore, cache_folder
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore, cache_folder
 
 SOURCE = {"source": "clock", "version": "1"}
 WORKS = {"one": 1, "two": 2, "three": 3}
@@ -75,7 +75,7 @@ def test_a_store_without_a_file_keeps_nothing():
 PROCESS = """
 import sys
 from pathlib import Path
-from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 works = {str(number): number for number in range(200)}
 own = float(sys.argv[2])
 print(TimingStore(Path(sys.argv[1])).timed({"source": "race"}, works,

@@ -7,13 +7,13 @@ from mist_sim.clients.kv_cache.capacity import (
     num_gpu_blocks,
     swap_space,
 )
-from mist_sim.clients.kv_cache.history import PrefixHistory
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
-from mist_sim.clients.kv_cache.swap_space import SwapSpace
-from mist_sim.clients.kv_cache.tier_stores import CacheTier, TierLink
-from mist_sim.clients.kv_cache.tiers import TieredManager
-from mist_sim.clients.kv_cache.window_pool import WindowPool
+from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink
+from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
+from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 
 __all__ = [
     "BlockPool",

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mist_sim.clients.kv_cache.swap_space import SwapSpace
-from mist_sim.clients.kv_cache.tier_stores import CacheTier
+from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.drafter import Drafter, shared_groups

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.history import PrefixHistory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
-from mist_sim.clients.kv_cache.swap_space import SwapSpace
-from mist_sim.clients.kv_cache.tier_stores import CacheTier, TierLink
-from mist_sim.clients.kv_cache.tiers import TieredManager
-from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
-from mist_sim.clients.kv_cache.window_pool import WindowPool
+from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
+from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink
+from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
+from mist_sim.clients.kv_cache.windows.window_manager import WindowCachingManager
+from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig

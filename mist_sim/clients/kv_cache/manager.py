@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.free_queue import FreeQueue
-from mist_sim.clients.kv_cache.prefix import Chain, PrefixCache
-from mist_sim.clients.kv_cache.window_drops import WindowDrops
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
 from mist_sim.errors import InvariantError
 
@@ -33,26 +33,26 @@ class KvCacheManager:
         """Whether prompts are looked up in a cache."""
         return False
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SequenceState) -> None:
         """Get to know a sequence before it is admitted."""
 
-    def num_cached_tokens(self, sequence: Sequence) -> int:
+    def num_cached_tokens(self, sequence: SequenceState) -> int:
         """Tokens of a waiting sequence that need no computation."""
         return 0
 
-    def blocks_to_admit(self, sequence: Sequence) -> int:
+    def blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that the admission of a waiting sequence takes, as things are now."""
         return self.pool.blocks_for(sequence.num_tokens)
 
-    def fewest_blocks_to_admit(self, sequence: Sequence) -> int:
+    def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that its admission takes at any time, whatever is cached then."""
         return self.pool.blocks_for(sequence.num_tokens)
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: SequenceState) -> None:
         """Give a sequence blocks for all its known tokens, and set its `num_computed_tokens`."""
         self.pool.allocate(self.pool.blocks_for(sequence.num_tokens))
 
-    def start_load(self, sequence: Sequence) -> list[int]:
+    def start_load(self, sequence: SequenceState) -> list[int]:
         """Admit a waiting sequence that has blocks in lower tiers, and say how many in each.
 
         Returns an empty list, and does nothing, when it has none.
@@ -67,22 +67,22 @@ class KvCacheManager:
         """Return the tiers that blocks come from, with the tokens that are in these."""
         return []
 
-    def compute(self, sequence: Sequence, num_tokens: int) -> None:
+    def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note that steps planned or executed compute the first `num_tokens` of a sequence."""
 
-    def compute_more(self, sequence: Sequence, num_new_tokens: int, num_steps: int) -> None:
+    def compute_more(self, sequence: SequenceState, num_new_tokens: int, num_steps: int) -> None:
         """Note what the later ones of equal steps compute; `compute` was told of the first."""
         self.compute(sequence, sequence.num_computed_tokens + num_steps * num_new_tokens)
 
-    def may_gain(self, sequence: Sequence) -> bool:
+    def may_gain(self, sequence: SequenceState) -> bool:
         """Whether a waiting sequence may have to take fewer blocks when others compute theirs."""
         return False
 
-    def is_entering(self, sequence: Sequence) -> bool:
+    def is_entering(self, sequence: SequenceState) -> bool:
         """Whether computing more of a sequence can put blocks into the cache."""
         return False
 
-    def are_apart(self, several: Iterable[Sequence]) -> bool:
+    def are_apart(self, several: Iterable[SequenceState]) -> bool:
         """Whether no blocks that sequences will enter can be those of another one of them."""
         return True
 
@@ -90,24 +90,24 @@ class KvCacheManager:
         """Give the decodes new blocks."""
         self.pool.allocate(num_blocks)
 
-    def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+    def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Take back all blocks of a sequence that has its tokens."""
         self.pool.release(num_blocks)
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: SequenceState) -> None:
         """Take back the blocks of a sequence that was given up before it was admitted."""
         raise InvariantError("a sequence has blocks before it is admitted, without tiers")
 
-    def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+    def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Take back all blocks of a sequence that will need them again."""
         self.pool.release(num_blocks)
         sequence.num_computed_tokens = 0
 
-    def swap_out(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+    def swap_out(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Take back all blocks of a sequence, of which a copy lies elsewhere."""
         self.free(sequence, num_blocks, num_computed_tokens)
 
-    def swap_in(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+    def swap_in(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Give a sequence blocks into which its computed tokens are copied back."""
         self.grow(num_blocks)
         self.compute(sequence, num_computed_tokens)
@@ -144,12 +144,12 @@ class PrefixCachingManager(KvCacheManager):
     def caches_prefixes(self) -> bool:
         return True
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SequenceState) -> None:
         content = sequence.visit.request.content
         if content:
             sequence.chain = self._chain(content)
 
-    def num_cached_tokens(self, sequence: Sequence) -> int:
+    def num_cached_tokens(self, sequence: SequenceState) -> int:
         """Tokens in the cached blocks that a waiting sequence begins with; never its last token."""
         if sequence.chain is None:
             return 0
@@ -158,7 +158,7 @@ class PrefixCachingManager(KvCacheManager):
         most = min(num_found, (sequence.num_tokens - 1) // size)
         return max(0, most - self.num_recomputed) * size
 
-    def blocks_to_admit(self, sequence: Sequence) -> int:
+    def blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that an admission takes: all but those that others hold already."""
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None or not sequence.chain.num_shared:
@@ -166,13 +166,13 @@ class PrefixCachingManager(KvCacheManager):
         _, num_held = self._find(sequence, sequence.chain)
         return num_blocks - num_held
 
-    def fewest_blocks_to_admit(self, sequence: Sequence) -> int:
+    def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None:
             return num_blocks
         return num_blocks - min(sequence.chain.num_shared, num_blocks)
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: SequenceState) -> None:
         """Give a sequence the cached blocks that it begins with, and new ones for the rest."""
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
@@ -184,19 +184,19 @@ class PrefixCachingManager(KvCacheManager):
                 num_blocks -= num_found
         self.grow(num_blocks)
 
-    def compute(self, sequence: Sequence, num_tokens: int) -> None:
+    def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         chain = sequence.chain
         if chain is not None and chain.is_entering:
             num_full = num_tokens // self.pool.block_size
             self.cache.enter(chain, min(num_full, chain.num_shared))
 
-    def may_gain(self, sequence: Sequence) -> bool:
+    def may_gain(self, sequence: SequenceState) -> bool:
         return sequence.chain is not None
 
-    def is_entering(self, sequence: Sequence) -> bool:
+    def is_entering(self, sequence: SequenceState) -> bool:
         return sequence.chain is not None and sequence.chain.is_entering
 
-    def are_apart(self, several: Iterable[Sequence]) -> bool:
+    def are_apart(self, several: Iterable[SequenceState]) -> bool:
         chains = [sequence.chain for sequence in several if sequence.chain is not None]
         keys = [key for chain in chains for key, end in chain.spans if end > chain.num_held]
         return len(set(keys)) == len(keys)
@@ -206,12 +206,12 @@ class PrefixCachingManager(KvCacheManager):
         if num_blocks and self.shares_blocks:
             self.cache.evict(num_blocks)
 
-    def free(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+    def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         if sequence.chain is not None:
             self.compute(sequence, num_computed_tokens)
         self._release(sequence.chain, num_blocks, num_computed_tokens)
 
-    def preempt(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+    def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Take back all blocks; the full ones stay in the cache, where it may find them again."""
         if sequence.chain is None:
             sequence.chain = self._chain(())
@@ -222,7 +222,7 @@ class PrefixCachingManager(KvCacheManager):
         chain.start_over()
         sequence.num_computed_tokens = 0
 
-    def swap_out(self, sequence: Sequence, num_blocks: int, num_computed_tokens: int) -> None:
+    def swap_out(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         super().swap_out(sequence, num_blocks, num_computed_tokens)
         if sequence.chain is not None:
             sequence.chain.start_over()
@@ -247,7 +247,7 @@ class PrefixCachingManager(KvCacheManager):
             self.cache.queue = FreeQueue(self.pool.num_free)
         return Chain(content, self.pool.block_size)
 
-    def _find(self, sequence: Sequence, chain: Chain) -> tuple[int, int]:
+    def _find(self, sequence: SequenceState, chain: Chain) -> tuple[int, int]:
         """Return how many of a waiting sequence's blocks are cached, and held by others."""
         changes = self.cache.changes
         if chain.found is None or chain.found[0] != changes:

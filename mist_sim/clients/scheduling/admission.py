@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from mist_sim.clients.scheduling.members import Members
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 
 
 class Admitting(Members):
     """A sequence is admitted with blocks for all its known tokens, never past one before it."""
 
-    def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
+    def would_admit(self, sequence: SequenceState, num_steps: int) -> bool:
         """Could the sequence that was just queued join after `num_steps` steps of the plan?
 
         True when in doubt; the plan made then decides.
@@ -34,7 +34,7 @@ class Admitting(Members):
         most = sequence.num_tokens if max_new_tokens is None else max_new_tokens
         return self._take_head(plan, sequence, most)
 
-    def _take_head(self, plan: StepPlan, sequence: Sequence, max_new_tokens: int) -> int:
+    def _take_head(self, plan: StepPlan, sequence: SequenceState, max_new_tokens: int) -> int:
         """Admit the head of the queue, which fits; return the tokens that it got."""
         if self.loaded:
             self.loaded.popleft()
@@ -47,14 +47,14 @@ class Admitting(Members):
         num_to_go = sequence.num_tokens - sequence.num_computed_tokens
         return self._add_prefill(plan, sequence, min(num_to_go, max_new_tokens))
 
-    def _fits(self, sequence: Sequence) -> bool:
+    def _fits(self, sequence: SequenceState) -> bool:
         """Tell whether memory and `max_num_seqs` let a waiting sequence in."""
         if not self._has_seat():
             return False
         num_blocks = self.kv_cache.blocks_to_admit(sequence)
         return num_blocks <= self._num_admissible(self.clock.blocks_needed_now())
 
-    def _next_head(self, plan: StepPlan) -> Sequence | None:
+    def _next_head(self, plan: StepPlan) -> SequenceState | None:
         """Return who is admitted next, if it fits; loads are started for those before it."""
         while (sequence := self.head()) is not None and self._fits(sequence):
             if self.loaded or not self.kv_cache.has_tiers:
@@ -67,12 +67,12 @@ class Admitting(Members):
             plan.loads.append((sequence, counts))
         return None
 
-    def _add_prefill(self, plan: StepPlan, sequence: Sequence, num_new_tokens: int) -> int:
+    def _add_prefill(self, plan: StepPlan, sequence: SequenceState, num_new_tokens: int) -> int:
         """Let every step of a plan compute some of a prompt; return how many tokens."""
         plan.prefills.append((sequence, num_new_tokens))
         self.kv_cache.compute(sequence, sequence.num_computed_tokens + num_new_tokens)
         return num_new_tokens
 
-    def _tokens_to_admit(self, sequence: Sequence) -> int:
+    def _tokens_to_admit(self, sequence: SequenceState) -> int:
         """Tokens that have to be computed for a waiting sequence, as things are now."""
         return sequence.num_tokens - self.kv_cache.num_cached_tokens(sequence)

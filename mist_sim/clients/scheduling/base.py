@@ -9,7 +9,7 @@ from mist_sim.clients.scheduling.admission import Admitting
 from mist_sim.clients.scheduling.order import ORDERS, Order
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import PREEMPTIONS, Preempting, Preemption
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import did_you_mean
 from mist_sim.registry import Registry
@@ -62,7 +62,7 @@ class Scheduler(Admitting, Preempting, ABC):
         last one, no waiting sequence could be admitted in between, and no block runs short.
         """
 
-    def refusal(self, sequence: Sequence) -> str | None:
+    def refusal(self, sequence: SequenceState) -> str | None:
         """Return why a sequence that arrives can never be served, or None."""
         return self.outgrown(sequence)
 
@@ -85,7 +85,9 @@ class Scheduler(Admitting, Preempting, ABC):
         """Return what each step of a plan adds for the next one."""
         return self.clock.growth(plan.num_steps) if plan.decodes else StepGrowth()
 
-    def update(self, plan: StepPlan, num_steps: int) -> tuple[list[Sequence], list[Sequence]]:
+    def update(
+        self, plan: StepPlan, num_steps: int
+    ) -> tuple[list[SequenceState], list[SequenceState]]:
         """Account for `num_steps` executed steps of a plan.
 
         Returns (emitted, finished): sequences whose prefill emitted a token at the end of the
@@ -119,7 +121,7 @@ class Scheduler(Admitting, Preempting, ABC):
             self._hold_back(len(finished), pool.num_free - num_free)
         return emitted, finished
 
-    def _emit(self, sequence: Sequence) -> bool:
+    def _emit(self, sequence: SequenceState) -> bool:
         """Count the token that a prefill emitted; return whether it was the last."""
         sequence.num_tokens += 1
         if sequence.num_output_tokens < sequence.num_target_tokens:

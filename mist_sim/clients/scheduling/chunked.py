@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 
 
 @SCHEDULERS.register("chunked")
@@ -78,7 +78,7 @@ class ChunkedScheduler(Scheduler):
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
         return min(num_tokens, budget, self.long_prefill_token_threshold or budget)
 
-    def _add_chunk(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
+    def _add_chunk(self, plan: StepPlan, sequence: SequenceState, budget: int) -> int:
         num_new_tokens = self._chunk(sequence.num_tokens - sequence.num_computed_tokens, budget)
         return self._add_prefill(plan, sequence, num_new_tokens) if num_new_tokens else 0
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from mist_sim.clients.decode_clock import DecodeClock
+from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
+from mist_sim.clients.decode.speculative_window_clock import SpeculativeWindowClock
+from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.scheduling.order import Order, waiting_queue
 from mist_sim.clients.scheduling.plan import Swap
-from mist_sim.clients.sequence import Sequence
-from mist_sim.clients.speculative_clock import Speculation, SpeculativeClock
-from mist_sim.clients.speculative_window_clock import SpeculativeWindowClock
-from mist_sim.clients.window_clock import WindowClock
+from mist_sim.clients.sequence_state import SequenceState
 
 
 class Members:
@@ -36,13 +36,15 @@ class Members:
         )
         self.speculation: Speculation | None = None
         self.waiting = waiting_queue(self.order)
-        self.running: dict[Sequence, None] = {}  # in order of admission
-        self.prefilling: list[Sequence] = []
-        self.loading: dict[Sequence, None] = {}  # have memory, and wait for blocks in it
-        self.loaded: deque[Sequence] = deque()  # have these, and wait to be admitted
+        self.running: dict[SequenceState, None] = {}  # in order of admission
+        self.prefilling: list[SequenceState] = []
+        self.loading: dict[SequenceState, None] = {}  # have memory, and wait for blocks in it
+        self.loaded: deque[SequenceState] = deque()  # have these, and wait to be admitted
         self.swap_space: SwapSpace | None = None
-        self.swapped: dict[Sequence, Swap] = {}  # their blocks lie there, the first to go first
-        self.abandoned: set[Sequence] = set()  # given up; blocks still come into their memory
+        self.swapped: dict[
+            SequenceState, Swap
+        ] = {}  # their blocks lie there, the first to go first
+        self.abandoned: set[SequenceState] = set()  # given up; blocks still come into their memory
         self.num_peak_blocks = 0  # held in the last step of the latest run
         self.plans_ahead = False  # whether the next step is planned before this one ends
         self._num_left = self._num_left_blocks = 0  # what the last step freed, if so
@@ -62,14 +64,14 @@ class Members:
             else SpeculativeClock(block_size, speculation)
         )
 
-    def add_request(self, sequence: Sequence) -> None:
+    def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence."""
         sequence.arrival = self._num_arrived
         self._num_arrived += 1
         self.kv_cache.add(sequence)
         self.waiting.add(sequence)
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, sequence: SequenceState) -> None:
         """Forget a sequence that waits or runs, and free its memory; no step in flight has it.
 
         While blocks come into its memory, that stays taken.
@@ -92,7 +94,7 @@ class Members:
         else:
             self.waiting.remove(sequence)
 
-    def finish_load(self, sequence: Sequence) -> bool:
+    def finish_load(self, sequence: SequenceState) -> bool:
         """Let a sequence be admitted whose blocks have come, unless it was given up.
 
         Returns whether it can be; otherwise its memory is free now.
@@ -110,7 +112,7 @@ class Members:
         """Sequences that wait to be admitted, those included whose blocks are on the way."""
         return len(self.waiting) + len(self.loading) + len(self.loaded) + len(self.swapped)
 
-    def head(self) -> Sequence | None:
+    def head(self) -> SequenceState | None:
         """Return who is admitted next: those whose blocks were loaded first, then the queue.
 
         Nobody while sequences are swapped out.
@@ -147,7 +149,7 @@ class Members:
         num_reserved = self.pool.num_reserved if self.running else 0
         return self.pool.num_free - self._num_left_blocks - num_needed - num_reserved
 
-    def outgrown(self, sequence: Sequence) -> str | None:
+    def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.
 
         One that has emitted tokens also needs the slots for drafts of its next step.
@@ -162,13 +164,13 @@ class Members:
         pages = f" take {num_blocks} blocks and" if pool.groups else ""
         return f"{sequence.num_tokens} tokens{drafts}{pages} exceed {pool.name}"
 
-    def _num_slots(self, sequence: Sequence) -> int:
+    def _num_slots(self, sequence: SequenceState) -> int:
         """Tokens that a sequence off the clock needs memory for in the next step that it is in."""
         if self.speculation is not None and sequence.num_output_tokens:
             return self.speculation.num_slots(sequence.num_tokens)
         return sequence.num_tokens
 
-    def _stop(self, sequence: Sequence) -> tuple[int, int]:
+    def _stop(self, sequence: SequenceState) -> tuple[int, int]:
         """Take a running sequence out of the batch; its blocks are for the caller to free.
 
         Returns the tokens that it has blocks for, and how many of them are computed.

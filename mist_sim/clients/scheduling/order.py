@@ -12,37 +12,37 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Literal, get_args
 
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 
 Order = Literal[
     "fcfs", "least_work_left", "shortest_prompt_first", "priority", "earliest_deadline_first"
 ]
 ORDERS: tuple[str, ...] = get_args(Order)
 
-Key = Callable[[Sequence], float]
+Key = Callable[[SequenceState], float]
 
 
 class WaitingQueue(ABC):
     """The sequences that wait for admission, and the rule for giving memory up."""
 
     @abstractmethod
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SequenceState) -> None:
         """Queue a sequence that arrives."""
 
     @abstractmethod
-    def give_back(self, sequence: Sequence) -> None:
+    def give_back(self, sequence: SequenceState) -> None:
         """Queue a sequence that was preempted."""
 
     @abstractmethod
-    def head(self) -> Sequence:
+    def head(self) -> SequenceState:
         """Return the sequence that is admitted next; the queue is not empty."""
 
     @abstractmethod
-    def take(self) -> Sequence:
+    def take(self) -> SequenceState:
         """Take the head out."""
 
     @abstractmethod
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: SequenceState) -> None:
         """Take a sequence out, wherever it stands."""
 
     @abstractmethod
@@ -50,31 +50,31 @@ class WaitingQueue(ABC):
         """Return how many wait."""
 
     @abstractmethod
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[SequenceState]:
         """Iterate over all who wait, in no promised order."""
 
-    def victim(self, running: dict[Sequence, None]) -> Sequence:
+    def victim(self, running: dict[SequenceState, None]) -> SequenceState:
         """Return the running sequence that gives its memory up: the latest admitted."""
         return next(reversed(running))
 
 
-class FirstComeFirstServed(OrderedDict[Sequence, None], WaitingQueue):
+class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
     """In order of arrival; a preempted sequence goes back to the head (vLLM's default).
 
     Many may wait, and give up wherever they stand, which takes no search here.
     """
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SequenceState) -> None:
         self[sequence] = None
 
-    def give_back(self, sequence: Sequence) -> None:
+    def give_back(self, sequence: SequenceState) -> None:
         self[sequence] = None
         self.move_to_end(sequence, last=False)
 
-    def head(self) -> Sequence:
+    def head(self) -> SequenceState:
         return next(iter(self))
 
-    def take(self) -> Sequence:
+    def take(self) -> SequenceState:
         return self.popitem(last=False)[0]
 
     remove = OrderedDict.__delitem__  # type: ignore[assignment]
@@ -88,25 +88,25 @@ class Ranked(WaitingQueue):
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self._heap: list[tuple[float, int, Sequence]] = []
-        self._removed: set[Sequence] = set()  # still in the heap
+        self._heap: list[tuple[float, int, SequenceState]] = []
+        self._removed: set[SequenceState] = set()  # still in the heap
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SequenceState) -> None:
         heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
 
-    def give_back(self, sequence: Sequence) -> None:
+    def give_back(self, sequence: SequenceState) -> None:
         self.add(sequence)
 
-    def head(self) -> Sequence:
+    def head(self) -> SequenceState:
         return self._heap[0][2]
 
-    def take(self) -> Sequence:
+    def take(self) -> SequenceState:
         sequence = heappop(self._heap)[2]
         if self._removed:
             self._clear_head()
         return sequence
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: SequenceState) -> None:
         self._removed.add(sequence)
         self._clear_head()
 
@@ -118,7 +118,7 @@ class Ranked(WaitingQueue):
     def __len__(self) -> int:
         return len(self._heap) - len(self._removed)
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[SequenceState]:
         return (sequence for _, _, sequence in self._heap if sequence not in self._removed)
 
 
@@ -131,7 +131,7 @@ class ByPriority(Ranked):
     def __init__(self) -> None:
         super().__init__(_priority)
 
-    def victim(self, running: dict[Sequence, None]) -> Sequence:
+    def victim(self, running: dict[SequenceState, None]) -> SequenceState:
         return max(running, key=lambda sequence: (_priority(sequence), sequence.arrival))
 
 
@@ -151,19 +151,19 @@ def waiting_queue(order: Order) -> WaitingQueue:
     return Ranked(_KEYS[order])
 
 
-def _priority(sequence: Sequence) -> int:
+def _priority(sequence: SequenceState) -> int:
     return sequence.visit.request.priority
 
 
-def _prompt_length(sequence: Sequence) -> int:
+def _prompt_length(sequence: SequenceState) -> int:
     return sequence.num_prompt_tokens
 
 
-def _work_left(sequence: Sequence) -> int:
+def _work_left(sequence: SequenceState) -> int:
     return sequence.num_tokens
 
 
-def _deadline(sequence: Sequence) -> float:
+def _deadline(sequence: SequenceState) -> float:
     return sequence.visit.request.deadline
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 
 
 class Swap(NamedTuple):
@@ -14,7 +14,7 @@ class Swap(NamedTuple):
     tokens have to be computed.
     """
 
-    sequence: Sequence
+    sequence: SequenceState
     num_blocks: int
     num_tokens: int
     in_prefill: bool
@@ -48,12 +48,12 @@ class StepPlan:
 
     def __init__(self) -> None:
         self.num_steps = 1
-        self.prefills: list[tuple[Sequence, int]] = []
+        self.prefills: list[tuple[SequenceState, int]] = []
         self.decodes = False
-        self.admitted: list[Sequence] = []
-        self.preempted: list[Sequence] = []
-        self.loads: list[tuple[Sequence, list[int]]] = []
-        self.dropped: list[Sequence] = []
+        self.admitted: list[SequenceState] = []
+        self.preempted: list[SequenceState] = []
+        self.loads: list[tuple[SequenceState, list[int]]] = []
+        self.dropped: list[SequenceState] = []
         self.swaps: list[Swap] | None = None
         self.swap_time = 0.0
 

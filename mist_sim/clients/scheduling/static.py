@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mist_sim.clients.scheduling.base import SCHEDULERS
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 
 
 @SCHEDULERS.register("static")
@@ -32,5 +32,5 @@ class StaticScheduler(WholePromptScheduler):
             limit = self._steps_until_join(limit)
         return self._decode(plan, limit)
 
-    def would_admit(self, sequence: Sequence, num_steps: int) -> bool:
+    def would_admit(self, sequence: SequenceState, num_steps: int) -> bool:
         return False

@@ -7,7 +7,7 @@ from math import inf
 
 from mist_sim.clients.scheduling.base import Scheduler
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.sequence import Sequence
+from mist_sim.clients.sequence_state import SequenceState
 
 
 @dataclass(kw_only=True)
@@ -28,7 +28,7 @@ class WholePromptScheduler(Scheduler):
                 f"max_num_batched_tokens must be >= 1, got {self.max_num_batched_tokens}"
             )
 
-    def refusal(self, sequence: Sequence) -> str | None:
+    def refusal(self, sequence: SequenceState) -> str | None:
         """Return why a sequence can never be served: for a prompt that no step can take, too."""
         limit = self.max_num_batched_tokens
         if limit is not None and sequence.num_tokens > limit:

@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.hardware.predictors.sampled import SamplePoints, StepSource, powers
-from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.hardware.predictors.measured.sampled import SamplePoints, StepSource, powers
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.hardware.tables.steps import COLUMNS
 from mist_sim.user_paths import write_whole
 

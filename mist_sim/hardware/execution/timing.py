@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
-from mist_sim.hardware.predictors.timing_store import TimingStore
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
 Call = Callable[[], object]
 

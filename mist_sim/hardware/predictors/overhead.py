@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors.base import Predictor
-from mist_sim.hardware.predictors.pipeline import PipelinePredictor
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
 from mist_sim.hardware.specs import OVERHEADS
 from mist_sim.units import Seconds
 

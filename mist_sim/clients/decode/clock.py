@@ -1,0 +1,181 @@
+"""The decode clock: all running decodes advance together, so a decode is arithmetic.
+
+In every decode step each running request generates one token. A request that joins at clock c
+with n tokens to go leaves at c + n: one push on a heap, and no work per token. What a step
+needs to know follows from sums: the number of decodes, the tokens they hold, and how many of
+them start a new KV block. (DESIGN §5; the tests hold a plain stepwise engine against it.)
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch, StepGrowth
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_LEFT = 0  # the ticket of a sequence that is not on the clock
+
+
+class DecodeClock:
+    """The running decodes of one engine.
+
+    steps: decode steps done.
+    num_decodes: sequences on the clock.
+    context_sum: tokens that the cache holds for them, in all.
+    num_queries_each: tokens that each brings into a step.
+    step_tokens: tokens that each step of the latest `advance` gave in all; None: one a sequence.
+    """
+
+    num_queries_each: int = 1
+    step_tokens: NDArray[np.int64] | None = None
+
+    __slots__ = (
+        "_block_size",
+        "_heap",
+        "_longest",
+        "_next_ticket",
+        "_pages_per_block",
+        "_pages_per_cycle",
+        "_phases",
+        "context_sum",
+        "num_decodes",
+        "steps",
+    )
+
+    def __init__(self, block_size: int) -> None:
+        self.steps = 0
+        self.num_decodes = 0
+        self.context_sum = 0
+        self._block_size = block_size
+        # _phases[p]: pages that sequences take for new blocks in steps p, p + block_size, ...
+        self._phases = [0] * block_size
+        self._pages_per_block = 1
+        self._pages_per_cycle = 0  # the sum of _phases
+        # (step after which it is finished, ticket, sequence); left sequences go lazily
+        self._heap: list[tuple[int, int, SequenceState]] = []
+        self._next_ticket = _LEFT + 1
+        # (step at which its context was 0, ticket, sequence), once someone asks for the longest
+        self._longest: list[tuple[int, int, SequenceState]] | None = None
+
+    def watch_longest(self) -> None:
+        """Show the longest context too, from now on; there must be no sequence yet."""
+        self._longest = []
+
+    def join(self, sequence: SequenceState) -> None:
+        """Add a sequence whose prefill just emitted a token and that has more to generate."""
+        context = sequence.num_tokens - 1  # the newest token is not in the cache yet
+        sequence.block_phase = (self.steps - context) % self._block_size
+        self._phases[sequence.block_phase] += self._pages_per_block
+        self._pages_per_cycle += self._pages_per_block
+        self._enter(sequence, context, sequence.num_target_tokens - sequence.num_output_tokens)
+
+    def _enter(self, sequence: SequenceState, context: int, num_steps: int) -> None:
+        """Count a sequence that stays for so many steps."""
+        sequence.join_step = self.steps
+        sequence.ticket = self._next_ticket
+        self._next_ticket += 1
+        self.num_decodes += 1
+        self.context_sum += context
+        heappush(self._heap, (self.steps + num_steps, sequence.ticket, sequence))
+        if self._longest is not None:
+            heappush(self._longest, (self.steps - context, sequence.ticket, sequence))
+
+    def leave(self, sequence: SequenceState) -> int:
+        """Take a sequence off the clock; return the tokens that it holds memory for."""
+        sequence.num_tokens += self.steps - sequence.join_step
+        context = sequence.num_tokens - 1
+        self._phases[sequence.block_phase] -= self._pages_per_block
+        self._pages_per_cycle -= self._pages_per_block
+        self._exit(sequence, context)
+        return context
+
+    def _exit(self, sequence: SequenceState, context: int) -> None:
+        """Count a sequence no longer, for which the cache holds so many tokens."""
+        sequence.ticket = _LEFT
+        self.num_decodes -= 1
+        self.context_sum -= context
+
+    def context(self, sequence: SequenceState) -> int:
+        """Tokens that the cache holds for a sequence on the clock."""
+        return sequence.num_tokens - 1 + self.steps - sequence.join_step
+
+    def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        """Return what the next step computes: the decodes, beside chunks of prompts."""
+        batch = StepBatch(chunks, self.num_decodes, self.context_sum)
+        if self._longest is not None:
+            batch.longest_context = self.steps - _head(self._longest)[0] if self.num_decodes else 0
+        return batch
+
+    def growth(self, num_steps: int) -> StepGrowth:
+        """Return what the next `num_steps` steps add, at most `steps_to_change`."""
+        return StepGrowth(self.num_decodes, 0, 1)  # by position: names would double its cost
+
+    def steps_to_change(self) -> int:
+        """Steps until the first sequence finishes; there must be one on the clock."""
+        head = self._heap[0]
+        if head[2].ticket != head[1]:
+            head = _head(self._heap)
+        return head[0] - self.steps
+
+    def blocks_needed_now(self) -> int:
+        """New KV blocks that the next step takes."""
+        return self._phases[self.steps % self._block_size]
+
+    def blocks_needed(self, num_steps: int) -> int:
+        """New KV blocks that the next `num_steps` steps take, in all."""
+        phases, size = self._phases, self._block_size
+        first = self.steps % size
+        if num_steps == 1:
+            return phases[first]
+        num_blocks = num_steps // size * self._pages_per_cycle
+        end = first + num_steps % size
+        if end <= size:
+            return num_blocks + sum(phases[first:end])
+        return num_blocks + self._pages_per_cycle - sum(phases[end - size : first])
+
+    def steps_within(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, that can run before the free blocks are used up."""
+        size = self._block_size
+        at_most = (limit // size + 1) * self._pages_per_cycle  # spares the exact count, mostly
+        if at_most <= num_free_blocks:
+            return limit
+        phases = self._phases
+        cycles, free = divmod(num_free_blocks, self._pages_per_cycle)
+        steps = cycles * size
+        phase = self.steps % size
+        while steps < limit and (need := phases[phase]) <= free:
+            free -= need
+            steps += 1
+            phase = phase + 1 if phase + 1 < size else 0
+        return min(steps, limit)
+
+    def advance(self, num_steps: int) -> int:
+        """Let all sequences generate one token in each step; return the KV blocks they took."""
+        num_blocks = self.blocks_needed(num_steps)
+        self.steps += num_steps
+        self.context_sum += num_steps * self.num_decodes
+        return num_blocks
+
+    def pop_finished(self) -> list[SequenceState]:
+        """Return, in the order they joined, the sequences that finish at the present step."""
+        finished: list[SequenceState] = []
+        heap, steps = self._heap, self.steps
+        while heap and heap[0][0] <= steps:
+            _, ticket, sequence = heappop(heap)
+            if sequence.ticket == ticket:
+                finished.append(sequence)
+        return finished
+
+
+def _head(heap: list[tuple[int, int, SequenceState]]) -> tuple[int, int, SequenceState]:
+    """Return the first entry of a heap whose sequence is still on the clock; there must be one."""
+    head = heap[0]
+    while head[2].ticket != head[1]:
+        heappop(heap)
+        head = heap[0]
+    return head

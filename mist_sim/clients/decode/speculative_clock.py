@@ -1,0 +1,194 @@
+"""The decode clock of speculative decoding: a step gives each sequence one token or more.
+
+How many tokens every step of a sequence gives is drawn before it joins (`draft_paths.py`). So
+what its steps add to the context and take in blocks is known, and is added to sums over the
+clock's next steps when it joins. What a run needs to know is then a difference of two sums or a
+slice of them, and a finish is a step number as without speculation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.decode.draft_paths import DraftPath
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch, StepGrowth
+
+Vector = NDArray[np.int64]
+
+_FIRST_HORIZON = 1024  # steps; grows with the longest path
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What drafting means for a scheduler.
+
+    num_drafts: draft tokens of each decode in a step.
+    num_lookahead_tokens: slots behind those that a drafting model writes to.
+    max_model_len: nobody needs slots beyond these tokens; None: no limit.
+    draw: gives the path of a request (see `DraftPaths.draw`).
+    """
+
+    num_drafts: int
+    num_lookahead_tokens: int
+    max_model_len: int | None
+    draw: Callable[[int, int], Vector]
+
+    @property
+    def num_extra_slots(self) -> int:
+        """Tokens that memory is kept for in a step, beside the context and the newest one."""
+        return self.num_drafts + self.num_lookahead_tokens
+
+    def num_slots(self, num_tokens: int) -> int:
+        """Tokens that a decode keeps memory for in the step that computes its last of so many."""
+        num_slots = num_tokens + self.num_extra_slots
+        return num_slots if self.max_model_len is None else min(num_slots, self.max_model_len)
+
+
+class SpeculativeClock(DecodeClock):
+    """The running decodes of one engine that drafts.
+
+    A sequence keeps memory for all slots of its last step; what drafts left over is used by the
+    next one (vLLM v1's `allocate_slots`).
+    """
+
+    __slots__ = (
+        "_blocks_by",
+        "_first",
+        "_speculation",
+        "_tokens_by",
+        "num_queries_each",
+        "step_tokens",
+    )
+
+    def __init__(self, block_size: int, speculation: Speculation) -> None:
+        super().__init__(block_size)
+        self.num_queries_each = 1 + speculation.num_drafts
+        self.step_tokens: Vector | None = None
+        self._speculation = speculation
+        # what all steps before step _first + i give and take in all, counted from anywhere
+        self._first = 0
+        self._tokens_by: Vector = np.zeros(_FIRST_HORIZON, dtype=np.int64)
+        self._blocks_by: Vector = np.zeros(_FIRST_HORIZON, dtype=np.int64)
+
+    def join(self, sequence: SequenceState) -> None:
+        """Add a sequence; its path says how many tokens each step will give it."""
+        context = sequence.num_tokens - 1  # the newest token is not in the cache yet
+        to_go = sequence.num_target_tokens - sequence.num_output_tokens
+        stay = self._path(sequence, to_go).begin(to_go)
+        self._enter(sequence, context, len(stay) - 1)
+        start = self._place(len(stay))
+        add_ahead(self._tokens_by, start, stay)
+        add_ahead(self._blocks_by, start, self._blocks(context, stay))
+
+    def leave(self, sequence: SequenceState) -> int:
+        """Take a sequence off the clock; return the slots that it holds, with those of drafts."""
+        path = self._path(sequence, 0)
+        stay, done = path.stay, self.steps - sequence.join_step
+        first_context = sequence.num_tokens - 1
+        sequence.num_tokens += path.end(done)
+        self._exit(sequence, sequence.num_tokens - 1)
+        if done < len(stay) - 1:  # it was to stay longer
+            start = self.steps - self._first
+            blocks = self._blocks(first_context, stay)
+            add_ahead(self._tokens_by, start, stay[done] - stay[done:])
+            add_ahead(self._blocks_by, start, blocks[done] - blocks[done:])
+        if not done:
+            return first_context
+        return self._speculation.num_slots(first_context + stay.item(done - 1) + 1)
+
+    def context(self, sequence: SequenceState) -> int:
+        stay = self._path(sequence, 0).stay
+        return sequence.num_tokens - 1 + stay.item(self.steps - sequence.join_step)
+
+    def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        batch = super().batch(chunks)
+        batch.num_drafts = self._speculation.num_drafts
+        return batch
+
+    def growth(self, num_steps: int) -> StepGrowth:
+        start = self.steps - self._first
+        tokens = self._tokens_by
+        return StepGrowth(tokens[start : start + num_steps] - tokens[start])
+
+    def blocks_needed_now(self) -> int:
+        blocks, start = self._blocks_by, self.steps - self._first
+        return blocks.item(start + 1) - blocks.item(start)
+
+    def blocks_needed(self, num_steps: int) -> int:
+        blocks, start = self._blocks_by, self.steps - self._first
+        last = min(start + num_steps, len(blocks) - 1)
+        return blocks.item(last) - blocks.item(start)
+
+    def steps_within(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, whose blocks, with those of drafts, are free."""
+        if self.blocks_needed(limit) <= num_free_blocks:
+            return limit
+        start = self.steps - self._first
+        ahead = self._blocks_by[start : start + limit]
+        return int(ahead.searchsorted(ahead[0] + num_free_blocks, side="right")) - 1
+
+    def advance(self, num_steps: int) -> int:
+        """Let every sequence get the tokens of its next steps; return the KV blocks they took."""
+        num_blocks = self.blocks_needed(num_steps)
+        start = self.steps - self._first
+        tokens = self._tokens_by[start : start + num_steps + 1]
+        self.step_tokens = tokens[1:] - tokens[:-1]
+        self.steps += num_steps
+        self.context_sum += tokens.item(num_steps) - tokens.item(0)
+        return num_blocks
+
+    def _path(self, sequence: SequenceState, num_tokens: int) -> DraftPath:
+        """Return a sequence's path; the first time, draw it for so many tokens."""
+        if sequence.path is None:
+            request_id = sequence.visit.request.request_id
+            sequence.path = DraftPath(self._speculation.draw(request_id, num_tokens))
+        return sequence.path
+
+    def _blocks(self, context: int, stay: Vector) -> Vector:
+        """Return the blocks taken by 0, 1, 2, ... steps of a stay."""
+        blocks = self._blocks_held(context, stay)
+        blocks -= blocks[0]
+        return blocks
+
+    def _blocks_held(self, context: int, stay: Vector) -> Vector:
+        """Return the blocks held after 0, 1, 2, ... steps of a stay."""
+        speculation, size = self._speculation, self._block_size
+        blocks = np.empty_like(stay)
+        blocks[0] = context  # which the prefill took memory for
+        np.add(stay[:-1], context + 1 + speculation.num_extra_slots, out=blocks[1:])
+        if speculation.max_model_len is not None:
+            np.minimum(blocks, speculation.max_model_len, out=blocks)
+        blocks += size - 1
+        blocks //= size
+        return blocks
+
+    def _place(self, num_steps: int) -> int:
+        """Return the index of the next step in the vectors, with so many steps from it on."""
+        start = self.steps - self._first
+        if start + num_steps < len(self._tokens_by):
+            return start
+        size = max(_FIRST_HORIZON, 2 * num_steps)
+        self._tokens_by = moved(self._tokens_by[start:], size)
+        self._blocks_by = moved(self._blocks_by[start:], size)
+        self._first = self.steps
+        return 0
+
+
+def add_ahead(sums: Vector, start: int, more: Vector) -> None:
+    """Add sums that begin at an index, and do not change after their last."""
+    end = start + len(more)
+    sums[start:end] += more
+    sums[end:] += more[-1]
+
+
+def moved(ahead: Vector, size: int) -> Vector:
+    """Return sums of a size that begin with others, and do not change after their last."""
+    sums: Vector = np.full(size, ahead[-1])
+    sums[: len(ahead)] = ahead
+    return sums

@@ -1,0 +1,141 @@
+"""The decode clock of an engine that drafts for a model with sliding windows.
+
+A sequence's path is known when it joins, so what its windows see and hold after each of its steps
+is added to sums over the clock's next steps, as the rest is (`speculative_clock.py`). No run has
+to end where a context outgrows its window.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mist_sim.clients.decode.speculative_clock import (
+    Speculation,
+    SpeculativeClock,
+    Vector,
+    add_ahead,
+    moved,
+)
+from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.models.kv_groups import KvGroups
+
+
+class SpeculativeWindowClock(SpeculativeClock):
+    """The running decodes of one engine, and how much of their contexts the windows hold.
+
+    window_sum: tokens in the cache that the next queries see through their windows, in all.
+    drops: takes what windows leave, for a prefix cache; None: nobody asks.
+    """
+
+    __slots__ = (
+        "_dropped_by",
+        "_drops",
+        "_groups",
+        "_most_window_blocks",
+        "_reach",
+        "_seen_by",
+        "window_sum",
+    )
+
+    def __init__(
+        self,
+        block_size: int,
+        speculation: Speculation,
+        groups: KvGroups,
+        drops: WindowDrops | None = None,
+    ) -> None:
+        super().__init__(block_size, speculation)
+        self._drops = drops
+        self._dropped_by: Vector = np.zeros_like(self._tokens_by)  # window blocks, as `_tokens_by`
+        self.window_sum = 0
+        self._groups = groups
+        self._reach = (groups.sliding_window or 1) - 1
+        self._most_window_blocks = groups.max_window_blocks(block_size, speculation.num_extra_slots)
+        self._seen_by: Vector = np.zeros_like(self._tokens_by)  # as `_tokens_by`
+
+    def join(self, sequence: SequenceState) -> None:
+        super().join(sequence)
+        stay = self._path(sequence, 0).stay
+        seen = self._seen(sequence.num_tokens - 1, stay)
+        self.window_sum += seen.item(0)
+        add_ahead(self._seen_by, self.steps - self._first, seen - seen[0])
+        if self._drops is not None:
+            dropped = self._dropped(sequence.num_tokens - 1, stay)
+            add_ahead(self._dropped_by, self.steps - self._first, dropped - dropped[0])
+            self._drops.watch(self, sequence)
+
+    def leave(self, sequence: SequenceState) -> int:
+        """Take a sequence off the clock, out of what the windows see; return the slots it holds."""
+        stay, done = self._path(sequence, 0).stay, self.steps - sequence.join_step
+        context = sequence.num_tokens - 1
+        seen = self._seen(context, stay)
+        num_slots = super().leave(sequence)
+        self.window_sum -= seen.item(done)
+        if done < len(stay) - 1:
+            add_ahead(self._seen_by, self.steps - self._first, seen[done] - seen[done:])
+        if self._drops is not None:
+            dropped = self._dropped(context, stay)
+            if done < len(stay) - 1:
+                start = self.steps - self._first
+                add_ahead(self._dropped_by, start, dropped[done] - dropped[done:])
+            self._drops.leave(sequence, dropped.item(done))
+        return num_slots
+
+    def advance(self, num_steps: int) -> int:
+        start, seen = self.steps - self._first, self._seen_by
+        self.window_sum += seen.item(start + num_steps) - seen.item(start)
+        if self._drops is not None and self._drops.is_kept:
+            self._drops.advance(self, num_steps)
+        return super().advance(num_steps)
+
+    def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
+        batch = super().batch(chunks)
+        batch.window_sum = self.window_sum
+        return batch
+
+    def growth(self, num_steps: int) -> StepGrowth:
+        growth = super().growth(num_steps)
+        start, seen = self.steps - self._first, self._seen_by
+        growth.window_sum = seen[start : start + num_steps] - seen[start]
+        return growth
+
+    def num_dropped(self, num_steps: int) -> int:
+        """Window blocks that the next steps give back, in all."""
+        dropped, start = self._dropped_by, self.steps - self._first
+        return dropped.item(start + num_steps) - dropped.item(start)
+
+    def drop_step(self, sequence: SequenceState, position: int) -> int:
+        """The step in which a sequence on the clock gives back the window block of a position."""
+        dropped = self._dropped(sequence.num_tokens - 1, self._path(sequence, 0).stay)
+        num_steps = int(dropped.searchsorted(position, side="right"))
+        return sequence.join_step + num_steps - 1
+
+    def _dropped(self, context: int, stay: Vector) -> Vector:
+        """Return the window blocks given back since the first token, after 0, 1, 2, ... steps."""
+        blocks = super()._blocks_held(context, stay)
+        blocks -= self._most_window_blocks
+        return np.maximum(blocks, 0, out=blocks)
+
+    def _seen(self, context: int, stay: Vector) -> Vector:
+        """Return what the windows see of a context after 0, 1, 2, ... steps of a stay."""
+        return np.minimum(context + stay, self._reach)
+
+    def _blocks_held(self, context: int, stay: Vector) -> Vector:
+        """Return the pages held; a window holds those of its tokens and of the slots of a step."""
+        blocks = super()._blocks_held(context, stay)
+        in_window: Vector = np.minimum(blocks, self._most_window_blocks)
+        in_window *= self._groups.num_window_groups
+        blocks *= self._groups.num_full_groups
+        blocks += in_window
+        return blocks
+
+    def _place(self, num_steps: int) -> int:
+        before = self._first
+        start = super()._place(num_steps)
+        size = len(self._tokens_by)
+        if self._first != before or len(self._seen_by) != size:
+            self._seen_by = moved(self._seen_by[self._first - before :], size)
+            self._dropped_by = moved(self._dropped_by[self._first - before :], size)
+        return start

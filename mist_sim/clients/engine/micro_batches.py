@@ -1,0 +1,120 @@
+"""A lane of a pipeline, and the run of passes that it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.step_records import Run
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+Times = NDArray[np.float64]
+"""Seconds of each step on each rank, shape (steps, ranks)."""
+
+
+class PipelineLane:
+    """Schedulers whose batches go through the ranks together, and their run of passes.
+
+    members: one lane, or those of equal number of pipelines in lockstep. They plan together, and
+        a rank is busy until the slowest is done; who has nothing to compute takes part with an
+        empty batch.
+    ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
+    idle: whether it has nothing to do.
+    runs: the steps that its members have planned, `num_steps` of them; empty between two runs.
+    has_entered: whether all passes of the run have entered rank 0; true between two runs.
+    times, rows: seconds of each step on each rank, as an array and as lists.
+    hand_over: seconds between two ranks.
+    entries, ends: when the passes known so far entered rank 0 and returned.
+    """
+
+    def __init__(self, number: int, members: Sequence[Lane]) -> None:
+        self.number = number
+        self.members = members
+        self.ready = 0.0
+        self.idle = True
+        self.runs: dict[Lane, Run] = {}
+        self.num_steps = 0
+        self.has_entered = True
+        self.times: Times = np.empty((0, 0))
+        self.rows: list[list[float]] = []
+        self.hand_over = 0.0
+        self.entries: list[float] = []
+        self.ends: list[float] = []
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """What orders lanes at rank 0."""
+        return self.ready, self.number
+
+    @property
+    def num_unfinished(self) -> int:
+        """Sequences that wait or run."""
+        return sum(map(num_unfinished, self.members))
+
+    def plan(self, predictor: PipelinePredictor) -> bool:
+        """Begin the next run; return whether there is anything to compute."""
+        plans = {member: plan for member in self.members if (plan := member.plan())}
+        if plans:
+            self._start(plans, predictor)
+        return bool(plans)
+
+    def _start(self, plans: dict[Lane, StepPlan], predictor: PipelinePredictor) -> None:
+        """Begin as many steps as every plan allows."""
+        self.num_steps = num_steps = min(plan.num_steps for plan in plans.values())
+        self.has_entered = False
+        batches = {member: member.scheduler.batch(plan) for member, plan in plans.items()}
+        self.runs = {
+            member: Run(plan, batches[member], self.ready, inf, num_steps, inf)
+            for member, plan in plans.items()
+        }
+        self.hand_over = max(
+            predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
+            for batch in batches.values()
+        )
+        times = []
+        for member, plan in plans.items():
+            growth = member.scheduler.growth(plan)
+            times.append(_times(predictor, batches[member], growth, num_steps))
+            times[-1][0] += plan.swap_time  # every rank copies its part
+        if len(plans) < len(self.members):
+            times.append(_times(predictor, StepBatch(), StepGrowth(), num_steps))
+        self.times = times[0] if len(times) == 1 else np.maximum.reduce(times)
+        self.rows = self.times.tolist()
+
+    def end(self) -> None:
+        """Account for its run."""
+        end, num_steps = self.ends[-1], self.num_steps
+        ends = end if num_steps == 1 else np.array(self.ends)
+        busy = float(self.times[:num_steps].sum())
+        runs, self.runs = self.runs, {}
+        self.entries.clear()
+        self.ends.clear()
+        for member, run in runs.items():
+            run.num_steps, run.end, run.ends, run.busy = num_steps, end, ends, busy
+            member.end(run)
+
+
+def num_unfinished(lane: Lane) -> int:
+    """Return how many sequences wait or run in a lane."""
+    return lane.num_waiting + lane.num_running
+
+
+def _times(
+    predictor: PipelinePredictor, batch: StepBatch, growth: StepGrowth, num_steps: int
+) -> Times:
+    """Return the times of steps; equal ranks are asked once."""
+    if num_steps == 1:
+        return np.array([[rank.step_time(batch) for rank in predictor.ranks]])
+    times = np.empty((num_steps, len(predictor.ranks)))
+    known: dict[int, NDArray[np.float64]] = {}
+    for column, rank in enumerate(predictor.ranks):
+        if id(rank) not in known:
+            known[id(rank)] = rank.run(batch, growth, num_steps)
+        times[:, column] = known[id(rank)]
+    return times

@@ -1,0 +1,255 @@
+"""Pipeline parallelism: micro-batches that follow one another through the ranks.
+
+A pipeline of p ranks has p lanes, each with a batch of its own, so that every rank can work. A
+pass of a lane goes through all ranks in order. It enters rank 0 when rank 0 is free and the
+lane's last pass has returned with its tokens; of several such lanes the one that was ready first
+goes first. On the ranks passes never overtake:
+
+    start[r] = max(end[r - 1] + hand-over, end of the pass before on r)
+    end[r] = start[r] + time of the batch on rank r
+
+A pass returns at the end of the last rank. What no pass fills is a bubble. A lane has one pass
+at a time, so the chunks of a prompt follow one another (vLLM keeps a request in one batch too).
+(Seesaw, section 3.1 and appendix A.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Generator, Sequence
+from functools import partial
+from math import inf
+from operator import attrgetter
+
+from simpy.events import Event
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.lockstep import Together, least_loaded
+from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.environment import PLAN, STEP_END, Environment
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+_FIRST_PASSES = 32  # passes computed ahead; doubles while nothing cuts them
+_MOST_PASSES = 65536
+
+
+class PipelineEngine(Together):
+    """Lanes that share the ranks of a pipeline, timed by a predictor.
+
+    engines: the lanes of one pipeline; those of several in lockstep, whose lanes of equal number
+    make their passes together.
+
+    Passes that cannot change are computed ahead in one go; SimPy has an event for the next end
+    of a lane's run or for its next plan. An arrival that its lane could admit takes back the
+    passes that have not entered rank 0.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        engines: Sequence[Sequence[Lane]],
+        predictor: PipelinePredictor,
+    ) -> None:
+        self.replicas = [_Replica(lanes) for lanes in engines]
+        super().__init__(self.replicas)
+        self.env = env
+        members = zip(*engines, strict=True)
+        self.lanes = [PipelineLane(number, lanes) for number, lanes in enumerate(members)]
+        self.predictor = predictor
+        self._rank_ends = [0.0] * len(predictor.ranks)  # of the latest pass on each rank
+        self._order: list[PipelineLane] = []  # lanes with work, as they enter rank 0
+        self._entered: deque[_Pass] = deque()  # those that an arrival may take back
+        self._num_ahead = _FIRST_PASSES
+        self._wake = env.event()
+        for lane in self.lanes:
+            for member in lane.members:
+                member.on_load_end = partial(self._end_load, lane, member)
+        env.start(self._serve())
+
+    # --- the loop -------------------------------------------------------------------------
+
+    def _serve(self) -> Generator[Event, object, None]:
+        env = self.env
+        while True:
+            self._advance()
+            time, phase = self._next_event()
+            self._wake = env.event() if time == inf else env.at(time, phase)
+            yield self._wake
+            if not self._end_runs() or env.phase_is_last:
+                self._plan()  # else requests that move at this time first enter the queues
+
+    def _advance(self) -> None:
+        """Let passes enter and go through the ranks until a lane has to plan, or enough are known.
+
+        This is all that is done for each pass, so it is one loop of plain arithmetic.
+        """
+        order, entered, rank_ends = self._order, self._entered, self._rank_ends
+        for _ in range(self._num_ahead):
+            if not order or order[0].has_entered:
+                break
+            lane = order.pop(0)
+            ready, hand_over, before, ends = lane.ready, lane.hand_over, rank_ends, lane.ends
+            # max() would be a call
+            arrives = entry = ready if ready > before[0] else before[0]  # noqa: FURB136
+            rank_ends = []
+            for free, seconds in zip(before, lane.rows[len(ends)], strict=True):
+                end = (arrives if arrives > free else free) + seconds  # noqa: FURB136
+                rank_ends.append(end)
+                arrives = end + hand_over
+            entered.append((entry, ready, lane, before))
+            lane.entries.append(entry)
+            ends.append(end)
+            lane.ready = end
+            lane.has_entered = len(ends) == lane.num_steps
+            order.append(lane)
+        else:
+            self._num_ahead = min(2 * self._num_ahead, _MOST_PASSES)
+        self._rank_ends = rank_ends
+
+    def _next_event(self) -> tuple[float, int]:
+        """Return time and phase of what happens next: a run ends, a lane plans, more passes."""
+        if not self._order:
+            return inf, PLAN
+        now, head = self.env.now, self._order[0]
+        run_ends = (lane.ready for lane in self._order if lane.runs and lane.has_entered)
+        run_end = max(next(run_ends, inf), now)
+        if not head.runs:
+            entry = max(head.ready, self._rank_ends[0], now)
+            return (entry, PLAN) if entry < run_end else (run_end, STEP_END)
+        if head.has_entered:
+            return run_end, STEP_END
+        return min(run_end, max(self._entered[-1][0], now)), STEP_END
+
+    def _end_runs(self) -> bool:
+        """Account for the runs that are over by now; return whether there were any."""
+        now = self.env.now
+        entered = self._entered
+        if entered and entered[-1][0] < now:
+            entered.clear()
+        while entered and entered[0][0] < now:
+            entered.popleft()
+        over = [
+            lane for lane in self._order if lane.runs and lane.has_entered and lane.ready <= now
+        ]
+        for lane in over:
+            lane.end()
+            if not lane.num_unfinished:
+                lane.idle = True
+                self._order.remove(lane)
+        return bool(over)
+
+    def _plan(self) -> None:
+        """Let the first lane plan if rank 0 takes its pass now."""
+        now = self.env.now
+        while self._order:
+            lane = self._order[0]
+            if lane.runs or max(lane.ready, self._rank_ends[0]) > now:
+                return
+            if lane.plan(self.predictor):
+                return
+            lane.idle = True
+            self._order.pop(0)
+
+    # --- arrivals and aborts --------------------------------------------------------------
+
+    def add_request(self, sequence: SequenceState) -> Lane:
+        """Queue a sequence at the lane with the fewest unfinished ones, the first of equals.
+
+        It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
+        """
+        member = min(least_loaded(self.replicas).lanes, key=num_unfinished)
+        member.scheduler.add_request(sequence)
+        self._notice(self._lane_of(member), member, sequence)
+        return member
+
+    def _lane_of(self, member: Lane) -> PipelineLane:
+        return next(lane for lane in self.lanes if member in lane.members)
+
+    def _end_load(self, lane: PipelineLane, member: Lane, sequence: SequenceState) -> None:
+        """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
+        joins = member.scheduler.finish_load(sequence)
+        self._notice(lane, member, sequence if joins else None)
+
+    def _notice(self, lane: PipelineLane, member: Lane, sequence: SequenceState | None) -> None:
+        """Let a lane plan, or cut the run that a sequence, or the head of its queue, could join."""
+        if lane.idle:
+            if not lane.num_unfinished:
+                return
+            lane.idle = False
+            lane.ready = self.env.now
+            while self._entered and _goes_after(self._entered[-1], lane):
+                self._take_back()
+            insort(self._order, lane, key=attrgetter("key"))
+            self._look_again()
+        elif lane.runs:  # else it plans as soon as rank 0 is free
+            self._cut(lane, member, sequence)
+
+    def abort(self, sequence: SequenceState, lane: Lane) -> None:
+        """Let a sequence go: at once while it waits, else when the pass in flight has returned."""
+        its_lane = self._lane_of(lane)
+        if its_lane.runs and lane.is_running(sequence):
+            lane.abort_after_run(sequence)
+            self._cut(its_lane, lane, always=True)
+            return
+        lane.abort(sequence)
+        if not (its_lane.runs or its_lane.idle or its_lane.num_unfinished):
+            its_lane.idle = True
+            self._order.remove(its_lane)
+            self._look_again()
+        else:
+            # another may be at the head of the queue now, and fit
+            self._notice(its_lane, lane, None)
+
+    def _cut(
+        self,
+        lane: PipelineLane,
+        member: Lane,
+        sequence: SequenceState | None = None,
+        *,
+        always: bool = False,
+    ) -> None:
+        """Take back the passes to come if a sequence, or the head, could be admitted before."""
+        num_steps = max(1, bisect_left(lane.entries, self.env.now))
+        if num_steps >= lane.num_steps:
+            return
+        if always or member not in lane.runs or member.would_admit(sequence, num_steps):
+            lane.num_steps = num_steps
+            while len(lane.ends) > num_steps:
+                self._take_back()
+            lane.has_entered = True
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Compute passes anew, and wake at what happens next."""
+        self._num_ahead = _FIRST_PASSES
+        self._advance()
+        self._wake = self.env.move(self._wake, *self._next_event())
+
+    def _take_back(self) -> None:
+        """Undo the latest pass."""
+        _, ready, lane, self._rank_ends = self._entered.pop()
+        lane.entries.pop()
+        lane.ends.pop()
+        lane.ready = ready
+        lane.has_entered = False
+        self._order.insert(0, self._order.pop())
+
+
+_Pass = tuple[float, float, PipelineLane, list[float]]
+"""When a pass entered rank 0, when its lane was ready, the lane, and the rank ends before it."""
+
+
+def _goes_after(other: _Pass, lane: PipelineLane) -> bool:
+    """Whether a pass may follow a lane that is ready now; the first of a run is under way."""
+    _, ready, of, _ = other
+    return (ready, of.number) > lane.key and len(of.ends) > 1
+
+
+class _Replica(Together):
+    """The lanes of one pipeline."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        super().__init__(lanes)
+        self.lanes = lanes

@@ -1,0 +1,183 @@
+"""What an engine writes about its steps, and about the tokens that they gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients.scheduling import StepPlan, Swap
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.events import Recorder
+
+
+@dataclass(slots=True)
+class Run:
+    """Steps in flight: the plan, its batch, when they began, and when each ends (seconds).
+
+    busy: seconds of work in them, on all ranks; None: all the time.
+    """
+
+    plan: StepPlan
+    batch: StepBatch
+    start: float
+    ends: NDArray[np.float64] | float
+    num_steps: int
+    end: float
+    busy: float | None = None
+
+    @property
+    def last_start(self) -> float:
+        """When its last step begins."""
+        if self.num_steps == 1 or isinstance(self.ends, float):
+            return self.start
+        return self.ends.item(self.num_steps - 2)
+
+
+class StepRecords:
+    """Writes one track of steps: those of one clock, in order of time.
+
+    A token's time is the end of a step, so a request's tokens are recorded as the steps that it
+    stayed for. The time between two tokens is a step's duration; where a decode waited in
+    between, the gap is written apart.
+    """
+
+    def __init__(self, recorder: Recorder, client_id: int, predictor: object) -> None:
+        self._recorder = recorder
+        self._steps_inside = getattr(predictor, "steps_inside", None)
+        self._track = recorder.add_track(client_id)
+        self._num_steps = 0
+        self._last_decode_end = 0.0
+        self._num_drafts = 0  # of each decode, in the last decode step
+        self._newly_decoding: list[SequenceState] = []  # joined since the last decode step
+        self._resumed: set[SequenceState] = set()  # whose stay did not begin with a prefill
+        self._some_resumed = False  # since the last decode step
+
+    def run(
+        self,
+        run: Run,
+        num_waiting: int,
+        num_used_blocks: int,
+        step_tokens: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Write executed steps."""
+        batch, ends, num_steps = run.batch, run.ends, run.num_steps
+        num_gaps = batch.num_decodes
+        if num_gaps:
+            if self._last_decode_end != run.start or self._some_resumed:
+                num_gaps = self._stalls(run, num_gaps)
+            self._last_decode_end = run.end
+            self._num_drafts = batch.num_drafts
+            if self._newly_decoding or self._some_resumed:
+                self._newly_decoding.clear()
+                self._some_resumed = False
+        busy = run.end - run.start if run.busy is None else run.busy
+        num_extrapolated = 0
+        if self._steps_inside is not None:
+            num_inside = self._steps_inside(batch, StepGrowth(batch.num_decodes))
+            num_extrapolated = max(num_steps - num_inside, 0)
+        self._recorder.record_steps(
+            self._track,
+            run.start,
+            ends if isinstance(ends, float) else ends[:num_steps],
+            batch,
+            busy,
+            num_waiting,
+            num_used_blocks,
+            num_gaps,
+            num_extrapolated,
+            step_tokens,
+        )
+        self._num_steps += num_steps
+
+    def _stalls(self, run: Run, num_decodes: int) -> int:
+        """Record the gaps of decodes that waited for prefill steps; return how many did not."""
+        start = run.start
+        first_end = run.ends if isinstance(run.ends, float) else run.ends.item(0)
+        num_fresh = 0
+        for sequence in self._newly_decoding:
+            if sequence.last_token_at == start:
+                num_fresh += 1
+            else:
+                gap = first_end - sequence.last_token_at
+                self._recorder.record_gap(self._track, first_end, gap, 1)
+        num_stalled = num_decodes - len(self._newly_decoding)
+        if self._last_decode_end == start:
+            num_fresh += num_stalled
+        elif num_stalled:
+            gap = first_end - self._last_decode_end
+            self._recorder.record_gap(self._track, first_end, gap, num_stalled)
+        return num_fresh
+
+    def emit(self, sequence: SequenceState, now: float) -> None:
+        """A prefill ended: note the token that it emitted."""
+        if sequence.num_output_tokens == 1:
+            sequence.visit.first_token_at = now
+        else:
+            self._recorder.record_gap(self._track, now, now - sequence.last_token_at, 1)
+        sequence.last_token_at = now
+        sequence.first_step = self._num_steps
+        if sequence.num_output_tokens < sequence.num_target_tokens:
+            self._newly_decoding.append(sequence)
+
+    def evict(self, sequence: SequenceState) -> None:
+        """A sequence lost its memory: close its stay in the decode batch, if it was there."""
+        if sequence in self._newly_decoding:
+            self._newly_decoding.remove(sequence)
+        if sequence.first_step is not None:
+            sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)
+            self.finish(sequence)
+
+    def resume(self, sequence: SequenceState) -> None:
+        """A sequence goes on with its decode that lost its memory and got it back, as it was."""
+        sequence.first_step = self._num_steps
+        self._resumed.add(sequence)
+        self._newly_decoding.append(sequence)
+        self._some_resumed = True
+
+    def swap(self, swap: Swap, start: float, seconds: float) -> None:
+        """Write what is copied of a sequence between two steps."""
+        self._recorder.record_swap(
+            self._track,
+            swap.sequence.visit.request.request_id,
+            swap.num_tokens,
+            start,
+            seconds,
+            is_out=swap.is_out,
+        )
+
+    def load(
+        self, sequence: SequenceState, tokens: list[tuple[str, int]], start: float, end: float
+    ) -> None:
+        """Write which tokens' blocks were loaded for a sequence, by tier."""
+        again = sequence.visit.num_preemptions > 0
+        request_id = sequence.visit.request.request_id
+        for tier, num_tokens in tokens:
+            self._recorder.record_load(
+                self._track, request_id, tier, num_tokens, start, end, again=again
+            )
+
+    def finish(self, sequence: SequenceState) -> None:
+        """Write which steps gave a sequence its tokens since its last prefill."""
+        if sequence.first_step is None:
+            return
+        path, tokens = sequence.path, None
+        if path is not None and path.num_steps:
+            tokens = path.step_tokens
+            self._recorder.record_drafts(
+                self._last_decode_end,
+                path.num_steps,
+                path.num_steps * self._num_drafts,
+                path.num_accepted,
+            )
+            path.forget_stay()
+        request_id = sequence.visit.request.request_id
+        resumed = bool(self._resumed) and sequence in self._resumed
+        if resumed:
+            self._resumed.remove(sequence)
+        self._recorder.record_tokens(
+            self._track, request_id, sequence.first_step, self._num_steps, tokens, resumed=resumed
+        )
+        sequence.first_step = None

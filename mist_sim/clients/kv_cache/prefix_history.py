@@ -1,0 +1,38 @@
+"""What requests began with so far, for estimates of what a newcomer has to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from mist_sim.clients.kv_cache.prefix_cache import Chain
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class PrefixHistory:
+    """The blocks of all requests so far: what a prefix cache would have that forgets nothing.
+
+    num_recomputed: as of `PrefixCachingManager`.
+    """
+
+    def __init__(self, block_size: int, num_recomputed: int = 0) -> None:
+        self._block_size = block_size
+        self._num_recomputed = num_recomputed
+        self._ends: dict[Hashable, int] = {}  # behind the last block of each content id
+
+    def num_known_tokens(self, sequence: SequenceState) -> int:
+        """Tokens in the known blocks that a prompt begins with; never its last token."""
+        most = (sequence.num_prompt_tokens - 1) // self._block_size
+        num_known = 0
+        for content_id, end in self._chain(sequence).spans:
+            num_known = min(end, self._ends.get(content_id, num_known))
+            if num_known < end:
+                break
+        return max(0, min(num_known, most) - self._num_recomputed) * self._block_size
+
+    def add(self, sequence: SequenceState) -> None:
+        """Note the blocks of a request, those of its answer included."""
+        for content_id, end in self._chain(sequence).spans:
+            self._ends[content_id] = max(end, self._ends.get(content_id, 0))
+
+    def _chain(self, sequence: SequenceState) -> Chain:
+        return Chain(sequence.visit.request.content, self._block_size)

@@ -1,0 +1,196 @@
+"""Tiers below the GPU: which blocks lie there, and how long they take to come."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.kv_cache.tiers.use_order import UseOrder
+from mist_sim.errors import ScenarioError
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTier:
+    """A tier in blocks: what it holds, and the seconds of a load and of each block in it.
+
+    writes_back: whether it has what the tier above gave up, not what was computed.
+    """
+
+    name: str
+    num_blocks: int
+    latency: float
+    seconds_per_block: float
+    writes_back: bool = False
+
+    def divided_by(self, num_lanes: int) -> CacheTier:
+        """Return the part of a lane, of so many that share the tier equally.
+
+        Raises ScenarioError when there is not a block for each.
+        """
+        if self.num_blocks < num_lanes:
+            raise ScenarioError(
+                f"tier {self.name} has {self.num_blocks} blocks, less than one for each of "
+                f"{num_lanes} lanes (pipeline_parallel_size); raise its capacity"
+            )
+        return replace(self, num_blocks=self.num_blocks // num_lanes)
+
+
+class TierLink:
+    """The way from a tier to the GPUs of an engine; loads go over it one after the other."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def send(self, seconds: float, now: float) -> float:
+        """Begin a load behind those under way; return when it is there (seconds)."""
+        self._free_at = max(now, self._free_at) + seconds
+        return self._free_at
+
+
+Spans = Sequence[tuple[Hashable, int]]
+"""Ids, each with the position behind its last block, as in `Chain.spans`."""
+
+Evicted = Callable[[Hashable, int, int], None]
+"""Takes an id and the positions [start, end) of blocks that a tier gave up, the last one first."""
+
+
+class TierStore(ABC):
+    """The blocks of a lane in a tier, least recently used first, and the engine's link to it.
+
+    below: takes what the tier gives up; None: it is lost.
+    """
+
+    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
+        self.tier = tier
+        self.below = below
+        self._link = link
+
+    def load(self, num_blocks: int, now: float) -> float:
+        """Send blocks to the GPU behind those under way; return when they are there (s)."""
+        return self._link.send(self.tier.latency + num_blocks * self.tier.seconds_per_block, now)
+
+    @abstractmethod
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return up to where, at most `end`, all blocks are there from position `start` on."""
+
+    @abstractmethod
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Note that a sequence is admitted, or loaded, that has the first blocks."""
+
+    @abstractmethod
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """Note that the first blocks of a sequence are computed and in the cache above."""
+
+    @abstractmethod
+    def fill(self, num_blocks: int) -> None:
+        """Note that blocks were computed which nobody will ask for."""
+
+
+class WriteThroughStore(TierStore):
+    """Has what was computed: every sequence's blocks from the first one on."""
+
+    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
+        super().__init__(tier, link, below)
+        self.cache = PrefixCache(tier.num_blocks, below)
+
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        return max(start, self.cache.find(_chain(spans), end)[0])
+
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Keep the blocks as the latest used, the first one last of all."""
+        self.compute(spans, num_blocks)
+
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """Keep the blocks as `use` does; of more than the tier holds, the first ones."""
+        num_blocks = min(num_blocks, self.tier.num_blocks)
+        chain = _chain(spans)
+        num_found, _ = self.cache.find(chain, num_blocks)
+        self.cache.hold(chain, num_found)
+        self.cache.evict(num_blocks - num_found)
+        self.cache.enter(chain, num_blocks)
+        self.cache.release(chain)
+
+    def fill(self, num_blocks: int) -> None:
+        num_blocks = min(num_blocks, self.tier.num_blocks)
+        if num_blocks > 0:
+            self.cache.evict(num_blocks)
+            self.cache.queue.append(None, num_blocks)
+
+
+class WriteBackStore(TierStore):
+    """Has what the tier above gave up."""
+
+    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
+        super().__init__(tier, link, below)
+        self._order = UseOrder()
+
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return where the first block is missing; what the tier above has may begin anywhere."""
+        for key, span_end in spans:
+            last = min(span_end, end)
+            if start < last:
+                start = self._order.run_end(key, start, last)
+                if start < last:
+                    break
+        return start
+
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Those of the blocks that are there are the latest used, the first one last of all."""
+        order = self._order
+        starts = [0, *(end for _, end in spans)]
+        for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):
+            end = min(span_end, num_blocks)
+            while start < end:
+                part, is_there = order.last_part(key, start, end)
+                if is_there:
+                    order.use(key, part, end)
+                end = part
+
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """They are written when the tier above gives them up."""
+
+    def fill(self, num_blocks: int) -> None:
+        """They are not written."""
+
+    def take(self, key: Hashable, start: int, end: int) -> None:
+        """Keep blocks as the latest used, each in the place of the least recently used one."""
+        order, capacity = self._order, self.tier.num_blocks
+        while start < end:
+            part, is_there = order.last_part(key, start, end)
+            if is_there:
+                order.use(key, part, end)
+                end = part
+                continue
+            num_blocks = end - part
+            if order.num_blocks < capacity:
+                num_blocks = min(num_blocks, capacity - order.num_blocks)
+            else:
+                lost, first, last = order.pop(num_blocks)
+                num_blocks = last - first
+                if self.below is not None:
+                    self.below(lost, first, last)
+            order.add(key, end - num_blocks, end)
+            end -= num_blocks
+
+
+def _chain(spans: Spans) -> Chain:
+    """Return a chain of spans that holds nothing."""
+    chain = Chain((), 1)
+    chain.spans = list(spans)
+    return chain
+
+
+def stores_of(tiers: Sequence[CacheTier], links: Sequence[TierLink]) -> list[TierStore]:
+    """Return the stores of tiers, where each gives to the next one below what it gives up."""
+    stores: list[TierStore] = []
+    for tier, link in reversed(list(zip(tiers, links, strict=True))):
+        kind = WriteBackStore if tier.writes_back else WriteThroughStore
+        stores.insert(0, kind(tier, link, taken_by(stores)))
+    return stores
+
+
+def taken_by(stores: list[TierStore]) -> Evicted | None:
+    """Return what takes the blocks that are given up above some stores, if anything does."""
+    return stores[0].take if stores and isinstance(stores[0], WriteBackStore) else None

@@ -1,0 +1,143 @@
+"""KV memory with tiers below the GPU: blocks found there are loaded and not computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.manager import PrefixCachingManager
+from mist_sim.clients.kv_cache.prefix_cache import Chain
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink, stores_of, taken_by
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class TieredManager(PrefixCachingManager):
+    """A prefix cache whose blocks are also written to tiers below.
+
+    Through: a block is written when it enters the cache, the other full blocks of a sequence when
+    it leaves. Back: it is written when the tier above, or the GPU, gives it up. Writes go the
+    other way over a link and delay nothing. A tier gives up what was used least recently: it is
+    used when it is written or a sequence that has it is admitted; in a tier that writes back also
+    when it is loaded.
+
+    A sequence whose blocks lie in tiers takes its memory, waits for the load, and is admitted
+    before all others. Then other sequences find the loaded blocks, too. One that is given up
+    before leaves nothing in the cache.
+
+    links: one a tier; the lanes of an engine share them.
+    """
+
+    has_tiers: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        tiers: Sequence[CacheTier],
+        links: Sequence[TierLink],
+        num_recomputed: int = 0,
+    ) -> None:
+        super().__init__(pool, num_recomputed)
+        self.stores = stores_of(tiers, links)
+        self.cache.on_evict = taken_by(self.stores)
+
+    def missing(self, sequence: SequenceState) -> list[int]:
+        """Blocks to load from each tier.
+
+        The blocks behind those in the cache come from the nearest tier that has the first of
+        them, as far as it has them; those behind these in the same way. What is computed again
+        of all that is found is not loaded.
+        """
+        chain = sequence.chain
+        if chain is None or chain.num_loaded:
+            return []
+        reached, _ = self._find(sequence, chain)
+        most = (sequence.num_tokens - 1) // self.pool.block_size
+        counts = [0] * len(self.stores)
+        number = last = 0
+        while number < len(self.stores):
+            end = self.stores[number].reach(chain.spans, reached, most)
+            if end > reached:
+                counts[number] += end - reached
+                reached, number, last = end, 0, number
+            else:
+                number += 1
+        counts[last] -= min(counts[last], self.num_recomputed)
+        return counts if any(counts) else []
+
+    def start_load(self, sequence: SequenceState) -> list[int]:
+        """Admit a waiting sequence that has blocks in lower tiers, and say how many in each."""
+        counts = self.missing(sequence)
+        chain = sequence.chain
+        if counts and chain is not None:
+            num_found, _ = self._find(sequence, chain)
+            self.admit(sequence)
+            chain.num_loaded = num_found + sum(counts)
+            for store in self.stores:
+                if store.tier.writes_back:
+                    store.use(chain.spans, chain.num_loaded)
+        return counts
+
+    def load(self, counts: list[int], now: float) -> float:
+        loads = zip(self.stores, counts, strict=True)
+        return max(store.load(count, now) for store, count in loads if count)
+
+    def tokens_by_tier(self, counts: list[int]) -> list[tuple[str, int]]:
+        size = self.pool.block_size
+        loads = zip(self.stores, counts, strict=True)
+        return [(store.tier.name, count * size) for store, count in loads if count]
+
+    def num_cached_tokens(self, sequence: SequenceState) -> int:
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return sequence.chain.num_loaded * self.pool.block_size
+        return super().num_cached_tokens(sequence)
+
+    def blocks_to_admit(self, sequence: SequenceState) -> int:
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return 0
+        return super().blocks_to_admit(sequence)
+
+    def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return 0
+        return super().fewest_blocks_to_admit(sequence)
+
+    def admit(self, sequence: SequenceState) -> None:
+        """Give a sequence its blocks, loaded ones counted as computed, and store new ones below."""
+        chain = sequence.chain
+        if chain is None or not chain.num_loaded:
+            super().admit(sequence)
+        else:
+            sequence.num_computed_tokens = chain.num_loaded * self.pool.block_size
+            chain.num_loaded = 0
+        if chain is not None:
+            for store in self.stores:
+                store.use(chain.spans, chain.num_held)
+
+    def are_apart(self, several: Iterable[SequenceState]) -> bool:
+        return False  # they are written to the tiers in turn, where each may displace the others
+
+    def compute(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Note what is computed, and store the blocks that it fills in the tiers below."""
+        chain = sequence.chain
+        num_before = chain.num_held if chain is not None else 0
+        super().compute(sequence, num_tokens)
+        if chain is not None and chain.num_held > num_before:
+            self._store(chain)
+
+    def forget(self, sequence: SequenceState) -> None:
+        sequence.num_computed_tokens = 0
+        super()._release(sequence.chain, self.pool.blocks_for(sequence.num_tokens), 0)
+
+    def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
+        num_held = 0
+        if chain is not None:
+            num_held = chain.num_held
+            self._store(chain)
+        for store in self.stores:
+            store.fill(num_computed_tokens // self.pool.block_size - num_held)
+        super()._release(chain, num_blocks, num_computed_tokens)
+
+    def _store(self, chain: Chain) -> None:
+        for store in self.stores:
+            store.compute(chain.spans, chain.num_held)

@@ -1,0 +1,52 @@
+"""What a request's window blocks are, and which of them it has in the prefix cache."""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache.prefix_cache import Chain
+
+
+class WindowChain(Chain):
+    """A chain of a model with sliding windows; what `Chain` says is about full attention.
+
+    first: position of the first block that its window groups hold.
+    next_block: position of the first block that was not offered to the cache.
+    cached: [start, end) of the blocks that it holds and others can find, in order.
+    hit: what the latest look-up gave; the manager keeps it.
+    """
+
+    __slots__ = ("cached", "first", "hit", "next_block")
+
+    def start_over(self) -> None:
+        super().start_over()
+        self.begin(0, 0)
+        self.hit: tuple[int, int] | None = None
+
+    def begin(self, first: int, next_block: int) -> None:
+        """Hold window blocks from a position on, none of them in the cache."""
+        self.first = first
+        self.next_block = next_block
+        self.cached: list[tuple[int, int]] = []
+
+    def add_cached(self, blocks: list[tuple[int, int]]) -> None:
+        """Hold window blocks behind the others, which others can find."""
+        for start, end in blocks:
+            if self.cached and self.cached[-1][1] == start:
+                self.cached[-1] = (self.cached[-1][0], end)
+            else:
+                self.cached.append((start, end))
+
+    def drop_first(self) -> int:
+        """Let go of the first window block in the cache; return its position."""
+        start, end = self.cached[0]
+        if start + 1 < end:
+            self.cached[0] = (start + 1, end)
+        else:
+            del self.cached[0]
+        return start
+
+    def drop_until(self, position: int) -> list[tuple[int, int]]:
+        """Let go of the window blocks before a position; return those that are in the cache."""
+        dropped = [(start, min(end, position)) for start, end in self.cached if start < position]
+        self.cached = [(max(start, position), end) for start, end in self.cached if end > position]
+        self.first = position
+        return dropped

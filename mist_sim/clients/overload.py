@@ -1,0 +1,125 @@
+"""Which requests an engine turns away because it is too busy to serve them in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from mist_sim.clients.kv_cache import PrefixHistory
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionControl:
+    """Refusals under overload; a refused request may be sent again. By default there are none.
+
+    max_num_waiting: requests that may wait; one that finds as many is refused when it arrives
+        (>= 1; SGLang's `max_queued_requests`, which vLLM has not). None: no limit.
+    drop_expired: a request that waits without a token when its first one is due is dropped then,
+        so that nothing is computed too late (no counterpart in vLLM).
+    early_rejection: a request is refused when it arrives if its first token is not expected in
+        time: the prompts without a first token, spread evenly over the engines, and its own, less
+        what earlier ones share with them, take longer than it has (no counterpart in vLLM;
+        Mooncake, FAST 2025, early rejection). It counts computing, not memory: where prompts wait
+        for blocks, `drop_expired` complements it.
+    """
+
+    max_num_waiting: int | None = None
+    drop_expired: bool = False
+    early_rejection: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_num_waiting is not None and self.max_num_waiting < 1:
+            raise ValueError(f"max_num_waiting must be >= 1, got {self.max_num_waiting}")
+
+
+class PromptBacklog:
+    """How long engines need for the prompts that have no first token yet.
+
+    Each is timed as a step of its own, whole and without decodes beside it, when it arrives. With a
+    history, what accepted requests had before it is taken as cached, as if nothing were ever
+    forgotten, and at hand on every engine. So it is the best case. What is already computed of it
+    counts until its first token. Prompts follow one another through the ranks of a pipeline, so
+    each delays the next by its time on its slowest rank. Several engines are taken to have equal
+    shares of them.
+
+    num_engines: that the predictor times. history: begins empty; None where engines cache nothing.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor | PipelinePredictor,
+        num_engines: int = 1,
+        history: PrefixHistory | None = None,
+    ) -> None:
+        if isinstance(predictor, PipelinePredictor):
+            self._ranks, self._hand_over = predictor.ranks, predictor.hand_over
+        else:
+            self._ranks, self._hand_over = (predictor,), _no_hand_over
+        self._num_engines = num_engines
+        self._history = history
+        self._seconds: dict[SequenceState, float] = {}
+        self._total = 0.0
+
+    def add_if_in_time(self, sequence: SequenceState, time_left: float) -> bool:
+        """Count a sequence that arrives, unless its first token would come after `time_left` s."""
+        history = self._history
+        num_cached = history.num_known_tokens(sequence) if history else 0
+        num_tokens = sequence.num_prompt_tokens - num_cached
+        batch = StepBatch(((num_tokens, num_cached),))
+        seconds = [rank.step_time(batch) for rank in self._ranks]
+        alone = sum(seconds) + (len(seconds) - 1) * self._hand_over(num_tokens)
+        if self._total / self._num_engines + alone > time_left:
+            return False
+        self._seconds[sequence] = slowest = max(seconds)
+        self._total += slowest
+        if history:
+            history.add(sequence)
+        return True
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Forget a sequence that has its first token or is given up; maybe it was before."""
+        self._total -= self._seconds.pop(sequence, 0.0)
+        if not self._seconds:
+            self._total = 0.0  # and with it the rounding of the sums
+
+
+def _no_hand_over(num_tokens: int) -> float:
+    return 0.0
+
+
+class Gate:
+    """The admission control of one client.
+
+    max_num_waiting: as in `AdmissionControl`. backlog: for early rejection; None: without it.
+    time_to_enter: returns the seconds from arrival until a sequence can be scheduled.
+    """
+
+    def __init__(
+        self,
+        max_num_waiting: int | None,
+        backlog: PromptBacklog | None,
+        time_to_enter: Callable[[SequenceState], float],
+    ) -> None:
+        self._max_num_waiting = inf if max_num_waiting is None else max_num_waiting
+        self._backlog = backlog
+        self._time_to_enter = time_to_enter
+
+    def refusal(self, sequence: SequenceState, num_waiting: int, now: float) -> str | None:
+        """Return why a sequence that arrives is turned away; None, and it counts as accepted."""
+        if num_waiting >= self._max_num_waiting:
+            return f"busy, max_num_waiting={self._max_num_waiting} requests wait"
+        if self._backlog is not None:
+            time_left = sequence.visit.request.deadline - now - self._time_to_enter(sequence)
+            if not self._backlog.add_if_in_time(sequence, time_left):
+                return "busy, the first token cannot be expected in time (early_rejection)"
+        return None
+
+    def prompt_is_done(self, sequence: SequenceState) -> None:
+        """A sequence has its first token, or is given up."""
+        if self._backlog is not None:
+            self._backlog.remove(sequence)

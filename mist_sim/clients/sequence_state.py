@@ -1,0 +1,65 @@
+"""A request inside an LLM engine."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING
+
+from mist_sim.core.events import Visit
+
+if TYPE_CHECKING:
+    from mist_sim.clients.decode.draft_paths import DraftPath
+    from mist_sim.clients.kv_cache.prefix_cache import Chain
+
+
+class SequenceState:
+    """The engine's bookkeeping for one visit.
+
+    arrival: position in the order of arrival at the engine.
+    num_prompt_tokens: length of the prompt.
+    num_target_tokens: output tokens to generate; a policy must not read it.
+    num_tokens: tokens known so far, of the prompt and those emitted: what a prefill (or its
+        repetition) has to compute; exact while the sequence is not decoding.
+    num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
+    last_token_at: time of the latest token before it joined the decode batch, seconds.
+    first_step: the engine step with which its stay in the decode batch began, None outside.
+    chain: what its blocks are, for a prefix cache; None when no other block can be like them.
+    path: how many tokens its decode steps give, in an engine that drafts; None before the first.
+    The other fields belong to `DecodeClock`.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_phase",
+        "chain",
+        "first_step",
+        "join_step",
+        "last_token_at",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "num_target_tokens",
+        "num_tokens",
+        "path",
+        "ticket",
+        "visit",
+    )
+
+    def __init__(self, visit: Visit, num_prompt_tokens: int, num_target_tokens: int) -> None:
+        self.visit = visit
+        self.arrival = 0
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_target_tokens = num_target_tokens
+        self.num_tokens = num_prompt_tokens
+        self.num_computed_tokens = 0
+        self.last_token_at = nan
+        self.first_step: int | None = None
+        self.chain: Chain | None = None
+        self.path: DraftPath | None = None
+        self.join_step = 0
+        self.block_phase = 0
+        self.ticket = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens emitted so far; exact while the sequence is not decoding."""
+        return self.num_tokens - self.num_prompt_tokens

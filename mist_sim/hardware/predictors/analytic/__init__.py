@@ -1,0 +1,1 @@
+"""Step times from FLOPs and bytes, without a measurement."""

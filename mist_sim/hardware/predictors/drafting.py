@@ -1,0 +1,157 @@
+"""The time of a step in which tokens are drafted and verified.
+
+The target verifies within its own pass, which the batch tells its predictor (`num_drafts`). The
+draft model then reads what the target read, prompts included, which gives the first draft of
+every sequence, and adds one token to each in every pass after that (vLLM v1's
+`vllm/v1/spec_decode/eagle.py`, which its `draft_model.py` follows).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.drafter import Drafter
+from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
+from mist_sim.hardware.predictors.base import Predictor, sustained_rates
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.models import operators
+from mist_sim.models.speculative import SpeculativeConfig
+
+Array = NDArray[np.float64]
+
+
+def with_drafting(
+    predictor: Predictor | PipelinePredictor, config: SpeculativeConfig, drafter: Drafter | None
+) -> Predictor | PipelinePredictor:
+    """Return a predictor that adds the time of drafting to a target's step times.
+
+    In a pipeline it is the last rank's, and a pass returns when the next drafts are there, too.
+
+    drafter: the model that drafts, timed by a roofline; None: no model.
+    Raises ScenarioError for a predictor that does not look at drafts.
+    """
+    ranks = predictor.ranks if isinstance(predictor, PipelinePredictor) else (predictor,)
+    for rank in ranks:
+        if not getattr(rank, "times_drafts", False):
+            raise ScenarioError(
+                "predictor must be one that times drafts with speculative_config, such as "
+                f"roofline, got {type(rank).__name__}"
+            )
+    passes = DraftPasses(drafter, config.num_speculative_tokens) if drafter else None
+    last = _WithDrafting(ranks[-1], passes, config.drafting_time)
+    if isinstance(predictor, PipelinePredictor):
+        return replace(predictor, ranks=(*ranks[:-1], last))
+    return last
+
+
+@dataclass(slots=True)
+class _WithDrafting:
+    """A target's step times, and on top the drafting.
+
+    passes: of the model that drafts, None without one. host: seconds a step beside kernels.
+    """
+
+    target: Predictor
+    passes: DraftPasses | None
+    host: float
+
+    @property
+    def estimate(self) -> str:
+        return str(getattr(self.target, "estimate", "custom"))
+
+    @property
+    def kernels_only(self) -> bool:
+        return bool(getattr(self.target, "kernels_only", False))
+
+    @property
+    def beyond_kernels(self) -> tuple[float, float] | None:
+        return getattr(self.target, "beyond_kernels", None)
+
+    def step_time(self, batch: StepBatch) -> float:
+        seconds = self.target.step_time(batch) + self.host
+        return self.passes.add(seconds, batch) if self.passes else seconds
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        seconds = self.target.run(batch, growth, num_steps)
+        seconds += self.host
+        return self.passes.add_run(seconds, batch, growth) if self.passes else seconds
+
+
+class DraftPasses:
+    """The passes of a draft model in a step, `num_passes` of them.
+
+    The first has the tokens of the target's pass, and later ones a token of each sequence; they
+    are all taken to last as long as the second, whose contexts are the shortest by a few tokens.
+    Of the first, only last tokens are sampled; the roofline counts logits for all that decode.
+    """
+
+    def __init__(self, drafter: Drafter, num_passes: int) -> None:
+        self._num_later = num_passes - 1
+        self._model = RooflinePredictor(drafter.model, drafter.cluster)
+        self._joining = Joining(drafter) if drafter.is_target_layer else None
+
+    def add(self, seconds: float, batch: StepBatch) -> float:
+        """Return `seconds` with the passes on top."""
+        seconds += self._model.step_time(batch)
+        later = _later(batch)
+        if self._num_later:
+            seconds += self._num_later * self._model.step_time(later)
+        return seconds + self._join(batch, later)
+
+    def add_run(self, seconds: Array, batch: StepBatch, growth: StepGrowth) -> Array:
+        """Do the same for the steps of a run, whose times are overwritten."""
+        num_steps = len(seconds)
+        seconds += self._model.run(batch, growth, num_steps)
+        later = _later(batch)
+        if self._num_later:
+            later_growth = _later_growth(batch, growth, num_steps)
+            seconds += self._num_later * self._model.run(later, later_growth, num_steps)
+        seconds += self._join(batch, later)
+        return seconds
+
+    def _join(self, batch: StepBatch, later: StepBatch) -> float:
+        if self._joining is None:
+            return 0.0
+        first = self._joining.time(batch.num_prefill_tokens + batch.num_decode_queries)
+        return first + self._num_later * self._joining.time(later.num_decodes)
+
+
+class Joining:
+    """Seconds of the matrix that joins hidden state and embedding (see `Drafter`)."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        model, gpu = drafter.model, drafter.cluster.gpu
+        hidden, width = model.hidden_size, model.dtype_bytes
+        none, one = (
+            operators.product(model, "joining", n, 2 * hidden, hidden, width) for n in (0, 1)
+        )
+        flops, bandwidth = sustained_rates(gpu, gpu.decode)
+        self._work = float(one.flops / flops)
+        self._weights = float(none.bytes / bandwidth)
+        self._traffic = float((one.bytes - none.bytes) / bandwidth)
+
+    def time(self, num_tokens: int) -> float:
+        """Return the seconds for so many tokens."""
+        return max(num_tokens * self._work, self._weights + num_tokens * self._traffic)
+
+
+def _later(batch: StepBatch) -> StepBatch:
+    """Return the second pass: each sequence has read what the step read, and adds a token.
+
+    Of a decode's tokens only the first is counted as read, as if no draft had been accepted.
+    """
+    context_sum = batch.context_sum + batch.num_decodes
+    context_sum += sum([new + context for new, context in batch.chunks])
+    return StepBatch((), batch.num_decodes + len(batch.chunks), context_sum)
+
+
+def _later_growth(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepGrowth:
+    num_prefill_tokens = batch.num_prefill_tokens
+    if not num_prefill_tokens or isinstance(growth.context_sum, int):
+        return StepGrowth(growth.context_sum + num_prefill_tokens)
+    return StepGrowth(growth.context_sum[:num_steps] + num_prefill_tokens * np.arange(num_steps))

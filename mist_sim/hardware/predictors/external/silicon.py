@@ -1,0 +1,116 @@
+"""Step times from kernels that NVIDIA measured on real systems (aiconfigurator-core)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Literal
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.external.installed import installed_version
+from mist_sim.hardware.predictors.external.silicon_names import config_of, dtypes, split, system
+from mist_sim.hardware.predictors.measured.sampled import (
+    SampledSteps,
+    SamplePoints,
+    check_whole_model,
+    powers,
+)
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
+from mist_sim.models.spec import ModelSpec
+
+_PACKAGE = "aiconfigurator-core"
+
+# Products were measured at these numbers of tokens and at one more than each. One more may cost
+# half as much again (FP8: a whole further tile), and less again up to the next of these, so a
+# grid with both would rise and fall. Engines mostly run aligned steps: full chunk budgets, and
+# decodes padded to CUDA graph sizes.
+_ALIGNED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, *range(256, 4353, 256))
+
+
+@PREDICTORS.register("silicon")
+@dataclass
+class SiliconPredictor(SampledSteps):
+    """Sums of kernels that were measured on the GPU at the sizes of the model.
+
+    Products, attention, experts and collectives were timed one by one on real systems; sizes
+    between are interpolated, norms and activations estimated. Needs the extra `silicon`.
+
+    model, cluster: what is timed; raises ScenarioError when there are no measurements for it.
+    engine: whose kernels they are.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
+
+    kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
+    # Seconds a step and for each sequence. Source: fitted on TPOT of half of the closed loops of
+    # Qwen3-32B, vLLM 0.12 on H100 (`python -m benchmarks.closed_loop --fit`); assumed for others.
+    beyond_kernels: ClassVar[tuple[float, float]] = (1.6e-3, 45e-6)
+    estimate: ClassVar[str] = "measured"
+
+    def __post_init__(self) -> None:
+        longest = max(self.model.max_position_embeddings, 1024)
+        points = SamplePoints(
+            new_tokens=[*_ALIGNED, *powers(8192, max(longest, 16384))],
+            prompt_contexts=[0, *powers(512, longest)],
+            decodes=[*(tokens for tokens in _ALIGNED if tokens <= 1024), 2048],
+            decode_contexts=[0, *powers(128, longest)],
+        )
+        source = Silicon(self.model, self.cluster, self.engine)
+        super().__init__(source, points, TimingStore.default())
+
+
+class Silicon:
+    """The package's estimate of one step, as a source."""
+
+    def __init__(self, model: ModelSpec, cluster: Cluster, engine: str) -> None:
+        version = installed_version(_PACKAGE, "silicon")
+        check_whole_model(cluster, "silicon")
+        if cluster.expert_load_imbalance != 1:
+            raise ScenarioError(
+                "expert_load_imbalance must be 1 with silicon, whose experts were measured with "
+                f"an imbalance of their own, got {cluster.expert_load_imbalance}"
+            )
+        self._config = config_of(model)
+        self._setting: dict[str, Any] = {
+            "system": system(cluster),
+            "backend": engine,
+            **split(model, cluster),
+            **dtypes(model),
+        }
+        named = {"source": _PACKAGE, "version": version, "model": self._config}
+        self.identity = {**named, **self._setting}
+        self._words = f"{model.name} on {cluster.gpu.name} with {engine}"
+        self._handle: Any = None
+
+    def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
+        """Return the seconds of each batch. Raises ScenarioError where there are no data."""
+        try:
+            self._handle = self._handle or self._compile()
+            return [self._ask(batch) / 1e3 for batch in batches]
+        except (LookupError, OSError, RuntimeError, ValueError) as error:
+            reason = str(error).split(" at /", maxsplit=1)[0]
+            raise ScenarioError(f"silicon has no times for {self._words}: {reason}") from error
+
+    def _ask(self, batch: StepBatch) -> float:
+        """Return the milliseconds of a chunk alone or of decodes alone."""
+        for new, context in batch.chunks:
+            return float(self._handle.predict_prefill_latency(1, context + new, context))
+        each = max(batch.context_sum // batch.num_decodes, 1)
+        return float(self._handle.decode_step_latency(batch.num_decodes, each, 2))
+
+    def _compile(self) -> Any:
+        logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
+        from aiconfigurator_core.sdk import EngineHandle
+
+        with TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(json.dumps(self._config), "utf-8")
+            return EngineHandle.compile(folder, **self._setting)

@@ -1,0 +1,192 @@
+"""Step times of a slow source: asked once on a grid, interpolated ever after.
+
+A source answers for two kinds of steps: a chunk of a prompt alone, P(new tokens, context), and
+decodes alone, D(number, mean context). A step of T tokens with several chunks and decodes is
+taken as one prompt of T tokens in which each part sees its own context instead of the tokens
+before it:
+
+    P(T, 0) + sum of P(new, context) - P(new, tokens before) + D(number, context) - D(number, 0)
+
+so that matrices work on all tokens at once, as they do in an engine. It never takes less time
+than any of its parts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.grids import seconds_plane
+from mist_sim.hardware.predictors.measured.timing_store import TimingStore
+
+Array = NDArray[np.float64]
+
+_ENDLESS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePoints:
+    """What a source is asked for, each an increasing sequence.
+
+    new_tokens, prompt_contexts: tokens of a chunk, and those the cache holds before it.
+    decodes, decode_contexts: requests that decode, and what the cache holds for each.
+    """
+
+    new_tokens: Sequence[int]
+    prompt_contexts: Sequence[int]
+    decodes: Sequence[int]
+    decode_contexts: Sequence[int]
+
+    @classmethod
+    def up_to(
+        cls, longest: int, factor: int, *, prompt_context: int, decode_context: int
+    ) -> SamplePoints:
+        """Return powers of two of tokens and decodes, and contexts that grow by a factor.
+
+        longest: context in tokens that is reached, at least 4,096.
+        prompt_context, decode_context: the first one after 0.
+        """
+        longest = max(longest, 4096)
+        return cls(
+            new_tokens=powers(1, max(longest, 16384)),
+            prompt_contexts=[0, *powers(prompt_context, longest, factor)],
+            decodes=powers(1, 1024),
+            decode_contexts=[0, *powers(decode_context, longest, factor)],
+        )
+
+
+def powers(first: int, last: int, factor: int = 2) -> list[int]:
+    """Return first, first * factor, ... up to the first that reaches `last`, which is cut to it.
+
+    The steps between them are what a straight line has to bridge.
+    """
+    points = [first]
+    while points[-1] < last:
+        points.append(min(points[-1] * factor, last))
+    return points
+
+
+def check_whole_model(cluster: Cluster, source: str) -> None:
+    """Raise ScenarioError where GPUs hold only some layers, which the source cannot time."""
+    if cluster.pipeline_parallel_size > 1:
+        raise ScenarioError(
+            f"pipeline_parallel_size must be 1 with {source}, which times whole models, "
+            f"got {cluster.pipeline_parallel_size}"
+        )
+
+
+class StepSource(Protocol):
+    """Something slow that times single steps.
+
+    identity: what its answers depend on beside the batch, as `TimingStore.timed` takes it.
+    """
+
+    @property
+    def identity(self) -> Mapping[str, object]: ...
+
+    def seconds(self, batches: Sequence[StepBatch]) -> Sequence[float]:
+        """Return the duration of each batch in seconds (> 0)."""
+
+
+class SampledSteps:
+    """A predictor made of what a source said on a grid; predictors with a source extend it.
+
+    store: asked before the source is.
+    Raises whatever the source raises, and ValueError for times that are no durations.
+    """
+
+    def __init__(self, source: StepSource, points: SamplePoints, store: TimingStore) -> None:
+        prompts = list(product(points.new_tokens, points.prompt_contexts))
+        decodes = list(product(points.decodes, points.decode_contexts))
+        works = {
+            f"prompt {new} {context}": StepBatch(((new, context),)) for new, context in prompts
+        }
+        works |= {f"decode {n} {each}": StepBatch((), n, n * each) for n, each in decodes}
+        seconds = np.array(store.timed(source.identity, works, source.seconds))
+        shape = len(points.new_tokens), len(points.prompt_contexts)
+        at_prompts = seconds[: len(prompts)].reshape(shape)
+        at_decodes = seconds[len(prompts) :].reshape(len(points.decodes), -1)
+        self._prompt = seconds_plane(points.new_tokens, points.prompt_contexts, at_prompts)
+        self._decode = seconds_plane(points.decodes, points.decode_contexts, at_decodes)
+        self._whole_prompt: dict[int, float] = {}
+        self._no_context: dict[int, float] = {}
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of one step in seconds."""
+        num_decodes = batch.num_decodes
+        each = batch.context_sum / (num_decodes or 1)
+        if not batch.chunks:
+            return self._decode.at(num_decodes, each)
+        seconds = longest = 0.0
+        before = num_decodes
+        for new, context in batch.chunks:
+            alone = self._prompt.at(new, context)
+            seconds += alone - self._prompt.at(new, before)
+            longest = max(longest, alone)
+            before += new
+        if num_decodes:
+            alone = self._decode.at(num_decodes, each)
+            seconds += alone - self._without_context(num_decodes)
+            longest = max(longest, alone)
+        return max(seconds + self._one_prompt(before), longest)
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
+        """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
+        num_decodes = batch.num_decodes
+        ahead = np.arange(float(num_steps))
+        each = (growth.contexts(ahead) + batch.context_sum) / (num_decodes or 1)
+        if not batch.chunks:
+            return self._decode.along(num_decodes, each)
+        seconds: Array = np.zeros(num_steps)
+        longest: Array = np.zeros(num_steps)
+        before = num_decodes
+        for new, context in batch.chunks:
+            alone = self._prompt.along(new, ahead * new + context)
+            seconds += alone - self._prompt.at(new, before)
+            longest = np.maximum(longest, alone)
+            before += new
+        if num_decodes:
+            alone = self._decode.along(num_decodes, each)
+            seconds += alone - self._without_context(num_decodes)
+            longest = np.maximum(longest, alone)
+        slowest: Array = np.maximum(seconds + self._one_prompt(before), longest)
+        return slowest
+
+    def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
+        """Return how many steps, from this one on, the source was asked around."""
+        steps, num_decodes = _ENDLESS, batch.num_decodes
+        if num_decodes:
+            room = self._decode.moving.top * num_decodes - batch.context_sum
+            if num_decodes > self._decode.fixed.top or room < 0:
+                return 0
+            if growth.context_sum:
+                steps = int(room // growth.context_sum) + 1
+        if batch.chunks and batch.num_prefill_tokens + num_decodes > self._prompt.fixed.top:
+            return 0
+        for new, context in batch.chunks:
+            room = self._prompt.moving.top - context
+            if room < 0:
+                return 0
+            steps = min(steps, int(room // new) + 1)
+        return steps
+
+    def _one_prompt(self, num_tokens: int) -> float:
+        """Seconds of a step of one new prompt."""
+        seconds = self._whole_prompt.get(num_tokens)
+        if seconds is None:
+            seconds = self._whole_prompt[num_tokens] = self._prompt.at(num_tokens, 0)
+        return seconds
+
+    def _without_context(self, num_decodes: int) -> float:
+        seconds = self._no_context.get(num_decodes)
+        if seconds is None:
+            seconds = self._no_context[num_decodes] = self._decode.at(num_decodes, 0)
+        return seconds

@@ -1,0 +1,1 @@
+"""The columns that a run is written to."""

@@ -1,0 +1,260 @@
+"""Writes what happened into columns; finished requests leave no live objects behind."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from math import nan
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.events import Failure, Visit
+from mist_sim.core.request import Request
+from mist_sim.metrics.records.columns import Categories, Table
+from mist_sim.metrics.records.run_tables import (
+    load_table,
+    request_table,
+    step_table,
+    swap_table,
+    token_table,
+    visit_table,
+)
+from mist_sim.stages import Prefill
+
+STATUSES = ("finished", "rejected", "timed_out", "cancelled")
+"""How a request may end; position is the code in the table of requests."""
+
+_kind = attrgetter("kind")
+
+_MOST_ROWS = 2048  # kept as tuples before they are packed
+
+
+class ColumnRecorder:
+    """The `Recorder` of every run.
+
+    requests: a row a request. visits: a row a stay at a client. steps: for each track of steps, a
+    row a run; `step_ends` holds the end of every single step, `track_clients` whose steps they
+    are. gaps: times between two tokens that are not the duration of one step. tokens: which
+    steps gave a request its tokens; with drafts, `first_count` is where in `token_counts` it
+    begins how many each decode step gave (-1: one each). step_tokens: for each track, tokens that
+    each decode step gave in all; empty where that is its decodes. drafts: a row for each stay of
+    a request in a decode batch that verified drafts. loads: a row for what a request got from one
+    tier at a time.
+    """
+
+    def __init__(self) -> None:
+        self.requests = request_table()
+        self.visits = visit_table()
+        self.track_clients: list[int] = []
+        self.steps: list[Table] = []
+        self.step_ends: list[array[float]] = []
+        self.gaps = Table(time="f8", gap="f8", count="i4")
+        self.tokens = token_table()
+        self.token_counts: array[int] = array("H")
+        self.step_tokens: list[array[int]] = []
+        self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
+        self.loads = load_table()
+        self.swaps = swap_table()
+        self.tiers = Categories()
+        self.reasons = Categories()
+        self.reasons.code(None)  # code 0: finished
+        self.pipelines = Categories()
+
+    def add_track(self, client_id: int) -> int:
+        """Begin the columns of an engine or a rank; return its number."""
+        self.track_clients.append(client_id)
+        self.steps.append(step_table())
+        self.step_ends.append(array("d"))
+        self.step_tokens.append(array("q"))
+        return len(self.steps) - 1
+
+    def tracks_of(self, client_id: int) -> list[int]:
+        """Return the tracks of a client; none for one without steps."""
+        return [track for track, owner in enumerate(self.track_clients) if owner == client_id]
+
+    def record_visit(self, client_id: int, visit: Visit) -> None:
+        """Add a row to the visits."""
+        self.visits.append(
+            (
+                visit.request.request_id,
+                client_id,
+                self.pipelines.code(tuple(map(_kind, visit.stages))),
+                visit.queued_at,
+                visit.started_at,
+                visit.first_token_at,
+                visit.finished_at,
+                visit.num_queried_tokens,
+                visit.num_cached_tokens,
+                visit.failure is None,
+            )
+        )
+
+    def record_end(
+        self,
+        request: Request,
+        visits: list[Visit],
+        time: float,
+        failure: Failure | None = None,
+        num_attempts: int = 1,
+        in_vain: Sequence[Visit] = (),
+    ) -> None:
+        """Add a row to the requests: what its visits gave in all, and how it ended."""
+        first_token_at = nan
+        queued = 0.0
+        decode_time = 0.0
+        num_output_tokens = num_gaps = num_preemptions = num_queried = num_cached = 0
+        for visit in visits:
+            if first_token_at != first_token_at:
+                first_token_at = visit.first_token_at
+            queued += visit.started_at - visit.queued_at
+            if visit.num_output_tokens:
+                num_output_tokens += visit.num_output_tokens
+                num_gaps += visit.num_output_tokens - 1
+                decode_time += visit.finished_at - visit.first_token_at
+            num_preemptions += visit.num_preemptions
+            num_queried += visit.num_queried_tokens
+            num_cached += visit.num_cached_tokens
+        self.requests.append(
+            (
+                request.request_id,
+                -1 if request.session_id is None else request.session_id,
+                request.arrival_time,
+                request.sent_at if visits else time,
+                first_token_at,
+                time,
+                queued,
+                decode_time,
+                num_gaps,
+                request.num_prompt_tokens,
+                num_output_tokens,
+                num_preemptions,
+                num_queried,
+                num_cached,
+                failure is None and num_output_tokens < request.num_output_tokens,
+                num_attempts,
+                sum([_num_input_tokens(visit) for visit in in_vain]) if in_vain else 0,
+                sum([visit.num_output_tokens for visit in in_vain]) if in_vain else 0,
+                0 if failure is None else STATUSES.index(failure.status),
+                0 if failure is None else self.reasons.code(failure.reason),
+            )
+        )
+        if len(self.requests.rows) >= _MOST_ROWS:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Pack the tables that have grown; between two ends of requests they grow by a few rows."""
+        others = (self.gaps, self.drafts, self.loads, self.swaps)
+        for table in (self.requests, self.visits, self.tokens, *self.steps, *others):
+            if len(table.rows) >= _MOST_ROWS:
+                table.pack()
+
+    def record_steps(
+        self,
+        track: int,
+        start: float,
+        ends: NDArray[np.float64] | float,
+        batch: StepBatch,
+        busy: float,
+        num_waiting: int,
+        num_used_blocks: int,
+        num_gaps: int,
+        num_extrapolated: int,
+        step_tokens: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Add a row for a run of steps, and the end of each of them."""
+        if step_tokens is not None:
+            self.step_tokens[track].frombytes(step_tokens.tobytes())
+        if isinstance(ends, float):
+            self.step_ends[track].append(ends)
+            num_steps = 1
+        else:
+            self.step_ends[track].frombytes(ends.tobytes())
+            num_steps = ends.size
+        chunks = batch.chunks
+        self.steps[track].append(
+            (
+                start,
+                num_steps,
+                len(chunks),
+                batch.num_prefill_tokens if chunks else 0,
+                batch.num_decodes,
+                batch.context_sum,
+                busy,
+                num_waiting,
+                num_used_blocks,
+                num_gaps,
+                num_extrapolated,
+            )
+        )
+
+    def record_load(
+        self,
+        track: int,
+        request_id: int,
+        tier: str,
+        num_tokens: int,
+        start: float,
+        end: float,
+        *,
+        again: bool,
+    ) -> None:
+        """Add a row to the loads."""
+        self.loads.append((request_id, track, self.tiers.code(tier), num_tokens, start, end, again))
+
+    def record_swap(
+        self,
+        track: int,
+        request_id: int,
+        num_tokens: int,
+        start: float,
+        seconds: float,
+        *,
+        is_out: bool,
+    ) -> None:
+        """Add a row to the swaps."""
+        self.swaps.append((request_id, track, is_out, num_tokens, start, seconds))
+
+    def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
+        self.gaps.append((time, gap, count))
+
+    def record_tokens(
+        self,
+        track: int,
+        request_id: int,
+        first_step: int,
+        end_step: int,
+        step_tokens: NDArray[np.int64] | None = None,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        """Note which steps gave a request its tokens."""
+        first_count = -1
+        if step_tokens is not None:
+            first_count = len(self.token_counts)
+            self.token_counts.frombytes(step_tokens.astype(np.uint16).tobytes())
+        self.tokens.append((request_id, track, first_step, end_step, first_count, resumed))
+
+    def record_drafts(
+        self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int
+    ) -> None:
+        self.drafts.append((time, num_drafts, num_draft_tokens, num_accepted_tokens))
+
+    def decode_tokens(self, track: int) -> NDArray[np.int64]:
+        """Return the tokens that each step of a track gave its decodes in all."""
+        rows = self.steps[track].columns()
+        tokens = np.repeat(rows["num_decodes"].astype(np.int64), rows["num_steps"].astype(np.int64))
+        if self.step_tokens[track]:
+            tokens[tokens > 0] = self.step_tokens[track]
+        return tokens
+
+
+def _num_input_tokens(visit: Visit) -> int:
+    """Return how many prompt tokens were computed for a visit."""
+    num_tokens = visit.num_computed_tokens
+    if visit.has_token:
+        prompts = [stage for stage in visit.stages if isinstance(stage, Prefill)]
+        num_tokens = sum(stage.num_prompt_tokens for stage in prompts)
+    return max(0, num_tokens - visit.num_cached_tokens)

@@ -1,0 +1,94 @@
+"""The tables of a run: what is written of requests, visits, steps and blocks, and as what type."""
+
+from __future__ import annotations
+
+from mist_sim.metrics.records.columns import Table
+
+
+def request_table() -> Table:
+    """Return an empty table with a row a request."""
+    return Table(
+        request_id="i8",
+        session_id="i8",
+        arrival_time="f8",
+        sent_at="f8",
+        first_token_at="f8",
+        finished_at="f8",
+        queued="f8",
+        decode_time="f8",
+        num_gaps="i8",
+        num_prompt_tokens="i8",
+        num_output_tokens="i8",
+        num_preemptions="i4",
+        num_queried_tokens="i8",
+        num_cached_tokens="i8",
+        truncated="?",
+        num_attempts="i4",
+        wasted_input_tokens="i8",
+        wasted_output_tokens="i8",
+        status="i1",
+        reason="i4",
+    )
+
+
+def visit_table() -> Table:
+    """Return an empty table with a row a stay at a client."""
+    return Table(
+        request_id="i8",
+        client_id="i4",
+        stages="i4",
+        queued_at="f8",
+        started_at="f8",
+        first_token_at="f8",
+        finished_at="f8",
+        num_queried_tokens="i8",
+        num_cached_tokens="i8",
+        served="?",
+    )
+
+
+def token_table() -> Table:
+    """Return an empty table of the steps that gave a request its tokens."""
+    return Table(
+        request_id="i8",
+        track="i4",
+        first_step="i8",
+        end_step="i8",
+        first_count="i8",
+        resumed="?",
+    )
+
+
+def load_table() -> Table:
+    """Return an empty table of what came from one tier at a time."""
+    return Table(
+        request_id="i8",
+        track="i4",
+        tier="i4",
+        num_tokens="i8",
+        start="f8",
+        end="f8",
+        again="?",
+    )
+
+
+def swap_table() -> Table:
+    """Return an empty table of copies to and from host memory."""
+    return Table(request_id="i8", track="i4", out="?", num_tokens="i8", start="f8", seconds="f8")
+
+
+def step_table() -> Table:
+    """Return an empty table of one track's runs of steps."""
+    return Table(
+        start="f8",
+        num_steps="i4",
+        num_chunks="i4",
+        num_prefill_tokens="i4",
+        num_decodes="i4",
+        context_sum="i8",
+        busy="f8",
+        num_waiting="i4",
+        num_used_blocks="i4",
+        num_gaps="i4",
+        num_extrapolated="i4",
+    )

@@ -1,0 +1,1 @@
+"""Reads the config.json of Hugging Face."""

@@ -1,0 +1,149 @@
+"""Reads the sizes of a transformer from the keys of a Hugging Face `config.json`.
+
+Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mixtral, Qwen2 and
+Qwen3 MoE, gpt-oss, DeepSeek-V2 and V3 with their experts and latent attention; any other dense
+decoder works when it uses the same key names. What the simulator would time wrongly is refused:
+other mixtures of experts, layers that are neither full nor sliding attention, other kinds of
+quantization.
+
+Source of defaults and bias rules: the configuration and modeling files of the `transformers`
+library for each `model_type`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read_moe
+from mist_sim.models.huggingface.config_quantization import read_quantization
+from mist_sim.models.huggingface.config_reader import ConfigReader
+from mist_sim.models.huggingface.config_window import check_layer_types, read_window
+
+_GEMMA = {"gemma2", "gemma3_text"}
+_GATED = {"llama", "mistral", "qwen2", "qwen3", *_GEMMA, *MOE_TYPES}
+_GEMMA3_TEXT: Mapping[str, object] = {
+    "model_type": "gemma3_text",
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+}
+_UNTIED = _GATED - _GEMMA
+_UNSUPPORTED = {
+    "text_config": "a multimodal model",
+    "is_encoder_decoder": "an encoder-decoder model",
+}
+# Checkpoints in fp32 are served in 16 bits, as vLLM does with `--dtype auto`.
+_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
+
+
+def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
+    """Return the sizes as keyword arguments of ModelSpec, without `name` and `source`.
+
+    Raises ScenarioError that starts with `where` and names the key.
+    """
+    reader = _text_part(ConfigReader(config, where))
+    config = reader.config
+    _refuse_unsupported(reader)
+    model_type = config.get("model_type")
+    bloom = model_type == "bloom"
+    hidden_size = reader.size("hidden_size", "n_embed", "n_embd")
+    heads = reader.size("num_attention_heads", "n_head")
+    default_head_dim = hidden_size // heads if hidden_size % heads == 0 else None
+    mla = read_mla(reader)
+    num_layers = reader.size("num_hidden_layers", "n_layer")
+    quantization, kv_cache_dtype = read_quantization(reader)
+    fields: dict[str, Any] = {
+        "num_layers": num_layers,
+        "hidden_size": hidden_size,
+        "intermediate_size": reader.size(
+            "intermediate_size", "n_inner", default=4 * hidden_size if bloom else None
+        ),
+        "num_attention_heads": heads,
+        "num_key_value_heads": reader.size("num_key_value_heads", default=heads),
+        "head_dim": mla.qk_head_dim if mla else reader.size("head_dim", default=default_head_dim),
+        "vocab_size": reader.size("vocab_size"),
+        "max_position_embeddings": reader.size(
+            "max_position_embeddings", "seq_length", default=2048 if bloom else None
+        ),
+        "tie_word_embeddings": reader.flag(
+            "tie_word_embeddings", model_type not in _GATED - _GEMMA
+        ),
+        "gated_mlp": _gated_mlp(reader),
+        "dtype_bytes": _dtype_bytes(reader),
+        "moe": read_moe(reader, num_layers, hidden_size),
+        "mla": mla,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
+    }
+    window, layers = read_window(reader, num_layers, fields["max_position_embeddings"])
+    fields |= {"sliding_window": window, "window_layers": layers}
+    return fields | _vector_params(reader, fields)
+
+
+def _text_part(reader: ConfigReader) -> ConfigReader:
+    """Return the language model of a Gemma 3 that also sees; its vision tower is left out.
+
+    The config leaves out what equals the defaults of transformers' `Gemma3TextConfig`.
+    """
+    text = reader.table("text_config")
+    if reader.config.get("model_type") != "gemma3" or text is None:
+        return reader
+    return ConfigReader({**_GEMMA3_TEXT, **text.config}, text.where)
+
+
+def _gated_mlp(reader: ConfigReader) -> bool:
+    model_type, activation = reader.config.get("model_type"), reader.config.get("hidden_act")
+    if model_type in _GATED or model_type == "bloom":
+        return reader.flag("gated_mlp", model_type != "bloom")
+    if activation in {"silu", "swish"} or reader.config.get("gated_mlp") is not None:
+        return reader.flag("gated_mlp", True)
+    raise reader.error(
+        f"cannot tell from model_type {model_type!r} and hidden_act {activation!r} whether the "
+        'MLP has two or three matrices; add "gated_mlp": true for three or false for two'
+    )
+
+
+def _dtype_bytes(reader: ConfigReader) -> int:
+    key = "dtype" if "dtype" in reader.config else "torch_dtype"
+    dtype = str(reader.config.get(key) or "bfloat16").removeprefix("torch.")
+    if dtype not in _DTYPE_BYTES:
+        raise reader.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {dtype!r}")
+    return _DTYPE_BYTES[dtype]
+
+
+def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, int]:
+    """Parameters of norms and biases: RMSNorm has a weight, BLOOM's LayerNorm a bias as well."""
+    model_type = reader.config.get("model_type")
+    bloom = model_type == "bloom"
+    hidden, head_dim = sizes["hidden_size"], sizes["head_dim"]
+    norm = 2 * hidden if bloom else hidden
+    per_layer = (4 if model_type in _GEMMA else 2) * norm  # Gemma norms outputs as well
+    if model_type in {"qwen3", "qwen3_moe", "gemma3_text"}:  # norms of queries and keys
+        per_layer += 2 * head_dim
+    mla = sizes["mla"]
+    if mla:  # norms of the compressed query and of the latent
+        per_layer += (mla.q_lora_rank or 0) + mla.kv_lora_rank
+    if model_type == "gpt_oss":  # attention sinks
+        per_layer += sizes["num_attention_heads"]
+    attention_bias = reader.flag("attention_bias", bloom or model_type == "gpt_oss")
+    if attention_bias or model_type in {"qwen2", "qwen2_moe"}:
+        heads = sizes["num_attention_heads"] + 2 * sizes["num_key_value_heads"]
+        per_layer += heads * head_dim
+    if attention_bias:
+        per_layer += hidden
+    if reader.flag("mlp_bias", bloom):
+        per_layer += (2 if sizes["gated_mlp"] else 1) * sizes["intermediate_size"] + hidden
+    return {
+        "vector_params_per_layer": per_layer,
+        "vector_params_outside_layers": (2 if bloom else 1) * norm,  # BLOOM norms its embedding
+    }
+
+
+def _refuse_unsupported(reader: ConfigReader) -> None:
+    for key, feature in _UNSUPPORTED.items():
+        if reader.config.get(key):
+            raise reader.error(f"{key} means {feature}, which is not simulated yet")
+    check_layer_types(reader)

@@ -1,0 +1,100 @@
+"""The limits of an engine that nobody sets: those that vLLM's server takes on the GPU.
+
+Source: `get_batch_defaults` and `_set_default_max_num_seqs_and_batched_tokens_args` in
+`vllm/engine/arg_utils.py`, vLLM 0.12, for `vllm serve` (`UsageContext.OPENAI_API_SERVER`). vLLM
+has other figures for TPUs, which are not taken here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.hardware import GpuSpec, device_of
+from mist_sim.scenario.format.families import SCHEDULER
+
+_LARGE_MEMORY = 70 * 2**30  # bytes
+
+
+class ServerLimits(NamedTuple):
+    """Sequences that run at once, and tokens of a step."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+_LARGE, _SMALL = ServerLimits(1024, 8192), ServerLimits(256, 2048)
+
+
+def server_limits(gpu: GpuSpec, num_drafts: int = 0) -> ServerLimits:
+    """Return the limits that vLLM's server takes on a GPU.
+
+    GPUs of 70 GiB and more take many, but for those with "a100" in their name. One that is based
+    on an entry of the catalog has that device's limits, whatever was changed of it.
+
+    num_drafts: tokens that every sequence verifies in a step beside its own. No more sequences run
+    than a step has tokens for them (vLLM, whose limits do not know drafts, verifies fewer then).
+    """
+    device = device_of(gpu)
+    large = device.memory >= _LARGE_MEMORY and "a100" not in device.name.lower()
+    limits = _LARGE if large else _SMALL
+    most = _most_verified(limits.max_num_batched_tokens, num_drafts)
+    return limits._replace(max_num_seqs=min(limits.max_num_seqs, most))
+
+
+def _most_verified(num_tokens: int, num_drafts: int) -> int:
+    """Return how many sequences can verify so many drafts each in a step; 1 where none can."""
+    return max(1, num_tokens // (1 + num_drafts))
+
+
+def with_server_limits(scheduler: object, gpu: GpuSpec, num_drafts: int = 0) -> object:
+    """Return what a file says about a scheduler, with the limits that it leaves to the server.
+
+    A limit is left to the server where the file does not name it and the scheduler's class inherits
+    it from `Scheduler` or `ChunkedScheduler`; a class that declares one itself keeps its default.
+    As in vLLM, no more sequences run by default than a step has tokens; with chunked prefill, no
+    more than it has tokens to verify `num_drafts` for. Anything but a name or a mapping is returned
+    as it is.
+    """
+    said: object = {"type": scheduler} if isinstance(scheduler, str) else scheduler
+    if not isinstance(said, dict):
+        return scheduler
+    name = str(said.get("type", SCHEDULER.default))
+    if name not in SCHEDULER.registry:
+        return scheduler
+    plugin = SCHEDULER.registry[name]
+    inherited = _inherited(plugin)
+    limits = {
+        key: value
+        for key, value in server_limits(gpu)._asdict().items()
+        if key not in said and key in inherited
+    }
+    own = getattr(plugin, "max_num_batched_tokens", None)
+    tokens = {"max_num_batched_tokens": own, **said, **limits}["max_num_batched_tokens"]
+    if "max_num_seqs" in limits and isinstance(tokens, int) and tokens >= 1:
+        most = _most_verified(tokens, num_drafts if issubclass(plugin, ChunkedScheduler) else 0)
+        limits["max_num_seqs"] = min(limits["max_num_seqs"], most)
+    return {**said, **limits}
+
+
+def by_gpu(key: str, default: object) -> str | None:
+    """Return both defaults of a limit that is left to the server; None for any other option.
+
+    key: below a client, such as "scheduler.max_num_seqs". default: that of the scheduler's class.
+    """
+    part, _, name = key.partition(".")
+    if part != "scheduler" or name not in ServerLimits._fields or default is None:
+        return None
+    return f"{getattr(_SMALL, name)} or {getattr(_LARGE, name)}, by GPU"
+
+
+def _inherited(scheduler: type[Any]) -> set[str]:
+    """Return the limits that a class has as our schedulers declare them, not as its own."""
+    ours = {field.name: field for base in (Scheduler, ChunkedScheduler) for field in fields(base)}
+    theirs = fields(scheduler) if is_dataclass(scheduler) else ()
+    return {
+        field.name
+        for field in theirs
+        if field.name in ServerLimits._fields and field is ours[field.name]
+    }

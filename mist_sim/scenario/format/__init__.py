@@ -1,0 +1,1 @@
+"""How scenario files are read: YAML, units, plugins by name, paths, and messages about errors."""

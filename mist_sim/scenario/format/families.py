@@ -1,0 +1,167 @@
+"""The families of plugins that a scenario file chooses from: `type` picks one by its name.
+
+A family looks into its registry when it is asked, so that a plugin which was registered a
+moment ago can be used at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from mist_sim.clients.scheduling import SCHEDULERS
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.predictors import PREDICTORS
+from mist_sim.registry import Registry
+from mist_sim.routers import ROUTERS
+from mist_sim.scenario.format.parts import Part, has_defaults, part_type, written
+from mist_sim.scenario.format.paths import named_file
+from mist_sim.scenario.format.problems import Problem, failure, shown
+from mist_sim.stages import STAGES
+from mist_sim.traces import (
+    ARRIVALS,
+    DURATIONS,
+    LENGTHS,
+    SAMPLERS,
+    TRACE_READERS,
+    LengthDistribution,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Marks a `Part` that is one of a registry's plugins.
+
+    needs: init fields that the file does not set. meanings: see `part_type`. words: names that
+    may stand alone although the plugin of that name has parameters; read as plain strings.
+    default: the type of a mapping that names none; None where it has to name one.
+    """
+
+    registry: Registry
+    needs: tuple[str, ...] = ()
+    meanings: Mapping[Any, Any] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    default: str | None = None
+    _models: dict[tuple[str, type[Any]], type[Part]] = field(default_factory=dict, init=False)
+
+    def part_type(self, name: str) -> type[Part]:
+        """Return the schema of a plugin. Raises ScenarioError for a class that has none."""
+        plugin = self.registry[name]
+        if (name, plugin) not in self._models:
+            model = part_type(
+                plugin,
+                name,
+                needs=self.needs,
+                meanings=self.meanings,
+                is_default=name == self.default,
+            )
+            self._models[name, plugin] = model
+        return self._models[name, plugin]
+
+    def read(self, value: object, info: ValidationInfo) -> Part | str:
+        """Return the part that a value in a file describes; a bare name has all defaults."""
+        if isinstance(value, Part):
+            return value
+        mapping = {"type": value} if isinstance(value, str) else value
+        if isinstance(mapping, dict) and self.default is not None:
+            mapping = {"type": self.default, **mapping}
+        if not isinstance(mapping, dict) or "type" not in mapping:
+            raise failure([Problem((), self._rule(value))])
+        name = mapping["type"]
+        if name in self.words and len(mapping) == 1:
+            return str(name)
+        try:
+            model = self.part_type(name)
+        except (ScenarioError, TypeError) as error:
+            text = self._unknown(name) if name not in self._names() else str(error)
+            raise failure([Problem(("type",), text)]) from error
+        return model.model_validate(mapping, context=info.context)
+
+    def _names(self) -> list[str]:
+        return [*self.words, *(name for name in self.registry if name not in self.words)]
+
+    def _rule(self, value: object) -> str:
+        return (
+            f"must be a name or a mapping with a type, got {shown(value)}. "
+            f"Known: {', '.join(self._names())}"
+        )
+
+    def _unknown(self, name: object) -> str:
+        hint = did_you_mean(str(name), self._names())
+        known = ", ".join(self._names())
+        return f"no {self.registry.member} named {name!r}{hint} Known: {known}"
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return _core_schema(self.read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        models = {name: self.part_type(name) for name in self.registry}
+        bare = {name for name, model in models.items() if has_defaults(model)}
+        choices = [handler(model.__pydantic_core_schema__) for model in models.values()]
+        return {"anyOf": [{"enum": sorted(bare | set(self.words))}, *choices]}
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """Marks a `Part` that is always of the same class, so that it has no `type`."""
+
+    model: type[Part]
+
+    def read(self, value: object, info: ValidationInfo) -> Part:
+        """Return the part that a value in a file describes."""
+        return self.model.model_validate(value, context=info.context)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return _core_schema(self.read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return handler(self.model.__pydantic_core_schema__)
+
+
+def _core_schema(read: Callable[[Any, ValidationInfo], object]) -> CoreSchema:
+    return core_schema.with_info_plain_validator_function(
+        read, serialization=core_schema.plain_serializer_function_ser_schema(written)
+    )
+
+
+ROUTER = Family(ROUTERS, default="round_robin")
+SCHEDULER = Family(SCHEDULERS, default="chunked")
+_FILE = {"path": Annotated[str, AfterValidator(named_file)]}
+PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), meanings=_FILE, default="roofline")
+ARRIVAL = Family(ARRIVALS)
+LENGTH = Family(LENGTHS)
+DURATION_LAW = Family(DURATIONS)
+SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
+TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
+STAGE = Family(STAGES, words=("prefill", "decode"))
+
+FAMILIES: Mapping[str, Family] = {
+    "routers": ROUTER,
+    "schedulers": SCHEDULER,
+    "predictors": PREDICTOR,
+    "trace_readers": TRACE_READER,
+    "arrivals": ARRIVAL,
+    "samplers": SAMPLER,
+    "lengths": LENGTH,
+    "durations": DURATION_LAW,
+    "stages": STAGE,
+}
+
+
+def load_plugins() -> None:
+    """Register what installed packages offer to any family; once in a process."""
+    for family in FAMILIES.values():
+        family.registry.load_entry_points()

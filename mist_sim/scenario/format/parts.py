@@ -1,0 +1,135 @@
+"""The parameters of one object, as a file gives them: schemas made from dataclasses.
+
+Plugins stay free of pydantic: a dataclass's init fields are its parameters, its annotations say
+what a file may write, and its own checks run as soon as the file is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
+from typing import Any, ClassVar, Literal, get_type_hints
+
+from pydantic import BaseModel, Field, create_model
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.format.fields import file_type
+from mist_sim.scenario.format.problems import Problem, said_by
+from mist_sim.scenario.format.strict import Strict
+
+
+class Part(Strict):
+    """The parameters of one object; `make` makes the object.
+
+    Subclasses are made from dataclasses by `part_type`, and have a field for each parameter.
+    """
+
+    plugin: ClassVar[type[Any]]
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def make(self, **context: object) -> Any:
+        """Return a new object with these parameters.
+
+        context: what the file does not say, such as a predictor's model; only what the class
+        asks for is passed on. Raises ValueError for parameters that the class refuses.
+        """
+        given = {name: value for name, value in context.items() if name in self.needs}
+        values = {
+            info.alias: _made(getattr(self, name))
+            for name, info in type(self).model_fields.items()
+            if info.alias and info.alias != "type"
+        }
+        return self.plugin(**given, **values)
+
+    def problems(self) -> Iterable[Problem]:
+        """Return what the class refuses; nothing yet where it needs more than the file says."""
+        if not self.needs:
+            try:
+                self.make()
+            except ValueError as error:
+                return [said_by(error, type(self))]
+        return ()
+
+
+def _made(value: object) -> object:
+    if isinstance(value, Part):
+        return value.make()
+    return tuple(map(_made, value)) if isinstance(value, tuple) else value
+
+
+def written(part: Part | str) -> object:
+    """Return what a file says for a part, with every default."""
+    return part if isinstance(part, str) else part.model_dump(mode="json", by_alias=True)
+
+
+def has_defaults(model: type[BaseModel]) -> bool:
+    """Tell whether the type alone is enough."""
+    return all(
+        info.alias == "type" or not info.is_required() for info in model.model_fields.values()
+    )
+
+
+def part_type(
+    plugin: type[Any],
+    name: str | None = None,
+    *,
+    needs: tuple[str, ...] = (),
+    meanings: Mapping[Any, Any] | None = None,
+    is_default: bool = False,
+) -> type[Part]:
+    """Return the schema made from a dataclass's init fields; no dataclass, no parameters.
+
+    name: the plugin's name, which becomes its `type`; None where there is nothing to choose.
+    needs: init fields that the file does not set.
+    meanings: types to read parameters with, by parameter name or annotation, where they mean
+        more to a file than the annotation says.
+    is_default: whether `type` may be left out.
+    Raises ScenarioError when the class has a parameter that a file cannot express.
+    """
+    title = name or plugin.__name__
+    fields: dict[str, Any] = {}
+    if name is not None:
+        fields["type_"] = (Literal[name], Field(name if is_default else ..., alias="type"))
+    parameters = _init_fields(plugin, title)
+    for parameter, (hint, field) in parameters.items():
+        if parameter not in needs:
+            own = f"{parameter}_" if hasattr(Part, parameter) else parameter
+            read = _read_with(parameter, hint, meanings or {}, title)
+            fields[own] = (read, _with_default(parameter, field))
+    summary = (plugin.__doc__ or title).split("\n\n", maxsplit=1)[0]
+    model: type[Part] = create_model(title, __base__=Part, __doc__=summary, **fields)
+    model.plugin = plugin
+    model.needs = tuple(parameter for parameter in parameters if parameter in needs)
+    return model
+
+
+def _init_fields(plugin: type[Any], title: str) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
+    """Return (annotation, field) of what the class takes, by name and in order."""
+    if not dataclasses.is_dataclass(plugin):
+        return {}
+    try:
+        hints = get_type_hints(plugin, include_extras=True)
+    except NameError as error:
+        raise ScenarioError(
+            f"{title}: {error}; import what annotates its parameters at run time"
+        ) from None
+    return {
+        field.name: (hints[field.name], field) for field in dataclasses.fields(plugin) if field.init
+    }
+
+
+def _read_with(parameter: str, hint: Any, meanings: Mapping[Any, Any], title: str) -> Any:
+    if parameter == "type":
+        raise ScenarioError(f"{title}: a parameter cannot be called 'type'; rename it")
+    try:
+        return meanings.get(parameter) or meanings.get(hint) or file_type(hint)
+    except TypeError as error:
+        raise ScenarioError(f"{title}: parameter {parameter}: {error}") from None
+
+
+def _with_default(parameter: str, field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return Field(alias=parameter, default_factory=field.default_factory)
+    default = ... if field.default is MISSING else field.default
+    return Field(default, alias=parameter)

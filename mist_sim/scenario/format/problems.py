@@ -1,0 +1,204 @@
+"""What is wrong in a scenario, and where: every problem one line, all of them in one message.
+
+Pydantic finds the problems; this module says them in plain words. Errors travel upwards as
+pydantic's own `ValidationError`, whose texts are final from the innermost model on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.scenario.format.paths import Origin
+
+Location = tuple[str | int, ...]
+
+_LONGEST = 60  # characters of a value that a message shows
+_SAID = "said"  # the type of an error whose text is final
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One broken rule: `location` is the path of keys and list positions, `text` the rule."""
+
+    location: Location
+    text: str
+
+    @property
+    def place(self) -> str:
+        """The path with dots; "" for the whole scenario."""
+        return ".".join(map(str, self.location))
+
+
+def failure(problems: Iterable[Problem]) -> ValidationError:
+    """Return the error to raise for problems that a validator found."""
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError(_SAID, "{text}", {"text": problem.text}),
+            loc=problem.location,
+            input=None,
+        )
+        for problem in problems
+    ]
+    return ValidationError.from_exception_data("scenario", details)
+
+
+def problems_of(error: ValidationError) -> list[Problem]:
+    """Return the problems of an error whose texts are final."""
+    return [Problem(details["loc"], details["msg"]) for details in error.errors()]
+
+
+def explained(error: ValidationError, model: type[BaseModel]) -> ValidationError:
+    """Return the error with every text final; `model` is the one that was being read."""
+    return failure(
+        _at_field(Problem(details["loc"], _text(details, model)), model)
+        for details in error.errors()
+    )
+
+
+def said_by(error: ValueError, model: type[BaseModel], location: Location = ()) -> Problem:
+    """Return the problem of a dataclass that refused its parameters, at the field it names."""
+    return _at_field(Problem(location, str(error)), model)
+
+
+def summed_up(problems: Iterable[Problem], origin: Origin) -> ScenarioError:
+    """Return one error for all problems, a line each: "FILE: a.0.b: what is wrong"."""
+    lines = [
+        ": ".join(part for part in (*_blamed(problem.place, origin), problem.text) if part)
+        for problem in problems
+    ]
+    return ScenarioError("\n".join(lines))
+
+
+def _blamed(place: str, origin: Origin) -> tuple[str, str]:
+    """Return (who said it, where): the file, or an override of the place or around it."""
+    if any(f"{place}.".startswith(f"{path}.") for path in origin.overrides):
+        return "", f"override {place}"
+    if any(f"{path}.".startswith(f"{place}.") for path in origin.overrides):
+        return f"{origin.source} with overrides".strip(), place
+    return origin.source, place
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, str]:
+    """Return the keys that a mapping for `model` may have, each with its description."""
+    return {info.alias or name: info.description or "" for name, info in model.model_fields.items()}
+
+
+def _at_field(problem: Problem, model: type[BaseModel]) -> Problem:
+    """Move the name of a field from the beginning of a text into the path."""
+    name, _, rest = problem.text.partition(" ")
+    key = name.rpartition(".")[2]  # "slo.ttft must be" is about ttft
+    if key in keys_of(model) and rest.startswith("must "):
+        return Problem((*problem.location, key), rest)
+    return problem
+
+
+def _text(details: ErrorDetails, model: type[BaseModel]) -> str:
+    kind = details["type"]
+    if kind == _SAID:
+        return details["msg"]
+    if kind == "value_error":
+        return str(details["ctx"]["error"])
+    if kind == "extra_forbidden":
+        return _unknown_key(str(details["loc"][-1]), model)
+    if kind == "missing":
+        description = keys_of(model).get(str(details["loc"][-1]), "")
+        return f"is required{description and f' ({description})'}"
+    said = _RULES.get(kind)
+    rule = said(details.get("ctx", {})) if said else details["msg"]
+    return f"{rule}, got {shown(details['input'])}{_hint(details)}"
+
+
+def _unknown_key(key: str, model: type[BaseModel]) -> str:
+    known = keys_of(model)
+    of_type = f" for type {model.__name__}" if "type_" in model.model_fields else ""
+    inside = [place for place, part in _parts_of(model) if key in keys_of(part)]
+    if inside:
+        return f"unknown key{of_type}; it belongs in {inside[0]}. Known: {', '.join(known)}"
+    return f"unknown key{of_type}{did_you_mean(key, known)} Known: {', '.join(known)}"
+
+
+def _parts_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield the mappings that lie in a model, each at its key: the default where one chooses."""
+    for key, info in model.model_fields.items():
+        default = info.get_default(call_default_factory=False)
+        for mark in info.metadata:
+            part = getattr(mark, "model", None)
+            if part is None and isinstance(default, str) and hasattr(mark, "part_type"):
+                part = mark.part_type(default)
+            if part is not None:
+                yield info.alias or key, part
+
+
+_RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "bool_type": lambda _: "must be true or false",
+    "finite_number": lambda _: "must be a finite number",
+    "float_type": lambda _: "must be a number",
+    "greater_than": lambda ctx: f"must be > {ctx['gt']}",
+    "greater_than_equal": lambda ctx: f"must be >= {ctx['ge']}",
+    "int_type": lambda _: "must be a whole number",
+    "invalid_key": lambda _: "keys must be text",
+    "less_than": lambda ctx: f"must be < {ctx['lt']}",
+    "less_than_equal": lambda ctx: f"must be <= {ctx['le']}",
+    "literal_error": lambda ctx: f"must be {ctx['expected']}",
+    "model_type": lambda _: "must be a mapping of keys to values",
+    "none_required": lambda _: "must be null",
+    "string_too_short": lambda _: "must not be empty",
+    "string_type": lambda _: "must be text",
+    "tuple_type": lambda _: "must be a list",
+}
+
+
+def _hint(details: ErrorDetails) -> str:
+    """Return what to do about a value of the wrong type, where that is clear."""
+    value = details["input"]
+    if details["type"] == "string_type" and not isinstance(value, dict | list | NoneType):
+        return "; write it in quotes"
+    if details["type"] in ("int_type", "float_type", "bool_type") and isinstance(value, str):
+        return "; write it without quotes" if _is_plain(value) else ""
+    if details["type"] == "literal_error" and isinstance(value, str):
+        choices = str(details.get("ctx", {}).get("expected", "")).replace("'", "")
+        return did_you_mean(value, choices.replace(" or ", ", ").split(", "))
+    return ""
+
+
+def _is_plain(text: str) -> bool:
+    return text in ("true", "false") or text.lstrip("+-").replace(".", "", 1).isdecimal()
+
+
+def shown(value: object) -> str:
+    """Return a value as a user would recognise it, cut to a readable length."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = ""
+    for piece in _pieces(value):  # a YAML file of a few lines can hold more than memory does
+        text += piece
+        if len(text) > _LONGEST:
+            return f"{text[: _LONGEST - 3]}..."
+    return text
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """Yield the parts of a value's text, as `repr` writes it, one after another."""
+    if isinstance(value, dict):
+        yield "{"
+        for position, (key, item) in enumerate(value.items()):
+            yield f"{', ' if position else ''}{key!r}: "
+            yield from _pieces(item)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "["
+        for position, item in enumerate(value):
+            yield ", " if position else ""
+            yield from _pieces(item)
+        yield "]"
+    else:
+        yield repr(value) if isinstance(value, str | int | float) else str(value)

@@ -1,0 +1,1 @@
+"""What `mist list options` and the reference show of the options."""

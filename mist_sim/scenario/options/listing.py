@@ -1,0 +1,115 @@
+"""Every option of an engine in one list: its key, vLLM's name, its default and its meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from mist_sim.scenario.client_schemas import ClientSpec, LlmClientSpec
+from mist_sim.scenario.engines.server_defaults import by_gpu
+from mist_sim.scenario.format.families import Family, Settings
+from mist_sim.scenario.format.parts import Part
+from mist_sim.scenario.options.docstrings import documented_with_bases
+from mist_sim.scenario.options.vllm_names import VLLM_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOption:
+    """One option of a client of type llm.
+
+    key: below `clients.N`. types: the plugins that have it, where not all of a family do, or where
+        others have it with another default or meaning; those come as options of their own.
+    default: as a file would say it; None where the option is required.
+    values: all that it can be, where these are words.
+    vllm: the flag of `vllm serve`, or why there is none; None where nobody said.
+    """
+
+    key: str
+    types: tuple[str, ...]
+    default: str | None
+    values: tuple[str, ...]
+    vllm: str | None
+    meaning: str
+
+
+def engine_options() -> list[EngineOption]:
+    """Return all options of a client that runs a language model, in the order of the schema."""
+    found: list[EngineOption] = []
+    for name, info in LlmClientSpec.model_fields.items():
+        if name in ClientSpec.model_fields:
+            continue
+        mark = _mark(info)
+        if isinstance(mark, Settings):
+            found += _of_part(f"{name}.", mark.model)
+        elif isinstance(mark, Family):
+            found += _of_family(f"{name}.", mark)
+        else:
+            default = None if info.is_required() else _written(info.default)
+            found.append(_option(name, default, _words(info), info.description or ""))
+    return found
+
+
+def _mark(found: object) -> Settings | Family | None:
+    """Return what says which part a field holds, wherever it stands in its annotation."""
+    if isinstance(found, Settings | Family):
+        return found
+    inner: tuple[object, ...] = get_args(found)
+    if isinstance(found, FieldInfo):
+        inner = (*found.metadata, *get_args(found.annotation))
+    return next((mark for mark in map(_mark, inner) if mark), None)
+
+
+def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
+    """Yield the options of all plugins that come with the package; what they share, once."""
+    plugins = {
+        name: family.part_type(name)
+        for name, plugin in family.registry.items()
+        if plugin.__module__.startswith("mist_sim.")
+    }
+    meaning = f"the {family.registry.member} of the engine"
+    yield _option(prefix + "type", family.default, tuple(plugins), meaning)
+    types: dict[EngineOption, list[str]] = {}
+    for name, model in plugins.items():
+        for option in _of_part(prefix, model):
+            types.setdefault(option, []).append(name)
+    keys = list(dict.fromkeys(option.key for option in types))
+    for option, names in sorted(types.items(), key=lambda item: keys.index(item[0].key)):
+        yield option if len(names) == len(plugins) else replace(option, types=tuple(names))
+
+
+def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
+    infos = {info.alias or "": info for info in model.model_fields.values()}
+    names = [name for name in infos if name != "type"]
+    _, meanings = documented_with_bases(model.plugin, names)
+    defaults = model.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
+    for name in names:
+        mark = _mark(infos[name])
+        if isinstance(mark, Settings):
+            yield from _of_part(f"{prefix}{name}.", mark.model)
+        else:
+            default = None
+            if name in defaults:
+                default = by_gpu(prefix + name, defaults[name]) or _written(defaults[name])
+            yield _option(prefix + name, default, _words(infos[name]), meanings.get(name, ""))
+
+
+def _option(key: str, default: str | None, values: tuple[str, ...], meaning: str) -> EngineOption:
+    return EngineOption(key, (), default, values, VLLM_NAMES.get(key), meaning)
+
+
+def _words(found: object) -> tuple[str, ...]:
+    """Return the words that a field can be, wherever they stand in its annotation."""
+    inner: tuple[object, ...] = get_args(found)
+    if get_origin(found) is Literal:
+        return tuple(word for word in inner if isinstance(word, str))
+    if isinstance(found, FieldInfo):
+        inner = (found.annotation,)
+    return tuple(word for part in inner for word in _words(part))
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

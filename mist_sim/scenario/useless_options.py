@@ -1,0 +1,84 @@
+"""Options that would change nothing: named before a run, instead of left without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mist_sim.scenario.client_schemas import ClientSpec, LlmClientSpec
+from mist_sim.scenario.format.parts import Part
+from mist_sim.scenario.format.problems import Problem
+from mist_sim.scenario.workload import WorkloadSpec
+
+
+def useless_options(
+    workload: WorkloadSpec, clients: Iterable[ClientSpec], router: Part
+) -> Iterable[Problem]:
+    """Yield the options of a workload that no client looks at, and those that clients miss.
+
+    Plugins of others may look at anything, so beside them nothing counts as useless.
+    """
+    engines = [client for client in clients if isinstance(client, LlmClientSpec)]
+    plugins = [router.plugin, *(client.scheduler.plugin for client in engines)]
+    if all(plugin.__module__.startswith("mist_sim.") for plugin in plugins):
+        yield from _useless_deadlines(workload, engines)
+        yield from _useless_priorities(workload, engines)
+        yield from _useless_retries(workload, engines)
+    yield from _missing_deadlines(workload, engines)
+    yield from _deadlines_of_nobody(workload)
+
+
+def _useless_deadlines(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+    if workload.ttft_deadline is None or any(engine.uses_deadlines for engine in engines):
+        return
+    yield Problem(
+        ("workload", "ttft_deadline"),
+        "has no effect: no client has admission.drop_expired, admission.early_rejection "
+        "or scheduler.order: earliest_deadline_first",
+    )
+
+
+def _missing_deadlines(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+    used = [using for engine in engines if (using := engine.uses_deadlines)]
+    if workload.ttft_deadline is None and used:
+        yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
+
+
+def _useless_priorities(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+    by_priority = isinstance(workload.ttft_deadline, dict)
+    if workload.priorities is None or by_priority:
+        return
+    if not any(engine.uses_priorities for engine in engines):
+        yield Problem(
+            ("workload", "priorities"),
+            "has no effect: no client has scheduler.order: priority, and ttft_deadline is "
+            "not given by priority",
+        )
+
+
+def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
+    if not isinstance(workload.ttft_deadline, dict):
+        return
+    known = workload.priorities or {0: 1.0}
+    said = ", ".join(map(str, known)) if workload.priorities else "none, so all have 0"
+    for priority in sorted(set(workload.ttft_deadline) - set(known)):
+        yield Problem(
+            ("workload", "ttft_deadline", str(priority)),
+            f"no request has this priority; workload.priorities has {said}",
+        )
+
+
+def _useless_retries(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+    if workload.retries is None:
+        return
+    why_not = {
+        "timed_out": "there is no timeout and no ttft_timeout",
+        "rejected": "no client has admission, which turns requests away",
+    }
+    if workload.timeout is not None or workload.ttft_timeout is not None:
+        del why_not["timed_out"]
+    if any(engine.turns_away for engine in engines):
+        del why_not["rejected"]
+    tried = workload.retries.make().on
+    if set(tried) <= set(why_not):
+        reasons = ", and ".join(why_not[status] for status in tried)
+        yield Problem(("workload", "retries"), f"has no effect: {reasons}")
