@@ -7,69 +7,128 @@ queue of the algorithm is SimPy's.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator
+from typing import Any
 
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
-from mist_sim.core.events import Failure, Visit
+from mist_sim.clients.roster import Roster
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.views import ClientView
+from mist_sim.core.visit import Failure, HeldKv, Moved, Visit
 from mist_sim.environment import Environment
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.routers import Router
+
+Spawn = Callable[[Request], Event]
+"""Sends a child; the event's value is its `Failure` when it ends, None when it is served."""
 
 
 class Coordinator:
-    """Moves requests from stage to stage."""
+    """Moves requests from stage to stage.
 
-    def __init__(self, env: Environment, clients: Sequence[Client], router: Router) -> None:
+    roster: the clients that there are now. spawn: sends the children of requests.
+    """
+
+    def __init__(
+        self, env: Environment, roster: Roster, router: Router, spawn: Spawn | None = None
+    ) -> None:
         self.env = env
-        self.clients = clients
+        self.roster = roster
         self.router = router
-        self._candidates: dict[str, list[ClientView]] = {}
-        self._client_ids: dict[str, frozenset[int]] = {}
+        self.spawn = spawn
 
-    def walk(
-        self, request: Request, visits: list[Visit]
-    ) -> Generator[Event, Visit, Failure | None]:
+    def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
         """Take a request that is sent now through all its stages (STAGE-PUSH).
 
         Its visits are added to `visits` as they end. Returns how it failed, None when it did not.
         """
         request.send(self.env.now)
-        to_serve = request.stages
-        while to_serve:
-            client = self._route(request, to_serve[0])
-            num_stages = client.takes(to_serve) if client else 0
-            if client is None or not num_stages:
-                return Failure("rejected", self.env.now, _nobody_serves(to_serve[0], client))
-            visit = yield client.serve(request, to_serve[:num_stages])
+        kv: HeldKv | None = None  # entries that the next stage goes on from
+        failure: Failure | None = None
+        while failure is None and (stages := _to_serve(request)):
+            client = self._route(request, stages[0])
+            num_stages = client.takes(stages) if client else 0
+            if client is None or not num_stages or (stages[0].continues and kv is None):
+                failure = Failure("rejected", self.env.now, _nobody_serves(stages[0], client))
+                break
+            here, later = stages[:num_stages], stages[num_stages:]
+            if later and client.asks_ahead:
+                self._ask_ahead(request, later[0])
+            taken, kv = (kv, None) if here[0].continues else (None, kv)
+            visit = yield client.serve(request, here, taken, is_followed=_continues(later))
             visits.append(visit)
-            if visit.failure is not None:
-                return visit.failure
-            to_serve = to_serve[num_stages:]
+            kv = visit.held_kv or kv
+            failure = yield from self._follow(request, visit, later)
+        if kv is not None:
+            kv.release()
+        return failure
+
+    def _follow(
+        self, request: Request, visit: Visit, later: tuple[Stage, ...]
+    ) -> Generator[Event, Any, Failure | None]:
+        """Do what the outcome of a visit says; return how the request failed, or None."""
+        outcome = visit.outcome
+        if isinstance(outcome, Failure):
+            return outcome
+        if isinstance(outcome, Moved):
+            request.to_serve = (visit.stages[-1].with_rest(outcome.num_tokens), *later)
+        elif outcome is None:
+            raise InvariantError(
+                f"request {request.request_id} left a client without an outcome at {self.env.now} s"
+            )
+        else:
+            request.to_serve = (*outcome.then, *later) if outcome.then else later
+            if outcome.children:
+                return (yield from self._await(outcome.children))
         return None
+
+    def _await(self, children: tuple[Request, ...]) -> Generator[Event, Any, Failure | None]:
+        """Send children side by side and wait for all; return the first one's failure, if any."""
+        if self.spawn is None:
+            raise InvariantError(f"nobody sends the children of {children[0].parent_id}")
+        ends = [self.spawn(child) for child in children]
+        yield self.env.all_of(ends)
+        return next((end.value for end in ends if end.value is not None), None)
 
     def _route(self, request: Request, stage: Stage) -> Client | None:
         """Return the client that the router chooses for a stage; None when none serves it."""
-        candidates = self._candidates.get(stage.kind)
-        if candidates is None:
-            candidates = [client.view for client in self.clients if stage.kind in client.serves]
-            self._candidates[stage.kind] = candidates
-            self._client_ids[stage.kind] = frozenset(view.client_id for view in candidates)
+        if request.chosen_ahead is not None:
+            chosen, request.chosen_ahead = request.chosen_ahead, None
+            if (client := self.roster.get(chosen)) is not None and stage.kind in client.serves:
+                return client
+        candidates = self.roster.candidates(stage.kind)
         if not candidates:
             return None
         client_id = self.router.choose(request, stage, candidates)
-        if client_id not in self._client_ids[stage.kind]:
+        client = self.roster.get(client_id)
+        if client is None or stage.kind not in client.serves:
             raise ScenarioError(
                 f"{type(self.router).__name__}.choose returned {client_id!r}, which is not the "
                 f"client_id of a candidate for {stage.kind}: {[v.client_id for v in candidates]}"
             )
-        return self.clients[client_id]
+        return client
+
+    def _ask_ahead(self, request: Request, stage: Stage) -> None:
+        """Let the router choose now for a stage that comes after the next visit."""
+        client = self._route(request, stage)
+        request.chosen_ahead = client.client_id if client is not None else None
+
+
+def _to_serve(request: Request) -> tuple[Stage, ...]:
+    """Return the stages left, without empty ones in front."""
+    stages = request.to_serve
+    while stages and stages[0].is_empty:
+        stages = stages[1:]
+    return stages
+
+
+def _continues(later: tuple[Stage, ...]) -> bool:
+    """Whether the next of some stages needs the KV entries of the one before."""
+    return bool(later) and later[0].continues and not later[0].is_empty
 
 
 def _nobody_serves(stage: Stage, client: Client | None) -> str:
     if client is None:
         return f"no client serves the stage {stage.kind!r}"
-    return f"{client.name} serves {stage.kind!r} only after a prefill of its own"
+    return f"{client.name} serves {stage.kind!r} only after a prefill that left its KV entries"

@@ -6,7 +6,9 @@ here are scheduled at absolute times.
 
 Ties in time are settled by phase: steps end, then requests move (arrive, re-enter queues), then
 users whose time is up give up, then clients plan. So who is served at the very end of a time-out
-is served. Within a phase, the event scheduled first goes first.
+is served. Within a phase, the event scheduled first goes first, but for engines: an engine adds
+its own number, which follows from its client's, to the phases of its steps and plans, so that
+their order does not depend on when these were scheduled.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from simpy.core import StopSimulation
 from simpy.events import Event
 
 STEP_END = 0
-MOVE = 1
-GIVE_UP = 2
-PLAN = 3
+MOVE = 1 << 40
+GIVE_UP = 2 << 40
+PLAN = 3 << 40
 
 
 class Due(Event):
@@ -80,6 +82,12 @@ class Environment(simpy.Environment):
         earlier = self.at(time, phase)
         earlier.callbacks, event.callbacks = event.callbacks, []
         return earlier
+
+    def put_off(self, event: Event) -> Event:
+        """Let whoever waits for a scheduled event wait for a pending one instead; return that."""
+        pending = Event(self)
+        pending.callbacks, event.callbacks = event.callbacks, []
+        return pending
 
     def start(self, steps: Generator[Event, Any, object]) -> None:
         """Run a generator from now on, as a process that nobody waits for or interrupts.

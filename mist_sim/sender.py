@@ -8,8 +8,9 @@ from numpy.random import Generator as Rng
 from simpy.events import Event
 
 from mist_sim.coordinator import Coordinator
-from mist_sim.core.events import Failure, Recorder, Visit
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
 from mist_sim.traces import Retries

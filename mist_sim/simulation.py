@@ -13,9 +13,10 @@ from time import monotonic
 from simpy.events import Event
 
 from mist_sim.clients import Client, LlmClient
+from mist_sim.clients.roster import Roster
 from mist_sim.coordinator import Coordinator
-from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
+from mist_sim.core.visit import Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.metrics import ColumnRecorder, Result, Slo
@@ -78,14 +79,16 @@ class Simulation:
         """
         self._env = env = Environment()
         recorder = ColumnRecorder()
-        for client_id, client in enumerate(self.clients):
+        roster = Roster()
+        for client in self.clients:
             client.streams = self.streams
-            client.start(env, client_id, recorder)
+            client.start(env, roster.next_id(), recorder)
+            roster.join(client)
         if isinstance(self.router, Seeded):
             self.router.seed(self.streams.generator("router"))
         self._sender = Sender(
             env,
-            Coordinator(env, self.clients, self.router),
+            Coordinator(env, roster, self.router),
             recorder,
             self.workload.retries,
             self.streams.generator("retries"),

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from simpy.events import Event
 
 from mist_sim.clients.deadlines import Deadlines
-from mist_sim.core.events import Failure, Recorder, Visit
+from mist_sim.clients.stay import Stay
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.views import ClientState
+from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
+from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.rng import Streams
 
@@ -18,19 +20,22 @@ from mist_sim.rng import Streams
 class Client(ABC):
     """A serving unit: a scheduler on a cluster of hardware (MIST §III-D).
 
-    Subclasses say which stages they serve and fill `_accept` and `_abort`; this class keeps the
-    counts that routers see, watches the time limits, and hands visits back when they are over. A
+    Subclasses say which stages they serve and fill `accept` and `abort`, which call `begin` when
+    work on a visit starts, and `finish` or `reject` when it ends. This class keeps the record of
+    each visit and the counts that routers see, watches the time limits, and hands visits back. A
     client belongs to one simulation.
 
     name: unique in the simulation. serves: the stage kinds it can serve.
     streams: where it draws random numbers from; those of the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
+    asks_ahead: whether the client of the next stage is chosen before a visit here begins.
     estimate: where its step times come from, for the summary; None where they are given.
     assumed: its options whose default was fitted on another GPU, where nobody said a value.
     """
 
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
+    asks_ahead: bool = False
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
 
@@ -44,18 +49,29 @@ class Client(ABC):
         self.client_id = client_id
         self.recorder = recorder
         self.view = ClientState(client_id, self.name)
-        self._ends: dict[Visit, Event] = {}
+        self.stays: dict[Visit, Stay] = {}
         self._deadlines = Deadlines(env, self._limit_reached)
 
-    def serve(self, request: Request, stages: tuple[Stage, ...]) -> Event:
+    def serve(
+        self,
+        request: Request,
+        stages: tuple[Stage, ...],
+        kv: HeldKv | None = None,
+        *,
+        is_followed: bool = False,
+    ) -> Event:
         """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.
 
-        A visit that is not served has its `failure` set.
+        kv: entries of the stages before that another client keeps; they are this client's to
+            release. is_followed: whether the stage after these goes on from their KV entries, so
+            that they have to be kept (`Visit.held_kv`).
         """
-        visit = Visit(request, stages, self.env.now)
-        end = self._ends[visit] = Event(self.env)
-        self.view.num_outstanding += 1
-        self._accept(visit)
+        visit = Visit(request, stages, self.env.now, kv, is_followed)
+        self.stays[visit] = stay = self.new_stay(visit)
+        stay.counts = self.view.counts
+        stay.end = end = Event(self.env)
+        stay.become(WAITING)
+        self.accept(visit)
         if request.limits is not None and not visit.is_over:
             self._watch(visit)
         return end
@@ -69,13 +85,44 @@ class Client(ABC):
             num_stages += 1
         return num_stages
 
-    @abstractmethod
-    def _accept(self, visit: Visit) -> None:
-        """Take a visit in; call `_finish` or `_reject` when it ends."""
+    def new_stay(self, visit: Visit) -> Stay:
+        """Return the record of a visit that enters; a subclass may have one of its own."""
+        return Stay(visit)
 
     @abstractmethod
-    def _abort(self, visit: Visit) -> None:
-        """Let go of a visit whose `failure` was set; call `_finish` when nothing works on it."""
+    def accept(self, visit: Visit) -> None:
+        """Take a visit in; call `begin` when work on it starts, `finish` or `reject` at its end."""
+
+    @abstractmethod
+    def abort(self, visit: Visit) -> None:
+        """Let go of a visit that is given up; call `finish` when nothing works on it any more."""
+
+    def begin(self, visit: Visit) -> None:
+        """Note that work on a visit starts now."""
+        visit.started_at = self.env.now
+        self.stays[visit].become(RUNNING)
+
+    def finish(self, visit: Visit) -> None:
+        """Hand a visit back; its request moves on at the present time.
+
+        Its outcome is what was set, by default that its stages are served.
+        """
+        if visit.outcome is None:
+            visit.outcome = SERVED
+        visit.finished_at = now = self.env.now
+        if visit.has_token:
+            visit.request.has_token = True
+        stay = self.stays.pop(visit)
+        stay.become(OUT)
+        self.recorder.record_visit(self.client_id, visit)
+        self.env.trigger(stay.end, now, MOVE, visit)
+
+    def reject(self, visit: Visit, reason: str, *, is_busy: bool = False) -> None:
+        """Hand back a visit that is not served; when the client `is_busy`, it might be later."""
+        visit.outcome = Failure("rejected", self.env.now, f"{self.name}: {reason}", is_busy)
+        self.finish(visit)
+
+    # --- time limits ----------------------------------------------------------------------
 
     def _watch(self, visit: Visit) -> None:
         """Note when the sender of a visit's request gives up."""
@@ -94,24 +141,10 @@ class Client(ABC):
 
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         """A time has come: the sender gives up, unless it has its first token or gave up before."""
-        if visit.failure is not None or (limit == "ttft_timeout" and visit.has_token):
+        if visit.outcome is not None or (limit == "ttft_timeout" and visit.has_token):
             return
-        visit.failure = _given_up(visit.request, limit, self.env.now)
-        self._abort(visit)
-
-    def _finish(self, visit: Visit) -> None:
-        """Hand a visit back; its request moves on at the present time."""
-        visit.finished_at = self.env.now
-        if visit.has_token:
-            visit.request.has_token = True
-        self.view.num_outstanding -= 1
-        self.recorder.record_visit(self.client_id, visit)
-        self.env.trigger(self._ends.pop(visit), self.env.now, MOVE, visit)
-
-    def _reject(self, visit: Visit, reason: str, *, is_busy: bool = False) -> None:
-        """Hand back a visit that is not served; when the client `is_busy`, it might be later."""
-        visit.failure = Failure("rejected", self.env.now, f"{self.name}: {reason}", is_busy)
-        self._finish(visit)
+        visit.outcome = _given_up(visit.request, limit, self.env.now)
+        self.abort(visit)
 
 
 def _given_up(request: Request, limit: str, now: float) -> Failure:

@@ -8,7 +8,7 @@ from math import inf
 
 from simpy.events import Event
 
-from mist_sim.core.events import Visit
+from mist_sim.core.visit import Visit
 from mist_sim.environment import GIVE_UP, Environment
 
 

@@ -21,8 +21,10 @@ from mist_sim.clients.kv_cache import (
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.events import Failure, Recorder, Visit
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
+from mist_sim.core.views import WAITING
+from mist_sim.core.visit import Failure, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
@@ -30,6 +32,8 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
+
+ENGINES_A_CLIENT = 2**16  # at most; numbers engines across clients
 
 
 class LlmClient(Client):
@@ -144,9 +148,8 @@ class LlmClient(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and nobody waiting."""
         super().start(env, client_id, recorder)
+        self.stays: dict[Visit, SequenceState]  # type: ignore[assignment]
         self._gate = self._make_gate()
-        self._sequences: dict[Visit, SequenceState] = {}  # of visits that may be given up
-        self._lanes: dict[SequenceState, Lane] = {}  # of those that have entered an engine
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._engines = Engines(
             env,
@@ -155,6 +158,7 @@ class LlmClient(Client):
             self._lane,
             lockstep=self.lockstep,
             async_scheduling=self.async_scheduling,
+            rank=client_id * ENGINES_A_CLIENT,
         )
 
     def _lane(self, scheduler: Scheduler, engine: int) -> Lane:
@@ -203,24 +207,34 @@ class LlmClient(Client):
             num_stages += 1
         return num_stages
 
-    def _accept(self, visit: Visit) -> None:
-        sequence = _sequence(visit)
+    def new_stay(self, visit: Visit) -> SequenceState:
+        """Return the engine's view of a visit: one prompt, and the tokens to generate."""
+        num_prompt_tokens = 0
+        num_output_tokens = 0
+        for stage in visit.stages:
+            if isinstance(stage, Prefill):
+                num_prompt_tokens += stage.num_prompt_tokens
+                num_output_tokens += 1
+            elif isinstance(stage, Decode):
+                num_output_tokens += stage.num_tokens
+        return SequenceState(visit, num_prompt_tokens, num_output_tokens)
+
+    def accept(self, visit: Visit) -> None:
+        sequence = self.stays[visit]
         reason = self._limit_length(sequence) or self.schedulers[0].refusal(sequence)
         if reason is not None:
-            self._reject(visit, reason)
+            self.reject(visit, reason)
             return
-        busy = self._gate and self._gate.refusal(sequence, self.view.num_waiting, self.env.now)
+        num_before = self.view.num_waiting - 1
+        busy = self._gate and self._gate.refusal(sequence, num_before, self.env.now)
         if busy:
-            self._reject(visit, busy, is_busy=True)
+            self.reject(visit, busy, is_busy=True)
             return
-        if visit.request.limits is not None:
-            self._sequences[visit] = sequence
-        self.view.num_waiting += 1
         delay = self._time_to_enter(sequence)
         if delay:
             self.env.start(self._enter_later(sequence, delay))
         else:
-            self._enter(sequence)
+            self._engines.add_request(sequence)
 
     def _time_to_enter(self, sequence: SequenceState) -> float:
         """Return the seconds from arrival until a sequence can be scheduled."""
@@ -229,13 +243,7 @@ class LlmClient(Client):
     def _enter_later(self, sequence: SequenceState, delay: float) -> Generator[Event, object, None]:
         yield self.env.timeout(delay)
         if not sequence.visit.is_over:
-            self._enter(sequence)
-
-    def _enter(self, sequence: SequenceState) -> None:
-        """Hand a sequence to an engine."""
-        lane = self._engines.add_request(sequence)
-        if sequence.visit in self._sequences:
-            self._lanes[sequence] = lane
+            self._engines.add_request(sequence)
 
     def _limit_length(self, sequence: SequenceState) -> str | None:
         """Cut an answer at the longest context; return why a prompt is too long, or None."""
@@ -259,45 +267,23 @@ class LlmClient(Client):
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         if limit != "ttft_deadline":
             super()._limit_reached(visit, limit)
-        elif visit.failure is None and not visit.has_token and self._is_waiting(visit):
+        elif visit.outcome is None and not visit.has_token and self.stays[visit].phase == WAITING:
             reason = f"{self.name}: busy, its first token was due while it waited (drop_expired)"
-            visit.failure = Failure("rejected", self.env.now, reason, is_busy=True)
-            self._abort(visit)
+            visit.outcome = Failure("rejected", self.env.now, reason, is_busy=True)
+            self.abort(visit)
 
-    def _is_waiting(self, visit: Visit) -> bool:
-        sequence = self._sequences[visit]
-        lane = self._lanes.get(sequence)
-        return lane is None or not lane.is_running(sequence)
-
-    def _abort(self, visit: Visit) -> None:
-        sequence = self._sequences[visit]
-        lane = self._lanes.get(sequence)
-        if lane is not None:
-            self._engines.abort(sequence, lane)
+    def abort(self, visit: Visit) -> None:
+        sequence = self.stays[visit]
+        if (lane := sequence.lane) is not None:
+            lane.engine.abort(sequence, lane)
             return
-        self.view.num_waiting -= 1  # it is on its way to an engine
-        if self._gate is not None:
+        if self._gate is not None:  # it is on its way to an engine
             self._gate.prompt_is_done(sequence)
-        self._leave(visit, None)
+        self.finish(visit)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""
-        if visit.request.limits is not None:
-            self._lanes.pop(self._sequences.pop(visit), None)
         if rejection is None:
-            self._finish(visit)
+            self.finish(visit)
         else:
-            self._reject(visit, rejection)
-
-
-def _sequence(visit: Visit) -> SequenceState:
-    """Return the engine's view of a visit: one prompt, and the tokens to generate."""
-    num_prompt_tokens = 0
-    num_output_tokens = 0
-    for stage in visit.stages:
-        if isinstance(stage, Prefill):
-            num_prompt_tokens += stage.num_prompt_tokens
-            num_output_tokens += 1
-        elif isinstance(stage, Decode):
-            num_output_tokens += stage.num_tokens
-    return SequenceState(visit, num_prompt_tokens, num_output_tokens)
+            self.reject(visit, rejection)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 
 import simpy
 from simpy.events import Event, Process
 
 from mist_sim.clients.base import Client
-from mist_sim.core.events import Recorder, Visit
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
+from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 
@@ -43,33 +45,25 @@ class SequentialClient(Client):
         self._workers = simpy.Resource(env, self.num_workers)
         self._services: dict[Visit, Process] = {}  # of visits that may be given up
 
-    def _accept(self, visit: Visit) -> None:
-        self.view.num_waiting += 1
+    def accept(self, visit: Visit) -> None:
         service = self.env.process(self._work(visit))
         if visit.request.limits is not None:
             self._services[visit] = service
 
-    def _abort(self, visit: Visit) -> None:
+    def abort(self, visit: Visit) -> None:
         """A visit that is given up leaves the queue, or its worker, at once."""
         self._services[visit].interrupt()
 
     def _work(self, visit: Visit) -> Generator[Event, object, None]:
-        try:
+        with suppress(simpy.Interrupt):
             yield from self._serve(visit)
-        except simpy.Interrupt:
-            if visit.started_at == visit.started_at:
-                self.view.num_running -= 1
-            else:
-                self.view.num_waiting -= 1
         self._services.pop(visit, None)
-        self._finish(visit)
+        self.finish(visit)
 
     def _serve(self, visit: Visit) -> Generator[Event, object, None]:
         with self._workers.request() as turn:
             yield turn
-            visit.started_at = self.env.now
-            self.view.num_waiting -= 1
-            self.view.num_running += 1
+            self.begin(visit)
             for stage in visit.stages:
                 seconds: object = self.service_time(stage)
                 if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
@@ -78,4 +72,3 @@ class SequentialClient(Client):
                         f"got {seconds} at {self.env.now} s"
                     )
                 yield self.env.timeout(seconds)
-            self.view.num_running -= 1

@@ -5,16 +5,19 @@ from __future__ import annotations
 from math import nan
 from typing import TYPE_CHECKING
 
-from mist_sim.core.events import Visit
+from mist_sim.clients.stay import Stay
+from mist_sim.core.visit import Visit
 
 if TYPE_CHECKING:
     from mist_sim.clients.decode.draft_paths import DraftPath
+    from mist_sim.clients.engine.lane import Lane
     from mist_sim.clients.kv_cache.prefix_cache import Chain
 
 
-class SequenceState:
-    """The engine's bookkeeping for one visit.
+class SequenceState(Stay):
+    """The record of a visit in a client with engines: the engine's bookkeeping for it.
 
+    lane: where it is queued or runs; None until it has entered an engine.
     arrival: position in the order of arrival at the engine.
     num_prompt_tokens: length of the prompt.
     num_target_tokens: output tokens to generate; a policy must not read it.
@@ -34,6 +37,7 @@ class SequenceState:
         "chain",
         "first_step",
         "join_step",
+        "lane",
         "last_token_at",
         "num_computed_tokens",
         "num_prompt_tokens",
@@ -41,11 +45,11 @@ class SequenceState:
         "num_tokens",
         "path",
         "ticket",
-        "visit",
     )
 
     def __init__(self, visit: Visit, num_prompt_tokens: int, num_target_tokens: int) -> None:
-        self.visit = visit
+        super().__init__(visit)
+        self.lane: Lane | None = None
         self.arrival = 0
         self.num_prompt_tokens = num_prompt_tokens
         self.num_target_tokens = num_target_tokens

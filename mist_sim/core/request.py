@@ -21,9 +21,24 @@ class Stage:
 
     `kind` names the stage; a client serves a stage when it lists that kind. A new stage is a
     frozen dataclass with its own `kind`, and a client that knows how long it takes.
+
+    continues: whether it goes on from the KV entries that the stage before it left.
     """
 
     kind: ClassVar[str] = "stage"
+    continues: ClassVar[bool] = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do, so that no client has to be found for it."""
+        return False
+
+    def with_rest(self, num_tokens: int) -> Stage:
+        """Return what is left of it when `num_tokens` tokens are left (>= 1).
+
+        Raises TypeError for a stage that cannot be done in part.
+        """
+        raise TypeError(f"a stage {self.kind!r} cannot be left in part")
 
 
 class Limits(NamedTuple):
@@ -48,7 +63,7 @@ class Request:
 
     request_id: position in the injected workload, from 0; unique within a run.
     arrival_time: seconds since the start of the run; None until a closed-loop user sends it.
-    stages: the pipeline, at least one stage.
+    stages: the pipeline as it is known at first, at least one stage.
     num_prompt_tokens, num_output_tokens: totals over all its stages, for the records. They are
         bookkeeping: no router or scheduler may read `num_output_tokens`, which a real system
         does not know in advance.
@@ -57,6 +72,9 @@ class Request:
     content: what the tokens of its prompts are from the first one on, and behind a prompt those
         of the answer, for prefix caches. Tokens that no span covers are like no others.
     limits: how long it may take; None: for ever.
+    parent_id: of a child, the request that waits for it; None for one that a user sends.
+    to_serve: stages that are left to walk; outcomes of stages may add to them.
+    chosen_ahead: the client chosen for the stage after the present visit; None: not asked yet.
     sent_at: when it was sent, seconds; with retries, the latest time.
     has_token: whether a visit that is over emitted a token since then.
     """
@@ -70,12 +88,17 @@ class Request:
     priority: int = 0
     content: Content = ()
     limits: Limits | None = None
+    parent_id: int | None = None
+    to_serve: tuple[Stage, ...] = ()
+    chosen_ahead: int | None = None
     sent_at: float = nan
     has_token: bool = False
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served."""
         self.sent_at = now
+        self.to_serve = self.stages
+        self.chosen_ahead = None
         self.has_token = False
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mist_sim.core.request import Stage
@@ -34,11 +34,20 @@ class Decode(Stage):
     """
 
     kind: ClassVar[str] = "decode"
+    continues: ClassVar[bool] = True
     num_tokens: int
 
     def __post_init__(self) -> None:
         if self.num_tokens < 0:
             raise ValueError(f"num_tokens must be >= 0, got {self.num_tokens}")
+
+    @property
+    def is_empty(self) -> bool:
+        """True of an answer of one token, which prefill emits."""
+        return self.num_tokens == 0
+
+    def with_rest(self, num_tokens: int) -> Decode:
+        return replace(self, num_tokens=num_tokens)
 
 
 @STAGES.register("reasoning")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
 from mist_sim.clients.scheduling import Scheduler, StepPlan
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
+from mist_sim.core.visit import Visit
 from mist_sim.stages import completion
 from mist_sim.testing.rules import name_of, require
 from mist_sim.testing.watched_tier import WatchedTier

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
+from mist_sim.core.visit import Visit
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import completion
 from tests.property.strategies import cases, contents, lengths

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from simpy.events import Event
 
 from mist_sim.clients import LlmClient
-from mist_sim.core.events import Recorder, Visit
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
+from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment
 from mist_sim.metrics import Result
 from mist_sim.traces import GeometricLength
@@ -35,13 +38,13 @@ class WatchedClient(LlmClient):
         self.area += (self.env.now - self.changed_at) * self.view.num_outstanding
         self.changed_at = self.env.now
 
-    def serve(self, request: Request, stages: tuple[Stage, ...]) -> Event:
+    def serve(self, request: Request, stages: tuple[Stage, ...], *args: Any, **more: Any) -> Event:
         self.watch()
-        return super().serve(request, stages)
+        return super().serve(request, stages, *args, **more)
 
-    def _finish(self, visit: Visit) -> None:
+    def finish(self, visit: Visit) -> None:
         self.watch()
-        super()._finish(visit)
+        super().finish(visit)
 
 
 def number_in_system(result: Result, begin: float, end: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,8 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients import LlmClient
-from mist_sim.clients.engine.lockstep import least_loaded
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.loop import least_loaded
 from mist_sim.clients.kv_cache import num_gpu_blocks
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
@@ -191,8 +193,16 @@ def test_a_lone_request_is_no_faster_in_a_pipeline():
 
 @dataclass
 class Load:
+    """As much of a lane as its score looks at."""
+
     num_waiting: int
     num_running: int
+
+    @property
+    def scheduler(self) -> SimpleNamespace:
+        return SimpleNamespace(running=range(self.num_running))
+
+    score = Lane.score
 
 
 def test_a_waiting_request_weighs_four_running_ones():

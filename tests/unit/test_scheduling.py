@@ -16,8 +16,8 @@ from mist_sim.clients.scheduling import (
 from mist_sim.clients.scheduling.order import ORDERS, waiting_queue
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.core.events import Visit
 from mist_sim.core.request import Request
+from mist_sim.core.visit import Visit
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors import EngineOverhead, with_drafting
 from mist_sim.models.speculative import SpeculativeConfig

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.decode.speculative_clock import Speculation
-from mist_sim.clients.engine.step_records import Run, StepRecords
+from mist_sim.clients.engine.run import Part, Run
+from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.overload import Gate
 from mist_sim.clients.scheduling import Scheduler, StepPlan, Swap
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.events import Visit
-from mist_sim.core.views import ClientState
+from mist_sim.core.views import RUNNING, WAITING, ClientState
+from mist_sim.core.visit import Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.plan_ahead import PlanAhead
 
 # Steps computed ahead: twice as many after a run of them all, half after one that was cut, so that
 # what a cut throws away is in proportion to what runs. Any number gives the same results.
 _FIRST_RUN = 512
 _LONGEST_RUN = 65536
 
+_WAITING_WEIGHT = 4  # requests that wait count four times (vLLM, see `least_loaded`)
+
 Leave = Callable[[Visit, str | None], None]
 """Takes a visit that is over, and why it was rejected (None: it was served)."""
+
+
+class LaneEngine(Protocol):
+    """What a lane and its client ask of the engine that steps it."""
+
+    @property
+    def score(self) -> int: ...
+    def add_request(self, sequence: SequenceState) -> None: ...
+    def end_load(self, sequence: SequenceState, lane: Lane, /) -> None: ...
+    def abort(self, sequence: SequenceState, lane: Lane, /) -> None: ...
+    def halt(self) -> None: ...
 
 
 class Lane:
@@ -56,7 +74,8 @@ class Lane:
         self._leave = leave
         self._run_limit = _FIRST_RUN
         self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
-        self.on_load_end: Callable[[SequenceState], None]  # the engine's; tells the scheduler
+        self.engine: LaneEngine  # which steps the lane
+        self.ahead: PlanAhead | None = None  # where steps are planned ahead
         scheduler.start(kv_cache)
         self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
         if swap_space:
@@ -67,12 +86,18 @@ class Lane:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait for admission."""
-        return self.scheduler.num_waiting
+        num_arrived = len(self.ahead.arrived) if self.ahead else 0
+        return self.scheduler.num_waiting + num_arrived
 
     @property
     def num_running(self) -> int:
         """Sequences that hold memory."""
         return len(self.scheduler.running)
+
+    @property
+    def score(self) -> int:
+        """How busy it is: 4 x waiting + running."""
+        return _WAITING_WEIGHT * self.num_waiting + len(self.scheduler.running)
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
@@ -127,8 +152,7 @@ class Lane:
             if not swap.is_out:
                 if not swap.in_prefill:
                     self._records.resume(swap.sequence)
-                self.load.num_waiting -= 1
-                self.load.num_running += 1
+                swap.sequence.become(RUNNING)
             seconds = swap.num_blocks * self._seconds_per_swap
             self._records.swap(swap, self.env.now, seconds)
         return sum([swap.num_blocks for swap in swaps])
@@ -138,26 +162,24 @@ class Lane:
         now, kv_cache = self.env.now, self.scheduler.kv_cache
         end = kv_cache.load(counts, now)
         self._records.load(sequence, kv_cache.tokens_by_tier(counts), now, end)
-        self.env.at(end, MOVE).callbacks.append(lambda _: self.on_load_end(sequence))
+        self.env.at(end, MOVE).callbacks.append(lambda _: self.engine.end_load(sequence, self))
 
     def _begin(self, admitted: list[SequenceState]) -> None:
         """Note who got memory now, and what the cache had of a prompt that starts."""
         now = self.env.now
         for sequence in admitted:
+            sequence.become(RUNNING)
             visit = sequence.visit
             if not visit.num_preemptions:
                 visit.started_at = now
                 if self.scheduler.kv_cache.caches_prefixes:
                     visit.num_queried_tokens = sequence.num_prompt_tokens
                     visit.num_cached_tokens = sequence.num_computed_tokens
-        self.load.num_waiting -= len(admitted)
-        self.load.num_running += len(admitted)
 
     def _evict(self, plan: StepPlan) -> None:
         """Note what lost its memory, and hand back what can never have enough."""
-        self.load.num_waiting += len(plan.preempted)
-        self.load.num_running -= len(plan.preempted) + len(plan.dropped)
         for sequence in plan.preempted:
+            sequence.become(WAITING)
             self._records.evict(sequence)
             sequence.visit.num_preemptions += 1
         for sequence in plan.dropped:
@@ -165,12 +187,12 @@ class Lane:
             sequence.visit.num_output_tokens = sequence.num_output_tokens
             self._leave(sequence.visit, self.scheduler.outgrown(sequence) or "dropped")
 
-    def end(self, run: Run) -> None:
+    def end(self, run: Run, part: Part) -> None:
         """Account for executed steps and hand back what finished."""
-        scheduler, records, plan = self.scheduler, self._records, run.plan
+        scheduler, records, plan = self.scheduler, self._records, part.plan
         emitted, finished = scheduler.update(plan, run.num_steps)
         tokens = scheduler.clock.step_tokens if plan.decodes else None
-        records.run(run, self.load.num_waiting, scheduler.num_peak_blocks, tokens)
+        records.run(run, part.batch, self.load.num_waiting, scheduler.num_peak_blocks, tokens)
         for sequence in emitted:
             records.emit(sequence, run.end)
             if self.gate is not None:
@@ -179,10 +201,9 @@ class Lane:
             records.finish(sequence)
             visit = sequence.visit
             visit.num_output_tokens = sequence.num_output_tokens
-            self.load.num_running -= 1
             self._leave(visit, None)
         if self._given_up:
-            self._let_go(finished)
+            self.let_go(finished)
         limit = self._run_limit
         if run.num_steps == limit:
             self._run_limit = min(2 * limit, _LONGEST_RUN)
@@ -201,17 +222,12 @@ class Lane:
 
     def abort(self, sequence: SequenceState) -> None:
         """Let a sequence go, and free its memory; no step in flight computes it."""
-        if self.is_running(sequence):
-            self.load.num_running -= 1
-        else:
-            self.load.num_waiting -= 1
         self.scheduler.abort(sequence)
         self._records.evict(sequence)
         self._give_back(sequence)
 
     def forget(self, sequence: SequenceState) -> None:
         """Let a sequence go that the scheduler has not heard of."""
-        self.load.num_waiting -= 1
         self._give_back(sequence)
 
     def _give_back(self, sequence: SequenceState) -> None:
@@ -223,7 +239,7 @@ class Lane:
         visit.num_computed_tokens = sequence.num_computed_tokens
         self._leave(visit, None)
 
-    def _let_go(self, finished: list[SequenceState]) -> None:
+    def let_go(self, finished: Sequence[SequenceState] = ()) -> None:
         """Abort the sequences that were given up during a run and did not finish with it."""
         for sequence in self._given_up:
             if sequence not in finished:

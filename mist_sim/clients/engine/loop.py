@@ -2,126 +2,227 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.step_records import Run
-from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.engine.plan_ahead import PlanAhead
+from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.base import Predictor
 
 
+class Scored(Protocol):
+    """What the choice of a lane or an engine looks at."""
+
+    @property
+    def score(self) -> int: ...
+
+
+AnyPart = TypeVar("AnyPart", bound=Scored)
+
+
 class Engine:
-    """A lane timed by a predictor.
+    """Lanes that step together, timed by a predictor.
+
+    Mostly one lane. Several are replicas that share the experts of their layers: all plan at the
+    same time, and a step lasts as long as the slowest lane's; one without work takes part with an
+    empty batch (vLLM's `DPEngineCoreProc` runs dummy batches).
 
     The loop is MIST's CLIENT-STEP. Steps that cannot change are one run and one event; an
     arrival that could be admitted cuts the run at the end of the step in flight.
+
+    rank: orders engines whose steps end at the same time.
+    plan_ahead: what plans may know where a step is planned while the one before it runs, for a
+        single lane; None where each is planned when it starts.
     """
 
-    def __init__(self, env: Environment, lane: Lane, predictor: Predictor) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        lanes: Sequence[Lane],
+        predictor: Predictor,
+        rank: int = 0,
+        plan_ahead: PlanAhead | None = None,
+    ) -> None:
         self.env = env
-        self.lane = lane
+        self.lanes = lanes
         self.predictor = predictor
-        lane.on_load_end = self._end_load
+        self._ahead = plan_ahead
+        self._step_end, self._plan_phase = STEP_END + rank, PLAN + rank
         self._run: Run | None = None
         self._idle = False
         self._wake = env.event()
+        for lane in lanes:
+            lane.engine = self
         env.start(self._serve())
 
     @property
-    def num_waiting(self) -> int:
-        """Sequences that wait for admission."""
-        return self.lane.num_waiting
-
-    @property
-    def num_running(self) -> int:
-        """Sequences that hold memory."""
-        return self.lane.num_running
+    def score(self) -> int:
+        """How busy it is, see `Lane.score`."""
+        return sum([lane.score for lane in self.lanes])
 
     # --- the loop -------------------------------------------------------------------------
 
     def _serve(self) -> Generator[Event, object, None]:
-        env, lane = self.env, self.lane
+        env = self.env
         while True:
-            plan = self._plan()
-            if plan is None:
+            self._run = run = self._start()
+            if run is None:
                 self._idle = True
                 self._wake = env.event()
                 yield self._wake
                 continue
-            self._run = run = self._start(plan)
-            self._wake = env.at(run.end, STEP_END)
+            self._wake = env.at(run.end, self._step_end)
             yield self._wake
+            if self._run is None:  # halted
+                continue
             self._run = None
-            lane.end(run)
+            for part in run.parts:
+                part.lane.end(run, part)
             if not env.phase_is_last:  # let requests that move at this time enter the queues
-                yield env.at(env.now, PLAN)
+                yield env.at(env.now, self._plan_phase)
 
-    def _plan(self) -> StepPlan | None:
+    def _start(self) -> Run | None:
         """Return the next steps, which start now; None when there is nothing to do."""
-        return self.lane.plan()
-
-    def _start(self, plan: StepPlan) -> Run:
-        """Return the steps of a plan that start now."""
-        now, num_steps, scheduler = self.env.now, plan.num_steps, self.lane.scheduler
-        batch = scheduler.batch(plan)
+        if len(self.lanes) > 1:
+            return self._start_together()
+        ahead, lane = self._ahead, self.lanes[0]
+        plan = lane.plan() if ahead is None else ahead.plan()
+        if plan is None:
+            return None
+        now, batch = self.env.now, lane.scheduler.batch(plan)
+        num_steps = plan.num_steps if ahead is None else ahead.num_steps(plan)
         if num_steps == 1:
-            end = now + (self.predictor.step_time(batch) + plan.swap_time)
-            return Run(plan, batch, now, end, 1, end)
-        times = self.predictor.run(batch, scheduler.growth(plan), num_steps)
-        if plan.swap_time:
+            step_time = self.predictor.step_time if ahead is None else ahead.step_time
+            end = now + (step_time(batch) + plan.swap_time)
+            run = Run((Part(lane, plan, batch),), now, end, 1, end)
+        else:
+            times = self.predictor.run(batch, lane.scheduler.growth(plan), num_steps)
             times[0] += plan.swap_time
-        times[0] += now
-        ends = np.add.accumulate(times, out=times)
-        return Run(plan, batch, now, ends, num_steps, ends.item(-1))
+            ends = _accumulated(times, now)
+            run = Run((Part(lane, plan, batch),), now, ends, num_steps, ends.item(-1))
+        if ahead is not None:
+            ahead.latest = run
+        return run
 
-    # --- arrivals and aborts --------------------------------------------------------------
+    def _start_together(self) -> Run | None:
+        """Start as many steps as every lane's plan allows."""
+        plans = [(lane, plan) for lane in self.lanes if (plan := lane.plan())]
+        if not plans:
+            return None
+        parts = tuple(Part(lane, plan, lane.scheduler.batch(plan)) for lane, plan in plans)
+        num_steps = min(plan.num_steps for _, plan in plans)
+        times_each = []
+        for lane, plan, batch in parts:
+            times_each.append(self.predictor.run(batch, lane.scheduler.growth(plan), num_steps))
+            times_each[-1][0] += plan.swap_time
+        if len(parts) < len(self.lanes):
+            times_each.append(self.predictor.run(StepBatch(), StepGrowth(), num_steps))
+        now = self.env.now
+        ends = _accumulated(np.maximum.reduce(times_each), now)
+        return Run(parts, now, ends, num_steps, ends.item(-1))
 
-    def add_request(self, sequence: SequenceState) -> Lane:
-        """Queue a sequence at the lane; wake the engine, or cut the run that it could join."""
-        self.lane.scheduler.add_request(sequence)
-        self._notice(sequence)
-        return self.lane
+    # --- what happens meanwhile -----------------------------------------------------------
 
-    def _end_load(self, sequence: SequenceState) -> None:
+    def add_request(self, sequence: SequenceState) -> None:
+        """Queue a sequence at the least loaded lane; cut the run that it could join."""
+        sequence.lane = lane = least_loaded(self.lanes)
+        if self._ahead is not None and not self._idle:
+            self._ahead.hold_arrival(sequence)
+            self._cut_ahead()
+        else:
+            lane.scheduler.add_request(sequence)
+            self._notice(lane, sequence)
+
+    def end_load(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        joins = self.lane.scheduler.finish_load(sequence)
-        self._notice(sequence if joins else None)
-
-    def _notice(self, sequence: SequenceState | None) -> None:
-        """Wake, or cut the run that a sequence, or the head of the queue, could join."""
-        if self._idle:
-            self._idle = False
-            self.env.trigger(self._wake, self.env.now, PLAN)
-        elif self._run is not None:
-            self._cut(self._run, sequence)
+        if self._ahead is not None and not self._idle:
+            self._ahead.hold_loaded(sequence)
+            self._cut_ahead()
+        else:
+            joins = lane.scheduler.finish_load(sequence)
+            self._notice(lane, sequence if joins else None)
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else at the end of the step in flight."""
-        run = self._run
-        if run is not None and lane.is_running(sequence):
+        if self._ahead is not None and self._ahead.forget(sequence):
+            lane.forget(sequence)
+        elif self._run is not None and lane.is_running(sequence):
             lane.abort_after_run(sequence)
-            self._cut(run, always=True)
+            self._end_after(self._run, self._run.num_begun(self.env.now))
         else:
             lane.abort(sequence)
-            self._notice(None)  # another may be at the head of the queue now, and fit
+            self._notice(lane, None)  # another may be at the head of the queue now, and fit
 
-    def _cut(
-        self, run: Run, sequence: SequenceState | None = None, *, always: bool = False
-    ) -> None:
-        """End a run with the step in flight if a sequence, or the head, could be admitted then."""
-        if isinstance(run.ends, float):
-            return  # a single step is never preempted
-        num_steps = int(run.ends.searchsorted(self.env.now)) + 1
-        if num_steps < run.num_steps and (always or self.lane.would_admit(sequence, num_steps)):
-            self._end_after(run, num_steps, run.ends.item(num_steps - 1))
+    def halt(self) -> None:
+        """Stop: steps that ended count, the one in flight is lost (a failure, DESIGN §4).
 
-    def _end_after(self, run: Run, num_steps: int, end: float) -> None:
-        """Let a run end sooner, after so many steps."""
-        run.num_steps = num_steps
-        run.end = end
-        self._wake = self.env.move(self._wake, run.end, STEP_END)
+        The sequences stay where they are; new work starts the engine again.
+        """
+        run, self._run = self._run, None
+        if run is None:
+            return
+        self._wake = self.env.put_off(self._wake)
+        self._idle = True
+        if num_steps := run.num_over(self.env.now):
+            run.cut(num_steps)
+            for part in run.parts:
+                part.lane.end(run, part)
+        for lane in self.lanes:
+            lane.let_go()
+
+    def _notice(self, lane: Lane, sequence: SequenceState | None) -> None:
+        """Wake, or cut the run that a sequence, or the head of the lane's queue, could join."""
+        run = self._run
+        if self._idle:
+            self._idle = False
+            self.env.trigger(self._wake, self.env.now, self._plan_phase)
+        elif run is not None and not isinstance(run.ends, float):
+            num_steps = run.num_begun(self.env.now)
+            if num_steps < run.num_steps and (
+                not run.has(lane) or lane.would_admit(sequence, num_steps)
+            ):
+                self._end_after(run, num_steps)
+
+    def _cut_ahead(self) -> None:
+        """End a run with the next step to start, whose successor knows what happens now.
+
+        Unless there is no seat then either.
+        """
+        run, scheduler = self._run, self.lanes[0].scheduler
+        if run is not None and len(scheduler.running) < scheduler.max_num_seqs:
+            now = self.env.now
+            self._end_after(run, run.num_begun(now) + 1 if now > run.start else 1)
+
+    def _end_after(self, run: Run, num_steps: int) -> None:
+        """Let a run end after so many steps, if it has more; a step is never preempted."""
+        if num_steps < run.num_steps:
+            run.cut(num_steps)
+            self._wake = self.env.move(self._wake, run.end, self._step_end)
+
+
+def least_loaded(parts: Sequence[AnyPart]) -> AnyPart:
+    """Return the part with the smallest score, the first of equals.
+
+    Source: vLLM's `DPLBAsyncMPClient.get_core_engine_for_request` in
+    `vllm/v1/engine/core_client.py`, whose counts may be 100 ms old; here they are exact.
+    """
+    return parts[0] if len(parts) == 1 else min(parts, key=_score)
+
+
+def _score(part: Scored) -> int:
+    return part.score
+
+
+def _accumulated(times: NDArray[np.float64], start: float) -> NDArray[np.float64]:
+    """Return when each step ends, added from the start on as step by step (equal bits)."""
+    times[0] += start
+    ends: NDArray[np.float64] = np.add.accumulate(times, out=times)
+    return ends

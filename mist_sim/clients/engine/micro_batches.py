@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.step_records import Run
+from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -26,7 +27,7 @@ class PipelineLane:
         empty batch.
     ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
     idle: whether it has nothing to do.
-    runs: the steps that its members have planned, `num_steps` of them; empty between two runs.
+    run: the steps that its members have planned; None between two runs.
     has_entered: whether all passes of the run have entered rank 0; true between two runs.
     times, rows: seconds of each step on each rank, as an array and as lists.
     hand_over: seconds between two ranks.
@@ -38,8 +39,7 @@ class PipelineLane:
         self.members = members
         self.ready = 0.0
         self.idle = True
-        self.runs: dict[Lane, Run] = {}
-        self.num_steps = 0
+        self.run: Run | None = None
         self.has_entered = True
         self.times: Times = np.empty((0, 0))
         self.rows: list[list[float]] = []
@@ -57,30 +57,32 @@ class PipelineLane:
         """Sequences that wait or run."""
         return sum(map(num_unfinished, self.members))
 
+    @property
+    def num_steps(self) -> int:
+        """Steps of the run in flight; 0 between two runs."""
+        return self.run.num_steps if self.run else 0
+
     def plan(self, predictor: PipelinePredictor) -> bool:
         """Begin the next run; return whether there is anything to compute."""
-        plans = {member: plan for member in self.members if (plan := member.plan())}
+        plans = [(member, plan) for member in self.members if (plan := member.plan())]
         if plans:
             self._start(plans, predictor)
         return bool(plans)
 
-    def _start(self, plans: dict[Lane, StepPlan], predictor: PipelinePredictor) -> None:
+    def _start(self, plans: list[tuple[Lane, StepPlan]], predictor: PipelinePredictor) -> None:
         """Begin as many steps as every plan allows."""
-        self.num_steps = num_steps = min(plan.num_steps for plan in plans.values())
+        num_steps = min(plan.num_steps for _, plan in plans)
         self.has_entered = False
-        batches = {member: member.scheduler.batch(plan) for member, plan in plans.items()}
-        self.runs = {
-            member: Run(plan, batches[member], self.ready, inf, num_steps, inf)
-            for member, plan in plans.items()
-        }
+        parts = tuple(Part(member, plan, member.scheduler.batch(plan)) for member, plan in plans)
+        self.run = Run(parts, self.ready, inf, num_steps, inf)
         self.hand_over = max(
             predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
-            for batch in batches.values()
+            for _, _, batch in parts
         )
         times = []
-        for member, plan in plans.items():
+        for member, plan, batch in parts:
             growth = member.scheduler.growth(plan)
-            times.append(_times(predictor, batches[member], growth, num_steps))
+            times.append(_times(predictor, batch, growth, num_steps))
             times[-1][0] += plan.swap_time  # every rank copies its part
         if len(plans) < len(self.members):
             times.append(_times(predictor, StepBatch(), StepGrowth(), num_steps))
@@ -89,15 +91,31 @@ class PipelineLane:
 
     def end(self) -> None:
         """Account for its run."""
-        end, num_steps = self.ends[-1], self.num_steps
-        ends = end if num_steps == 1 else np.array(self.ends)
-        busy = float(self.times[:num_steps].sum())
-        runs, self.runs = self.runs, {}
+        run, self.run = self.run, None
+        if run is None:
+            return
+        num_steps = run.num_steps
+        run.end = self.ends[-1]
+        run.ends = run.end if num_steps == 1 else np.array(self.ends)
+        run.busy = float(self.times[:num_steps].sum())
         self.entries.clear()
         self.ends.clear()
-        for member, run in runs.items():
-            run.num_steps, run.end, run.ends, run.busy = num_steps, end, ends, busy
-            member.end(run)
+        for part in run.parts:
+            part.lane.end(run, part)
+
+    def halt(self, now: float) -> None:
+        """Account for the passes that have returned by now, and forget the others."""
+        if self.run is not None:
+            del self.ends[bisect_right(self.ends, now) :]
+            if self.ends:
+                self.run.num_steps = len(self.ends)
+                self.end()
+        self.run = None
+        self.entries.clear()
+        self.ends.clear()
+        self.idle = self.has_entered = True
+        for member in self.members:
+            member.let_go()
 
 
 def num_unfinished(lane: Lane) -> int:

@@ -18,14 +18,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Generator, Sequence
-from functools import partial
 from math import inf
 from operator import attrgetter
+from typing import NamedTuple
 
 from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.lockstep import Together, least_loaded
+from mist_sim.clients.engine.loop import least_loaded
 from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -35,7 +35,7 @@ _FIRST_PASSES = 32  # passes computed ahead; doubles while nothing cuts them
 _MOST_PASSES = 65536
 
 
-class PipelineEngine(Together):
+class PipelineEngine:
     """Lanes that share the ranks of a pipeline, timed by a predictor.
 
     engines: the lanes of one pipeline; those of several in lockstep, whose lanes of equal number
@@ -51,10 +51,11 @@ class PipelineEngine(Together):
         env: Environment,
         engines: Sequence[Sequence[Lane]],
         predictor: PipelinePredictor,
+        rank: int = 0,
     ) -> None:
         self.replicas = [_Replica(lanes) for lanes in engines]
-        super().__init__(self.replicas)
         self.env = env
+        self._step_end, self._plan_phase = STEP_END + rank, PLAN + rank
         members = zip(*engines, strict=True)
         self.lanes = [PipelineLane(number, lanes) for number, lanes in enumerate(members)]
         self.predictor = predictor
@@ -65,8 +66,14 @@ class PipelineEngine(Together):
         self._wake = env.event()
         for lane in self.lanes:
             for member in lane.members:
-                member.on_load_end = partial(self._end_load, lane, member)
+                member.engine = self
+        self._lane_of = {member: lane for lane in self.lanes for member in lane.members}
         env.start(self._serve())
+
+    @property
+    def score(self) -> int:
+        """How busy it is, see `Lane.score`."""
+        return sum([replica.score for replica in self.replicas])
 
     # --- the loop -------------------------------------------------------------------------
 
@@ -111,16 +118,16 @@ class PipelineEngine(Together):
     def _next_event(self) -> tuple[float, int]:
         """Return time and phase of what happens next: a run ends, a lane plans, more passes."""
         if not self._order:
-            return inf, PLAN
+            return inf, self._plan_phase
         now, head = self.env.now, self._order[0]
-        run_ends = (lane.ready for lane in self._order if lane.runs and lane.has_entered)
+        run_ends = (lane.ready for lane in self._order if lane.run and lane.has_entered)
         run_end = max(next(run_ends, inf), now)
-        if not head.runs:
+        if not head.run:
             entry = max(head.ready, self._rank_ends[0], now)
-            return (entry, PLAN) if entry < run_end else (run_end, STEP_END)
+            return (entry, self._plan_phase) if entry < run_end else (run_end, self._step_end)
         if head.has_entered:
-            return run_end, STEP_END
-        return min(run_end, max(self._entered[-1][0], now)), STEP_END
+            return run_end, self._step_end
+        return min(run_end, max(self._entered[-1][0], now)), self._step_end
 
     def _end_runs(self) -> bool:
         """Account for the runs that are over by now; return whether there were any."""
@@ -130,9 +137,7 @@ class PipelineEngine(Together):
             entered.clear()
         while entered and entered[0][0] < now:
             entered.popleft()
-        over = [
-            lane for lane in self._order if lane.runs and lane.has_entered and lane.ready <= now
-        ]
+        over = [lane for lane in self._order if lane.run and lane.has_entered and lane.ready <= now]
         for lane in over:
             lane.end()
             if not lane.num_unfinished:
@@ -145,7 +150,7 @@ class PipelineEngine(Together):
         now = self.env.now
         while self._order:
             lane = self._order[0]
-            if lane.runs or max(lane.ready, self._rank_ends[0]) > now:
+            if lane.run or max(lane.ready, self._rank_ends[0]) > now:
                 return
             if lane.plan(self.predictor):
                 return
@@ -154,26 +159,23 @@ class PipelineEngine(Together):
 
     # --- arrivals and aborts --------------------------------------------------------------
 
-    def add_request(self, sequence: SequenceState) -> Lane:
+    def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the lane with the fewest unfinished ones, the first of equals.
 
         It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
         """
-        member = min(least_loaded(self.replicas).lanes, key=num_unfinished)
+        sequence.lane = member = min(least_loaded(self.replicas).lanes, key=num_unfinished)
         member.scheduler.add_request(sequence)
-        self._notice(self._lane_of(member), member, sequence)
-        return member
+        self._notice(member, sequence)
 
-    def _lane_of(self, member: Lane) -> PipelineLane:
-        return next(lane for lane in self.lanes if member in lane.members)
-
-    def _end_load(self, lane: PipelineLane, member: Lane, sequence: SequenceState) -> None:
+    def end_load(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
         joins = member.scheduler.finish_load(sequence)
-        self._notice(lane, member, sequence if joins else None)
+        self._notice(member, sequence if joins else None)
 
-    def _notice(self, lane: PipelineLane, member: Lane, sequence: SequenceState | None) -> None:
+    def _notice(self, member: Lane, sequence: SequenceState | None) -> None:
         """Let a lane plan, or cut the run that a sequence, or the head of its queue, could join."""
+        lane = self._lane_of[member]
         if lane.idle:
             if not lane.num_unfinished:
                 return
@@ -183,24 +185,37 @@ class PipelineEngine(Together):
                 self._take_back()
             insort(self._order, lane, key=attrgetter("key"))
             self._look_again()
-        elif lane.runs:  # else it plans as soon as rank 0 is free
+        elif lane.run:  # else it plans as soon as rank 0 is free
             self._cut(lane, member, sequence)
 
-    def abort(self, sequence: SequenceState, lane: Lane) -> None:
+    def abort(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence go: at once while it waits, else when the pass in flight has returned."""
-        its_lane = self._lane_of(lane)
-        if its_lane.runs and lane.is_running(sequence):
-            lane.abort_after_run(sequence)
-            self._cut(its_lane, lane, always=True)
+        lane = self._lane_of[member]
+        if lane.run and member.is_running(sequence):
+            member.abort_after_run(sequence)
+            self._cut(lane, member, always=True)
             return
-        lane.abort(sequence)
-        if not (its_lane.runs or its_lane.idle or its_lane.num_unfinished):
-            its_lane.idle = True
-            self._order.remove(its_lane)
+        member.abort(sequence)
+        if not (lane.run or lane.idle or lane.num_unfinished):
+            lane.idle = True
+            self._order.remove(lane)
             self._look_again()
         else:
             # another may be at the head of the queue now, and fit
-            self._notice(its_lane, lane, None)
+            self._notice(member, None)
+
+    def halt(self) -> None:
+        """Stop: passes that returned count, those under way are lost (a failure, DESIGN §4).
+
+        The sequences stay where they are; new work starts the pipeline again.
+        """
+        now = self.env.now
+        for lane in self.lanes:
+            lane.halt(now)
+        self._order.clear()
+        self._entered.clear()
+        self._rank_ends = [now] * len(self._rank_ends)
+        self._look_again()
 
     def _cut(
         self,
@@ -211,11 +226,11 @@ class PipelineEngine(Together):
         always: bool = False,
     ) -> None:
         """Take back the passes to come if a sequence, or the head, could be admitted before."""
-        num_steps = max(1, bisect_left(lane.entries, self.env.now))
-        if num_steps >= lane.num_steps:
+        run, num_steps = lane.run, max(1, bisect_left(lane.entries, self.env.now))
+        if run is None or num_steps >= run.num_steps:
             return
-        if always or member not in lane.runs or member.would_admit(sequence, num_steps):
-            lane.num_steps = num_steps
+        if always or not run.has(member) or member.would_admit(sequence, num_steps):
+            run.num_steps = num_steps
             while len(lane.ends) > num_steps:
                 self._take_back()
             lane.has_entered = True
@@ -247,9 +262,12 @@ def _goes_after(other: _Pass, lane: PipelineLane) -> bool:
     return (ready, of.number) > lane.key and len(of.ends) > 1
 
 
-class _Replica(Together):
+class _Replica(NamedTuple):
     """The lanes of one pipeline."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        super().__init__(lanes)
-        self.lanes = lanes
+    lanes: Sequence[Lane]
+
+    @property
+    def score(self) -> int:
+        """How busy it is, see `Lane.score`."""
+        return sum([lane.score for lane in self.lanes])

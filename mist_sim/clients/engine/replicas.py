@@ -1,16 +1,14 @@
-"""The engines behind one client: how many there are, what each has, and who gets a request."""
+"""The engines behind one client: how many there are, and which lanes step together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Protocol
 
-from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.lockstep import LockstepEngine, least_loaded
-from mist_sim.clients.engine.loop import Engine
+from mist_sim.clients.engine.lane import Lane, LaneEngine
+from mist_sim.clients.engine.loop import Engine, least_loaded
 from mist_sim.clients.engine.pipelined import PipelineEngine
-from mist_sim.clients.engine.planning_ahead import AsyncEngine
+from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import Environment
@@ -19,23 +17,13 @@ from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
-class AnyEngine(Protocol):
-    """What a client needs of an engine: requests in and out, and to see how busy it is."""
-
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_running(self) -> int: ...
-    def add_request(self, sequence: SequenceState) -> Lane: ...
-    def abort(self, sequence: SequenceState, lane: Lane) -> None: ...
-
-
 class Engines:
     """All engines of a client; a request goes to the least loaded one and stays there.
 
     schedulers: one a lane, engine by engine. make_lane: gives a lane of an engine, which is
     numbered from 0, its memory.
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
+    rank: orders the first engine among those of other clients whose steps end at the same time.
     """
 
     def __init__(
@@ -47,33 +35,29 @@ class Engines:
         *,
         lockstep: bool,
         async_scheduling: bool,
+        rank: int,
     ) -> None:
         size = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
         lanes = [
             make_lane(scheduler, number // size) for number, scheduler in enumerate(schedulers)
         ]
-        self._engines: list[AnyEngine]
+        groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
+        self.all: list[LaneEngine] = []
         if isinstance(predictor, PipelinePredictor):
-            groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
             together = [groups] if lockstep else [[group] for group in groups]
-            self._engines = [PipelineEngine(env, each, predictor) for each in together]
-        elif lockstep:
-            self._engines = [LockstepEngine(env, lanes, predictor)]
-        else:
-            kind = AsyncEngine if async_scheduling else Engine
-            self._engines = [kind(env, lane, predictor) for lane in lanes]
-        lanes_each = len(lanes) // len(self._engines)
-        self._engine_of = {
-            lane: self._engines[number // lanes_each] for number, lane in enumerate(lanes)
-        }
+            self.all = [
+                PipelineEngine(env, each, predictor, rank + number)
+                for number, each in enumerate(together)
+            ]
+            return
+        groups = [lanes] if lockstep else groups
+        for number, group in enumerate(groups):
+            ahead = PlanAhead(group[0], predictor) if async_scheduling else None
+            self.all.append(Engine(env, group, predictor, rank + number, ahead))
 
-    def add_request(self, sequence: SequenceState) -> Lane:
-        """Queue a sequence at an engine; return the lane in which it stays."""
-        return least_loaded(self._engines).add_request(sequence)
-
-    def abort(self, sequence: SequenceState, lane: Lane) -> None:
-        """Let a sequence of a lane go, as soon as no step computes it."""
-        self._engine_of[lane].abort(sequence, lane)
+    def add_request(self, sequence: SequenceState) -> None:
+        """Queue a sequence at an engine, where it stays."""
+        least_loaded(self.all).add_request(sequence)
 
 
 def lane_schedulers(scheduler: Scheduler, num_engines: int, num_lanes: int) -> list[Scheduler]:

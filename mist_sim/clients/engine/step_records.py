@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.clients.scheduling import StepPlan, Swap
+from mist_sim.clients.engine.run import Run
+from mist_sim.clients.scheduling import Swap
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.core.events import Recorder
-
-
-@dataclass(slots=True)
-class Run:
-    """Steps in flight: the plan, its batch, when they began, and when each ends (seconds).
-
-    busy: seconds of work in them, on all ranks; None: all the time.
-    """
-
-    plan: StepPlan
-    batch: StepBatch
-    start: float
-    ends: NDArray[np.float64] | float
-    num_steps: int
-    end: float
-    busy: float | None = None
-
-    @property
-    def last_start(self) -> float:
-        """When its last step begins."""
-        if self.num_steps == 1 or isinstance(self.ends, float):
-            return self.start
-        return self.ends.item(self.num_steps - 2)
+from mist_sim.core.recorder import Recorder
 
 
 class StepRecords:
@@ -58,12 +34,13 @@ class StepRecords:
     def run(
         self,
         run: Run,
+        batch: StepBatch,
         num_waiting: int,
         num_used_blocks: int,
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
         """Write executed steps."""
-        batch, ends, num_steps = run.batch, run.ends, run.num_steps
+        ends, num_steps = run.ends, run.num_steps
         num_gaps = batch.num_decodes
         if num_gaps:
             if self._last_decode_end != run.start or self._some_resumed:
@@ -95,7 +72,7 @@ class StepRecords:
     def _stalls(self, run: Run, num_decodes: int) -> int:
         """Record the gaps of decodes that waited for prefill steps; return how many did not."""
         start = run.start
-        first_end = run.ends if isinstance(run.ends, float) else run.ends.item(0)
+        first_end = run.first_end
         num_fresh = 0
         for sequence in self._newly_decoding:
             if sequence.last_token_at == start:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.events import Failure, Visit
 from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.metrics.records.run_tables import (
     load_table,

@@ -1,77 +1,17 @@
-"""What happened: the visit of a request to a client, and the protocol that records it all."""
+"""The protocol to which clients and the coordinator write what happened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import nan
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.request import Request, Stage
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-FailureStatus = Literal["rejected", "timed_out", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How an attempt to serve a request ended without success.
-
-    status: `rejected` by the service, `timed_out` at a limit of the sender's, or `cancelled`
-        because the user went away.
-    time: when the sender gave up or was told, seconds. Work on it ends then or a step later.
-    reason: why, for people.
-    is_busy: the service was too busy, so that another attempt may succeed (HTTP 503, not 400).
-    """
-
-    status: FailureStatus
-    time: float
-    reason: str
-    is_busy: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Visit:
-    """One stay of a request at a client: what was asked, and what came of it.
-
-    Times are seconds since the start of the run, NaN where the event did not happen.
-    queued_at, started_at, finished_at: entry into the queue, first work on it, end.
-    first_token_at: when the client emitted the visit's first output token.
-    num_output_tokens: tokens emitted during the visit.
-    num_preemptions: how often the client took the memory away and computed again.
-    num_queried_tokens: prompt tokens that were looked up in a prefix cache.
-    num_cached_tokens: those of them that were found at the first admission.
-    num_computed_tokens: prompt tokens computed, for a visit that ended without its first token.
-    failure: how it ended without success; None while it is on its way and when it was served.
-    """
-
-    request: Request
-    stages: tuple[Stage, ...]
-    queued_at: float
-    started_at: float = nan
-    first_token_at: float = nan
-    finished_at: float = nan
-    num_output_tokens: int = 0
-    num_preemptions: int = 0
-    num_queried_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_computed_tokens: int = 0
-    failure: Failure | None = None
-
-    @property
-    def has_token(self) -> bool:
-        """True when the visit has emitted a token."""
-        return self.first_token_at == self.first_token_at
-
-    @property
-    def is_over(self) -> bool:
-        """True when the client has let the request go."""
-        return self.finished_at == self.finished_at
 
 
 class Recorder(Protocol):

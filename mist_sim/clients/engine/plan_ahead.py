@@ -1,0 +1,99 @@
+"""Async scheduling: a step is planned when the step before it starts."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING
+
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.lane import Lane
+    from mist_sim.clients.engine.run import Run
+    from mist_sim.clients.scheduling import StepPlan
+    from mist_sim.hardware.predictors.base import Predictor
+
+
+class PlanAhead:
+    """What plans may know that are made one step early (vLLM's async scheduling).
+
+    A step is planned when the step before it starts, and knows what happened until then. So a
+    request joins the step after the next, and what a finished one leaves, its seat and its
+    blocks, can be lent to another one then. That a request finishes is known in time, since its
+    answer ends at a given length. Decodes that grow take freed blocks without delay. Who gives up
+    while it runs leaves at the end of the step in flight, and its seat and blocks, too, can be
+    lent one step later; who waits leaves at once.
+
+    When a plan computes nothing, no step is in flight and none is ahead: the next plan is made on
+    the spot, knows everything, and its step cannot hide the host's time.
+
+    Source: vLLM, `EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, with two batches
+    in flight, and `vllm/v1/core/sched/async_scheduler.py`.
+
+    latest: the run that was started last; None: nothing is computed, so plans know everything.
+    """
+
+    def __init__(self, lane: Lane, predictor: Predictor) -> None:
+        lane.scheduler.plans_ahead = True
+        self.latest: Run | None = None
+        self._lane = lane
+        self._predictor = predictor
+        self._on_the_spot = getattr(predictor, "step_time_on_the_spot", predictor.step_time)
+        # when they came, and who; no plan knows yet of these arrivals and ends of loads
+        self.arrived: deque[tuple[float, SequenceState]] = deque()
+        self._loaded: deque[tuple[float, SequenceState]] = deque()
+        lane.ahead = self
+
+    def hold_arrival(self, sequence: SequenceState) -> None:
+        """Hold a sequence that arrives now until a plan can know of it."""
+        self.arrived.append((self._lane.env.now, sequence))
+
+    def hold_loaded(self, sequence: SequenceState) -> None:
+        """Hold the news that a sequence's blocks came now."""
+        self._loaded.append((self._lane.env.now, sequence))
+
+    def forget(self, sequence: SequenceState) -> bool:
+        """Forget an arrival that no plan knows yet; return False when it is none of these."""
+        for arrival in self.arrived:
+            if arrival[1] is sequence:
+                self.arrived.remove(arrival)
+                return True
+        return False
+
+    def plan(self) -> StepPlan | None:
+        """Return the next steps, with what was known when the step before them started."""
+        scheduler = self._lane.scheduler
+        self._let_in(self.latest.last_start if self.latest else inf)
+        comes_next = self.arrived or self._loaded
+        waits_for_a_seat = scheduler.holds_back and (scheduler.swapped or scheduler.head())
+        limit = 1 if comes_next or waits_for_a_seat else None
+        return self._lane.plan(limit, self._plan_on_the_spot)
+
+    def num_steps(self, plan: StepPlan) -> int:
+        """Return how many steps of a plan are known: one of a plan that was made on the spot."""
+        return plan.num_steps if self.latest else 1
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of a single step in seconds."""
+        return (self._predictor.step_time if self.latest else self._on_the_spot)(batch)
+
+    def _plan_on_the_spot(self) -> bool:
+        """Nothing is ahead: let the next plan know everything; return whether that is more."""
+        if self.latest is None:
+            return False
+        self.latest = None
+        self._let_in(inf)
+        self._lane.scheduler.release()
+        return True
+
+    def _let_in(self, known_until: float) -> None:
+        """Tell the scheduler what happened until then."""
+        scheduler = self._lane.scheduler
+        for news, tell in (
+            (self.arrived, scheduler.add_request),
+            (self._loaded, scheduler.finish_load),
+        ):
+            while news and news[0][0] <= known_until:
+                tell(news.popleft()[1])

@@ -1,0 +1,72 @@
+"""A run: steps in flight whose members do not change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from mist_sim.clients.scheduling import StepPlan
+from mist_sim.core.batch import StepBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mist_sim.clients.engine.lane import Lane
+
+
+class Part(NamedTuple):
+    """What one lane computes in a run: its plan, and the batch of the first step."""
+
+    lane: Lane
+    plan: StepPlan
+    batch: StepBatch
+
+
+@dataclass(slots=True)
+class Run:
+    """Steps in flight: what each lane computes, when they began, and when each ends (seconds).
+
+    ends: of every step, a float for a single one. num_steps: those that are carried out.
+    end: when the last of them ends.
+    busy: seconds of work in them, on all ranks; None: all the time.
+    """
+
+    parts: tuple[Part, ...]
+    start: float
+    ends: NDArray[np.float64] | float
+    num_steps: int
+    end: float
+    busy: float | None = None
+
+    @property
+    def last_start(self) -> float:
+        """When its last step begins."""
+        if self.num_steps == 1 or isinstance(self.ends, float):
+            return self.start
+        return self.ends.item(self.num_steps - 2)
+
+    @property
+    def first_end(self) -> float:
+        """When its first step ends."""
+        return self.ends if isinstance(self.ends, float) else self.ends.item(0)
+
+    def num_begun(self, now: float) -> int:
+        """Steps that have begun by now, the one that ends just now included."""
+        return 1 if isinstance(self.ends, float) else int(self.ends.searchsorted(now)) + 1
+
+    def num_over(self, now: float) -> int:
+        """Steps that have ended by now."""
+        if isinstance(self.ends, float):
+            return int(self.ends <= now)
+        return min(int(self.ends.searchsorted(now, side="right")), self.num_steps)
+
+    def cut(self, num_steps: int) -> None:
+        """Carry out no more than so many steps."""
+        self.num_steps = num_steps
+        if not isinstance(self.ends, float):
+            self.end = self.ends.item(num_steps - 1)
+
+    def has(self, lane: Lane) -> bool:
+        """Whether a lane computes something in it."""
+        return any(part.lane is lane for part in self.parts)
