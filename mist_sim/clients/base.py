@@ -112,6 +112,8 @@ class Client(ABC):
         visit.finished_at = now = self.env.now
         if visit.has_token:
             visit.request.has_token = True
+            if visit.last_token_at != visit.last_token_at:
+                visit.last_token_at = now
         stay = self.stays.pop(visit)
         stay.become(OUT)
         self.recorder.record_visit(self.client_id, visit)

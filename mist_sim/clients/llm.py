@@ -274,8 +274,8 @@ class LlmClient(Client):
 
     def abort(self, visit: Visit) -> None:
         sequence = self.stays[visit]
-        if (lane := sequence.lane) is not None:
-            lane.engine.abort(sequence, lane)
+        if sequence.lane is not None:
+            sequence.lane.give_up(sequence)
             return
         if self._gate is not None:  # it is on its way to an engine
             self._gate.prompt_is_done(sequence)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.stay import Stay
 from mist_sim.core.visit import Visit
 
 if TYPE_CHECKING:
     from mist_sim.clients.decode.draft_paths import DraftPath
-    from mist_sim.clients.engine.lane import Lane
     from mist_sim.clients.kv_cache.prefix_cache import Chain
+
+
+class Home(Protocol):
+    """The lane of an engine, as its sequences know it."""
+
+    def give_up(self, sequence: SequenceState) -> None:
+        """Let a sequence go as soon as no step in flight computes it."""
 
 
 class SequenceState(Stay):
@@ -49,7 +55,7 @@ class SequenceState(Stay):
 
     def __init__(self, visit: Visit, num_prompt_tokens: int, num_target_tokens: int) -> None:
         super().__init__(visit)
-        self.lane: Lane | None = None
+        self.lane: Home | None = None
         self.arrival = 0
         self.num_prompt_tokens = num_prompt_tokens
         self.num_target_tokens = num_target_tokens

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.views import OUT
 from mist_sim.core.visit import Visit
 
 if TYPE_CHECKING:
     from array import array
-
-    from simpy.events import Event
 
 
 class Stay:
@@ -24,7 +22,7 @@ class Stay:
     __slots__ = ("counts", "end", "phase", "visit")
 
     counts: array[int]
-    end: Event
+    end: Any  # a SimPy event, which policies do not see
 
     def __init__(self, visit: Visit) -> None:
         self.visit = visit

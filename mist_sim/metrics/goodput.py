@@ -34,10 +34,19 @@ class Slo:
         """True when at least one limit is given."""
         return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))
 
-    def kept(self, ttft: Array, tpot: Array, e2el: Array) -> NDArray[np.bool_]:
-        """Return which requests keep every limit; a TPOT of NaN (one token) counts as 0."""
+    def kept(
+        self, ttft: Array, tpot: Array, e2el: Array, num_gaps: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which requests keep every limit, by their times in seconds.
+
+        num_gaps: output tokens after the first. Without any there is no TPOT to keep, as in vLLM,
+        which counts it as 0. Any other time that is NaN was not measured, and keeps no limit.
+        """
         good = np.ones(len(ttft), dtype=bool)
-        for limit, values in ((self.ttft, ttft), (self.tpot, tpot), (self.e2el, e2el)):
-            if limit is not None:
-                good &= np.nan_to_num(values, nan=0.0) <= limit
+        if self.ttft is not None:
+            good &= ttft <= self.ttft
+        if self.tpot is not None:
+            good &= (tpot <= self.tpot) | (num_gaps == 0)
+        if self.e2el is not None:
+            good &= e2el <= self.e2el
         return good

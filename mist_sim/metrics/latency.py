@@ -11,16 +11,23 @@ All times are seconds of simulated time as a streaming user sees them.
 | queue | time spent in clients' queues before first work, summed over visits | one a request |
 
 A request's clock starts at its arrival, so time in queues counts in TTFT. Where decode is the
-last stage, TPOT is vLLM's (E2E - TTFT) / (output tokens - 1). A request with several turns adds
-the turns up: their decode times over their gaps; what lies between turns is no gap. Tokens that
-one step gave (speculative decoding) come together, with one gap of ITL before them.
+last stage, TPOT is vLLM's (E2E - TTFT) / (output tokens - 1). An answer may come from several
+clients, prefill from one and decode from another; the time between the last token here and the
+first there is a gap like any other. A request with several turns adds the turns up: their decode
+times over their gaps; what lies between turns is no gap. Tokens that one step gave (speculative
+decoding) come together, with one gap of ITL before them.
 Source: vLLM `bench serve`; DESIGN §7.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import nan
+
 import numpy as np
 from numpy.typing import NDArray
+
+from mist_sim.core.visit import Visit
 
 Array = NDArray[np.float64]
 
@@ -33,6 +40,27 @@ def ttft(arrival: Array, first_token: Array) -> Array:
 def e2e(arrival: Array, finished: Array) -> Array:
     """End-to-end latency, seconds."""
     return finished - arrival
+
+
+def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
+    """Return the seconds between the tokens of a request's answers, and how many gaps they have.
+
+    A visit either begins an answer, whose first token then has no gap before it, or continues
+    the one of the visit before.
+    """
+    seconds, num_gaps = 0.0, 0
+    last_token_at = nan
+    for visit in visits:
+        if not visit.num_output_tokens:
+            continue
+        if visit.continues:
+            seconds += visit.last_token_at - last_token_at
+            num_gaps += visit.num_output_tokens
+        else:
+            seconds += visit.last_token_at - visit.first_token_at
+            num_gaps += visit.num_output_tokens - 1
+        last_token_at = visit.last_token_at
+    return seconds, num_gaps
 
 
 def tpot(decode_time: Array, num_gaps: NDArray[np.int64]) -> Array:

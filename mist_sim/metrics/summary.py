@@ -42,7 +42,7 @@ def summarise(result: Result) -> dict[str, Any]:
         ),
         **_failures(c, counted),
         **_memory(recorder, c, counted),
-        **_goodput(result.slo, samples, int(counted.sum()), duration),
+        **_goodput(result.slo, samples, c["num_gaps"][done], int(counted.sum()), duration),
         **_latencies(samples, recorder, warmup),
         **_speculation(recorder, warmup),
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
@@ -99,12 +99,17 @@ def _latencies(
 
 
 def _goodput(
-    slo: Slo, samples: dict[str, Array], num_counted: int, duration: float
+    slo: Slo,
+    samples: dict[str, Array],
+    num_gaps: NDArray[np.int64],
+    num_counted: int,
+    duration: float,
 ) -> dict[str, float]:
     """Return how many requests kept the limits; nothing without limits."""
     if not slo.is_set:
         return {}
-    good = int(slo.kept(samples["ttft"], samples["tpot"], samples["e2el"]).sum())
+    times = samples["ttft"], samples["tpot"], samples["e2el"]
+    good = int(slo.kept(*times, num_gaps).sum())
     return {
         "request_goodput": _rate(good, duration),
         "good_request_fraction": good / num_counted if num_counted else 0.0,

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from mist_sim.clients import LlmClient, SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Visit
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo, latency, stats
 from mist_sim.metrics.records.columns import Categories, Table
@@ -60,11 +62,27 @@ def test_stages_after_decode_count_in_e2e_and_not_in_tpot():
 
 def test_slo_counts_a_single_token_as_tpot_zero():
     kept = Slo(ttft=1.0, tpot=0.5).kept(
-        np.array([0.5, 2.0, 0.5]), np.array([np.nan, 0.1, 0.6]), np.ones(3)
+        np.array([0.5, 2.0, 0.5]), np.array([np.nan, 0.1, 0.6]), np.ones(3), np.array([0, 9, 9])
     )
     assert list(kept) == [True, False, False]
     assert Slo(e2el=1.0).is_set
     assert not Slo().is_set
+
+
+@pytest.mark.parametrize("limits", [{"ttft": 1.0}, {"tpot": 1.0}, {"e2el": 1.0}])
+def test_a_latency_that_nobody_measured_never_counts_as_good(limits):
+    unknown = np.array([np.nan])
+    assert list(Slo(**limits).kept(unknown, unknown, unknown, np.array([9]))) == [False]
+
+
+def test_an_answer_of_two_clients_has_a_gap_between_them():
+    """Token 1 at 2 s here; tokens 2 to 5 at 3.5, 3.6, 3.7 and 3.8 s there: four gaps in 1.8 s."""
+    request = Request(0, 0.0, (Prefill(num_prompt_tokens=10), Decode(num_tokens=4)))
+    prefill = Visit(request, request.stages[:1], 0.0, first_token_at=2.0, last_token_at=2.0)
+    decode = Visit(request, request.stages[1:], 2.0, first_token_at=3.5, last_token_at=3.8)
+    prefill.num_output_tokens, decode.num_output_tokens = 1, 4
+    assert latency.decode_time([prefill, decode]) == (pytest.approx(1.8), 4)
+    assert latency.decode_time([prefill, decode, prefill]) == (pytest.approx(1.8), 4)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])

@@ -201,6 +201,7 @@ class Lane:
             records.finish(sequence)
             visit = sequence.visit
             visit.num_output_tokens = sequence.num_output_tokens
+            visit.last_token_at = run.end
             self._leave(visit, None)
         if self._given_up:
             self.let_go(finished)
@@ -215,6 +216,10 @@ class Lane:
     def is_running(self, sequence: SequenceState) -> bool:
         """Tell whether a sequence holds memory, so that a step in flight may compute it."""
         return sequence in self.scheduler.running
+
+    def give_up(self, sequence: SequenceState) -> None:
+        """Let a sequence go as soon as no step in flight computes it."""
+        self.engine.abort(sequence, self)
 
     def abort_after_run(self, sequence: SequenceState) -> None:
         """Let a running sequence go at the end of the run in flight, which should be cut."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
+from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.metrics.records.run_tables import (
     load_table,
@@ -104,19 +105,16 @@ class ColumnRecorder:
         """Add a row to the requests: what its visits gave in all, and how it ended."""
         first_token_at = nan
         queued = 0.0
-        decode_time = 0.0
-        num_output_tokens = num_gaps = num_preemptions = num_queried = num_cached = 0
+        num_output_tokens = num_preemptions = num_queried = num_cached = 0
         for visit in visits:
             if first_token_at != first_token_at:
                 first_token_at = visit.first_token_at
             queued += visit.started_at - visit.queued_at
-            if visit.num_output_tokens:
-                num_output_tokens += visit.num_output_tokens
-                num_gaps += visit.num_output_tokens - 1
-                decode_time += visit.finished_at - visit.first_token_at
+            num_output_tokens += visit.num_output_tokens
             num_preemptions += visit.num_preemptions
             num_queried += visit.num_queried_tokens
             num_cached += visit.num_cached_tokens
+        decode_time, num_gaps = latency.decode_time(visits)
         self.requests.append(
             (
                 request.request_id,
