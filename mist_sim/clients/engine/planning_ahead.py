@@ -11,7 +11,7 @@ from mist_sim.clients.engine.step_records import Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import Environment
-from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.base import Predictor, traits_of
 
 
 class AsyncEngine(Engine):
@@ -38,7 +38,7 @@ class AsyncEngine(Engine):
             deque()
         )  # nor that their blocks came then
         self._latest: Run | None = None  # None: nothing is computed, so plans know everything
-        self._on_the_spot = getattr(predictor, "step_time_on_the_spot", predictor.step_time)
+        self._on_the_spot = traits_of(predictor).step_time_on_the_spot or predictor.step_time
         super().__init__(env, lane, predictor)
 
     @property

@@ -15,7 +15,6 @@ from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
@@ -42,26 +41,26 @@ class Engines:
         self,
         env: Environment,
         schedulers: Sequence[Scheduler],
-        predictor: Predictor | PipelinePredictor,
+        predictor: PipelinePredictor,
         make_lane: Callable[[Scheduler, int], Lane],
         *,
         lockstep: bool,
         async_scheduling: bool,
     ) -> None:
-        size = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+        first, size = predictor.ranks[0], len(predictor.ranks)
         lanes = [
             make_lane(scheduler, number // size) for number, scheduler in enumerate(schedulers)
         ]
         self._engines: list[AnyEngine]
-        if isinstance(predictor, PipelinePredictor):
+        if size > 1:
             groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
             together = [groups] if lockstep else [[group] for group in groups]
             self._engines = [PipelineEngine(env, each, predictor) for each in together]
         elif lockstep:
-            self._engines = [LockstepEngine(env, lanes, predictor)]
+            self._engines = [LockstepEngine(env, lanes, first)]
         else:
             kind = AsyncEngine if async_scheduling else Engine
-            self._engines = [kind(env, lane, predictor) for lane in lanes]
+            self._engines = [kind(env, lane, first) for lane in lanes]
         lanes_each = len(lanes) // len(self._engines)
         self._engine_of = {
             lane: self._engines[number // lanes_each] for number, lane in enumerate(lanes)

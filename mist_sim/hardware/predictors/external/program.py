@@ -13,12 +13,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from typing import IO, Any, ClassVar, NoReturn, Self, cast
+from typing import IO, Any, NoReturn, Self, cast
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.measured.sampled import (
     SampledSteps,
     SamplePoints,
@@ -55,8 +55,6 @@ class ProgramPredictor(SampledSteps):
     command: str
     timeout: Seconds = 60.0
 
-    estimate: ClassVar[str] = "custom"
-
     def __post_init__(self) -> None:
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be > 0 s and finite, got {self.timeout}")
@@ -67,6 +65,11 @@ class ProgramPredictor(SampledSteps):
         points = SamplePoints.up_to(longest, 4, prompt_context=512, decode_context=512)
         with _Program(self.command, self.timeout, _setting(self.model, self.cluster)) as program:
             super().__init__(program, points, TimingStore.default())
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """What its times are: of an origin that only the program knows."""
+        return PredictorTraits(steps_inside=self.steps_inside)
 
 
 def _setting(model: ModelSpec, cluster: Cluster) -> dict[str, Any]:
