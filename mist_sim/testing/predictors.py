@@ -12,7 +12,7 @@ import numpy as np
 
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware.predictors import Predictor
-from mist_sim.testing.predictor_traits import check_traits
+from mist_sim.testing.predictor_traits import check_traits, check_traits_hold
 from mist_sim.testing.rules import name_of, require, stream_of
 
 
@@ -63,6 +63,7 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
             another.step_time(batch) == steps[0],
             f"{name_of(predictor)}: two predictors from the factory differ for {batch}",
         )
+    check_traits_hold(predictor)
 
 
 def _batches(*, drafts: bool) -> Iterator[tuple[StepBatch, StepGrowth, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -48,9 +48,7 @@ class GenzPredictor(SampledSteps):
     @property
     def traits(self) -> PredictorTraits:
         """What its times are."""
-        return PredictorTraits(
-            estimate="analytic", kernels_only=True, steps_inside=self.steps_inside
-        )
+        return replace(super().traits, estimate="analytic", kernels_only=True)
 
 
 class _Genz:

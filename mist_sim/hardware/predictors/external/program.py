@@ -18,7 +18,7 @@ from typing import IO, Any, NoReturn, Self, cast
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
+from mist_sim.hardware.predictors.base import PREDICTORS
 from mist_sim.hardware.predictors.measured.sampled import (
     SampledSteps,
     SamplePoints,
@@ -65,11 +65,6 @@ class ProgramPredictor(SampledSteps):
         points = SamplePoints.up_to(longest, 4, prompt_context=512, decode_context=512)
         with _Program(self.command, self.timeout, _setting(self.model, self.cluster)) as program:
             super().__init__(program, points, TimingStore.default())
-
-    @property
-    def traits(self) -> PredictorTraits:
-        """What its times are: of an origin that only the program knows."""
-        return PredictorTraits(steps_inside=self.steps_inside)
 
 
 def _setting(model: ModelSpec, cluster: Cluster) -> dict[str, Any]:

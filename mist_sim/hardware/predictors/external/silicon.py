@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -68,11 +68,11 @@ class SiliconPredictor(SampledSteps):
     @property
     def traits(self) -> PredictorTraits:
         """What its times are."""
-        return PredictorTraits(
+        return replace(
+            super().traits,
             estimate="measured",
             kernels_only=True,
             beyond_kernels=_BEYOND_KERNELS,
-            steps_inside=self.steps_inside,
         )
 
 

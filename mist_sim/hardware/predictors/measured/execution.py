@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
@@ -49,12 +49,7 @@ class ExecutionPredictor(SampledSteps):
     @property
     def traits(self) -> PredictorTraits:
         """What its times are."""
-        return PredictorTraits(
-            estimate="measured",
-            kernels_only=True,
-            sums_over_links=True,
-            steps_inside=self.steps_inside,
-        )
+        return replace(super().traits, estimate="measured", kernels_only=True, sums_over_links=True)
 
     def _source(self) -> StepSource:
         installed_version("torch", extra="torch")
