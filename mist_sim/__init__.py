@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ExecutionPredictor,
         PipelinePredictor,
         Predictor,
+        PredictorTraits,
         RegressionPredictor,
         RooflinePredictor,
         TablePredictor,
@@ -124,7 +125,7 @@ _HOMES = {
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
     "mist_sim.hardware.predictors": (
         "PREDICTORS BestServePredictor EngineOverhead ExecutionPredictor PipelinePredictor "
-        "Predictor RegressionPredictor RooflinePredictor TablePredictor"
+        "Predictor PredictorTraits RegressionPredictor RooflinePredictor TablePredictor"
     ),
     "mist_sim.metrics": "Estimate Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
@@ -194,6 +195,7 @@ __all__ = [
     "PoissonArrivals",
     "Postprocess",
     "Predictor",
+    "PredictorTraits",
     "Prefill",
     "PrefixRepetition",
     "Preprocess",

@@ -28,7 +28,7 @@ from mist_sim.core.visit import Failure, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
-from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
@@ -91,8 +91,8 @@ class LlmClient(Client):
     ) -> None:
         super().__init__(name, frozenset({Prefill.kind, Decode.kind}))
         self.scheduler = scheduler
-        self.predictor = predictor
-        num_lanes = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+        self.predictor = ranks_of(predictor)
+        num_lanes = len(self.predictor.ranks)
         if data_parallel_size < 1:
             raise ScenarioError(f"data_parallel_size must be >= 1, got {data_parallel_size}")
         self.memory = lane_memory(
@@ -116,7 +116,7 @@ class LlmClient(Client):
         self.speculative_config = speculative_config
         self.async_scheduling = async_scheduling
         self.admission = admission or AdmissionControl()
-        self.estimate = getattr(predictor, "estimate", "custom")
+        self.estimate = self.predictor.traits.estimate
         self.schedulers = lane_schedulers(scheduler, data_parallel_size, num_lanes)
         if async_scheduling:
             self._check_async(num_lanes)
@@ -137,7 +137,7 @@ class LlmClient(Client):
             )
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
-        if getattr(self.predictor, "needs_longest_context", False):
+        if self.predictor.traits.needs_longest_context:
             raise ScenarioError(
                 "speculative_config must be null with a predictor that asks for the longest "
                 "context, such as a profile of uneven decodes; roofline times drafts"
@@ -166,14 +166,14 @@ class LlmClient(Client):
             self.env,
             scheduler,
             self.memory.manager(self._tier_links[engine]),
-            records=StepRecords(self.recorder, self.client_id, self.predictor),
+            records=StepRecords(self.recorder, self.client_id, self.predictor.traits.steps_inside),
             load=self.view,
             leave=self._leave,
             speculation=self._speculation(),
             gate=self._gate,
             swap_space=self.memory.swap_space,
         )
-        if getattr(self.predictor, "needs_longest_context", False):
+        if self.predictor.traits.needs_longest_context:
             scheduler.clock.watch_longest()
         return lane
 

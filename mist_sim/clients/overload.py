@@ -9,7 +9,6 @@ from math import inf
 from mist_sim.clients.kv_cache import PrefixHistory
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
-from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
@@ -52,14 +51,11 @@ class PromptBacklog:
 
     def __init__(
         self,
-        predictor: Predictor | PipelinePredictor,
+        predictor: PipelinePredictor,
         num_engines: int = 1,
         history: PrefixHistory | None = None,
     ) -> None:
-        if isinstance(predictor, PipelinePredictor):
-            self._ranks, self._hand_over = predictor.ranks, predictor.hand_over
-        else:
-            self._ranks, self._hand_over = (predictor,), _no_hand_over
+        self._ranks, self._hand_over = predictor.ranks, predictor.hand_over
         self._num_engines = num_engines
         self._history = history
         self._seconds: dict[SequenceState, float] = {}
@@ -86,10 +82,6 @@ class PromptBacklog:
         self._total -= self._seconds.pop(sequence, 0.0)
         if not self._seconds:
             self._total = 0.0  # and with it the rounding of the sums
-
-
-def _no_hand_over(num_tokens: int) -> float:
-    return 0.0
 
 
 class Gate:

@@ -13,7 +13,7 @@ from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.predictors import Predictor
+from mist_sim.hardware.predictors import Predictor, pipeline_predictor
 from mist_sim.metrics import Result
 from mist_sim.models import ModelSpec
 from mist_sim.scenario.client_schemas import LlmClientSpec, SequentialClientSpec
@@ -22,7 +22,6 @@ from mist_sim.scenario.engines.llm_client import (
     cluster_of,
     llm_client,
     stored_as,
-    timed_by,
     with_graphs_of,
 )
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
@@ -120,7 +119,7 @@ def _llm_clients(spec: LlmClientSpec, model_name: str) -> Iterator[LlmClient]:
         return with_graphs_of(spec.predictor.make(model=part, cluster=cluster), scheduler)
 
     try:
-        predictor = timed_by(timed, model, cluster)
+        predictor = pipeline_predictor(timed, model, cluster)
     except ValueError as error:
         raise ScenarioError(f"predictor: {error}") from error
     if spec.all_reduce is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware.predictors import Predictor
+from mist_sim.testing.predictor_traits import check_traits, check_traits_hold
 from mist_sim.testing.rules import name_of, require, stream_of
 
 
@@ -19,16 +20,17 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
     """Check that a predictor's times are sound, and that `run` has the bits of `step_time`.
 
     Times are positive, finite floats that depend on the batch alone. `run` returns an array of
-    float64 of its own for each call, equal to `step_time` of every grown batch. One that says
-    `times_drafts` is also asked for batches with drafts.
+    float64 of its own for each call, equal to `step_time` of every grown batch. With the trait
+    `times_drafts` it is also asked for batches with drafts. Its traits are of the right types,
+    are all in the record, and are kept by what engines wrap around it.
     """
     predictor, another = factory(), factory()
     require(
         isinstance(predictor, Predictor),
         f"{name_of(predictor)} needs step_time(batch) and run(batch, growth, num_steps)",
     )
-    drafts = bool(getattr(predictor, "times_drafts", False))
-    for batch, growth, num_steps in _batches(drafts=drafts):
+    traits = check_traits(predictor)
+    for batch, growth, num_steps in _batches(drafts=traits.times_drafts):
         asked = deepcopy(batch)
         times: Any = predictor.run(batch, growth, num_steps)
         require(
@@ -61,6 +63,7 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
             another.step_time(batch) == steps[0],
             f"{name_of(predictor)}: two predictors from the factory differ for {batch}",
         )
+    check_traits_hold(predictor)
 
 
 def _batches(*, drafts: bool) -> Iterator[tuple[StepBatch, StepGrowth, int]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ import pytest
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.scheduling.order import Ranked
 from mist_sim.core.request import Stage
-from mist_sim.hardware.predictors import Predictor
+from mist_sim.hardware.predictors import PipelinePredictor, Predictor, PredictorTraits
+from mist_sim.hardware.predictors.drafting import _WithDrafting
+from mist_sim.hardware.predictors.overhead import _WithOverhead
 from mist_sim.testing import (
     check_predictor,
     check_router,
@@ -20,7 +22,7 @@ from mist_sim.testing import (
     check_trace_reader,
 )
 from mist_sim.traces import TraceRow
-from tests.reference.predictors import AWKWARD, AffinePredictor
+from tests.reference.predictors import AWKWARD, AffinePredictor, ConstantPredictor
 
 # --- routers ----------------------------------------------------------------------------------
 
@@ -281,6 +283,95 @@ def test_a_sound_predictor_passes():
 def test_a_broken_predictor_is_caught(predictor, rule):
     with pytest.raises(AssertionError, match=rule):
         check_predictor(predictor)
+
+
+class SaysNothing(ConstantPredictor):
+    """A sound predictor without traits; the others break a rule of theirs."""
+
+
+class SaysAllItHas(ConstantPredictor):
+    """A sound one that uses every field."""
+
+    @property
+    def traits(self):
+        return PredictorTraits(
+            estimate="measured",
+            kernels_only=True,
+            beyond_kernels=(1e-3, 0),
+            sums_over_links=True,
+            needs_longest_context=True,
+            times_drafts=True,
+            steps_inside=self.steps_inside,
+            step_time_on_the_spot=lambda batch: 2 * self.step_time(batch),
+        )
+
+    def steps_inside(self, batch, growth):
+        return 5
+
+
+@pytest.mark.parametrize("predictor", [SaysNothing, SaysAllItHas])
+def test_sound_traits_pass(predictor):
+    check_predictor(lambda: predictor(1.0))
+
+
+class SaysItInAnAttribute(ConstantPredictor):
+    kernels_only = True
+
+
+class KeepsStepsInsideToItself(ConstantPredictor):
+    traits = PredictorTraits(estimate="measured")
+
+    def steps_inside(self, batch, growth):
+        return 5
+
+
+def saying(**fields: Any) -> Predictor:
+    predictor = ConstantPredictor(1.0)
+    object.__setattr__(predictor, "traits", PredictorTraits(**fields))
+    return predictor
+
+
+def with_other_traits() -> Predictor:
+    predictor = ConstantPredictor(1.0)
+    object.__setattr__(predictor, "traits", {"kernels_only": True})
+    return predictor
+
+
+@pytest.mark.parametrize(
+    ("factory", "rule"),
+    [
+        (with_other_traits, "must be a PredictorTraits, got"),
+        (lambda: SaysItInAnAttribute(1.0), "kernels_only is not seen by engines"),
+        (lambda: KeepsStepsInsideToItself(1.0), "steps_inside is not seen by engines"),
+        (lambda: replace(AWKWARD, needs_longest_context=False), "reads longest_context"),
+        (lambda: saying(estimate=""), "estimate must be a word"),
+        (lambda: saying(estimate=None), "estimate must be a word"),
+        (lambda: saying(times_drafts=1), "times_drafts must be a bool, got 1"),
+        (lambda: saying(kernels_only="no"), "kernels_only must be a bool"),
+        (lambda: saying(sums_over_links=None), "sums_over_links must be a bool"),
+        (lambda: saying(needs_longest_context=0), "needs_longest_context must be a bool"),
+        (lambda: saying(kernels_only=True, beyond_kernels=(1.0,)), "None or two numbers"),
+        (lambda: saying(kernels_only=True, beyond_kernels=[1.0, 1.0]), "None or two numbers"),
+        (lambda: saying(steps_inside=5), "steps_inside must be None or callable"),
+        (lambda: saying(steps_inside=lambda batch, growth: -1), "an int >= 0, got -1"),
+        (lambda: saying(steps_inside=lambda batch, growth: 2.0), "an int >= 0, got 2.0"),
+        (lambda: saying(step_time_on_the_spot=1.0), "step_time_on_the_spot must be None or cal"),
+        (lambda: saying(step_time_on_the_spot=lambda batch: 0.5), ">= step_time, 1.0, got 0.5"),
+    ],
+)
+def test_bad_traits_are_caught(factory, rule):
+    with pytest.raises(AssertionError, match=rule):
+        check_predictor(factory)
+
+
+@pytest.mark.parametrize("wrapper", [_WithOverhead, _WithDrafting, PipelinePredictor])
+@pytest.mark.parametrize("trait", ["estimate", "sums_over_links", "steps_inside"])
+def test_a_wrapper_that_drops_a_trait_is_caught(wrapper, trait, monkeypatch):
+    keeps, default = wrapper.traits.fget, getattr(PredictorTraits(), trait)
+    drops = property(lambda wrapped: replace(keeps(wrapped), **{trait: default}))
+    monkeypatch.setattr(wrapper, "traits", drops)
+    with pytest.raises(AssertionError, match=r"must keep the traits|steps_inside must be 5"):
+        check_predictor(lambda: SaysAllItHas(1.0))
 
 
 # --- stages -----------------------------------------------------------------------------------

@@ -20,7 +20,12 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import BestServePredictor, Predictor, RooflinePredictor
+from mist_sim.hardware.predictors import (
+    BestServePredictor,
+    Predictor,
+    RooflinePredictor,
+    traits_of,
+)
 from mist_sim.metrics.step_figures import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
@@ -421,7 +426,7 @@ def test_tokens_touch_at_least_their_own_experts_and_at_most_all(num_experts, da
 @given(batch=batches, num_drafts=st.integers(1, 8), data=st.data())
 def test_a_run_of_drafts_has_the_bits_of_its_steps(name, batch, num_drafts, data):
     assume(batch.num_decodes)
-    assume(getattr(predictor(name), "times_drafts", False))
+    assume(traits_of(predictor(name)).times_drafts)
     drafting = replace(batch, num_drafts=num_drafts)
     most = batch.num_decodes * (1 + num_drafts)
     tokens = data.draw(st.lists(st.integers(batch.num_decodes, most), max_size=40))

@@ -26,6 +26,7 @@ from mist_sim.hardware.predictors import (
     EngineOverhead,
     Predictor,
     RooflinePredictor,
+    traits_of,
     with_drafting,
 )
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
@@ -168,8 +169,6 @@ class EngineOptions:
         size, replicas = self.pipeline_parallel_size, self.data_parallel_size
         reference: Reference
         if size * replicas > 1 or self.lockstep:
-            if not isinstance(times, PipelinePredictor):
-                times = pipeline_of(times, 1)
             engines = [
                 [self._lane(predictor, number) for number in range(size)] for _ in range(replicas)
             ]
@@ -179,27 +178,28 @@ class EngineOptions:
             ]
             reference = StepwiseFleet([*groups], replicas, self.max_num_waiting)
         else:
-            reference = self._lane(times, 0)
+            reference = self._lane(times.ranks[0], 0)
         reference.run(jobs)
         return reference
 
-    def _times(self, predictor: Predictor) -> Predictor | PipelinePredictor:
+    def _times(self, predictor: Predictor) -> PipelinePredictor:
         """Return what times an engine: its ranks, and who drafts where that can be computed."""
         size = self.pipeline_parallel_size
-        times = pipeline_of(predictor, size) if size > 1 else predictor
+        times = pipeline_of(predictor, size)
         if self.drafting and isinstance(predictor, RooflinePredictor):
             cluster = replace(predictor.cluster, pipeline_parallel_size=size)
             model = drafter(self.drafting, predictor.model, cluster)
             return with_drafting(times, self.drafting, model)
         return times
 
-    def _with_host(self, predictor: Predictor | PipelinePredictor) -> Predictor | PipelinePredictor:
+    def _with_host(self, predictor: PipelinePredictor) -> PipelinePredictor:
         overhead = EngineOverhead(**asdict(self.host))
-        return overhead.around(predictor, overlapped=self.async_scheduling)
+        first = overhead.around(predictor.ranks[0], overlapped=self.async_scheduling)
+        return predictor.with_first(first)
 
     def _timed_by(self, predictor: Predictor) -> Predictor:
         """Return a predictor that asks for no more than the engine can tell."""
-        asks = getattr(predictor, "needs_longest_context", False)
+        asks = traits_of(predictor).needs_longest_context
         return (
             replace(predictor, needs_longest_context=False) if self.drafting and asks else predictor
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.predictors import PredictorTraits
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class AffinePredictor:
     per_longest: float = 1.7e-8 / 19
     per_draft: float = 4.3e-6 / 23
     needs_longest_context: bool = True
+
+    @property
+    def traits(self) -> PredictorTraits:
+        return PredictorTraits(needs_longest_context=self.needs_longest_context)
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.base + self.per_prompt_token * batch.num_prefill_tokens

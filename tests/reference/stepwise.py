@@ -45,6 +45,7 @@ from math import inf, nan
 from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors import traits_of
 from tests.reference.host import Host
 from tests.reference.memory import Block, Memory, SwapSpace, Tier
 from tests.reference.window_memory import Bundle, WindowMemory, Windows
@@ -648,7 +649,7 @@ class StepwiseEngine(ABC):
         if self.windows and decodes:
             seen = self.windows.size - 1
             batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
-        if getattr(self.predictor, "needs_longest_context", False) and decodes:
+        if traits_of(self.predictor).needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
         self.memory.grow(

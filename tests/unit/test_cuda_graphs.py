@@ -57,7 +57,7 @@ def test_larger_steps_are_not_padded():
 
 def test_an_engine_of_few_sequences_captures_twice_as_many_tokens():
     def limit(client):
-        return client.predictor.predictor.max_cudagraph_capture_size
+        return client.predictor.ranks[0].predictor.max_cudagraph_capture_size
 
     few, many = ChunkedScheduler(max_num_seqs=40), ChunkedScheduler(max_num_seqs=256)
     assert limit(llm_client("llm", scheduler=few)) == 80

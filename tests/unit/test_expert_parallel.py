@@ -124,7 +124,7 @@ def scenario(**client: object) -> Scenario:
 def test_the_options_of_a_scenario():
     spread = {"enable_expert_parallel": True, "expert_load_imbalance": 1.3}
     client = build(scenario(**spread)).clients[0]
-    cluster = client.predictor.predictor.cluster
+    cluster = client.predictor.ranks[0].predictor.cluster
     assert (cluster.enable_expert_parallel, cluster.expert_load_imbalance) == (True, 1.3)
     same = llm_client("llm", model=QWEN, gpu=H200, tensor_parallel_size=8, **spread)
     assert same.num_gpu_blocks == client.num_gpu_blocks

@@ -97,7 +97,9 @@ def test_the_hand_over_sends_hidden_state_and_residual():
 
 
 def test_the_overhead_of_a_pass_is_paid_on_the_first_rank():
-    plain, with_host = pipeline(4), EngineOverhead(step=3e-3, sequence=0.0).around(pipeline(4))
+    overhead = EngineOverhead(step=3e-3, sequence=0.0)
+    plain = pipeline(4)
+    with_host = plain.with_first(overhead.around(plain.ranks[0]))
     slower = [
         after.step_time(DECODES) - before.step_time(DECODES)
         for before, after in zip(plain.ranks, with_host.ranks, strict=True)

@@ -46,7 +46,7 @@ def refusal(**overrides: object) -> str:
 def test_copies_are_numbered_and_share_nothing_but_the_predictor():
     clients = build(scenario(clients__0__count=3)).clients
     assert [client.name for client in clients] == ["llm-0", "llm-1", "llm-2"]
-    assert len({id(client.predictor.predictor) for client in clients}) == 1
+    assert len({id(client.predictor.ranks[0].predictor) for client in clients}) == 1
     assert len({id(client.scheduler) for client in clients}) == 3
 
 
@@ -59,7 +59,7 @@ def test_a_client_may_serve_another_model():
             ]
         )
     )
-    models = [client.predictor.predictor.model.name for client in simulation.clients]
+    models = [client.predictor.ranks[0].predictor.model.name for client in simulation.clients]
     assert models == ["llama-3.1-8b", "qwen3-4b"]
 
 

@@ -19,7 +19,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.predictors import EngineOverhead, with_drafting
+from mist_sim.hardware.predictors import EngineOverhead, PredictorTraits, with_drafting
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
@@ -321,13 +321,13 @@ def test_every_sequence_of_a_step_adds_its_share():
 
 def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
     gpu = replace(load_gpu("h100-sxm"), overhead={"step": 0.1, "sequence": 0.01, "request": 0.5})
-    predictor = llm_client("llm", gpu=gpu, overhead=EngineOverhead(sequence=0.0)).predictor
+    predictor = llm_client("llm", gpu=gpu, overhead=EngineOverhead(sequence=0.0)).predictor.ranks[0]
     kernels = predictor.predictor.step_time(StepBatch((), 4, 40))
     assert predictor.step_time(StepBatch((), 4, 40)) == 0.1 + kernels
-    every = llm_client("llm", gpu=gpu).predictor
+    every = llm_client("llm", gpu=gpu).predictor.ranks[0]
     assert every.step_time(StepBatch((), 4, 40)) == pytest.approx(0.14 + kernels)
     constant = ConstantPredictor()
-    assert llm_client("llm", gpu=gpu, predictor=constant).predictor is constant
+    assert llm_client("llm", gpu=gpu, predictor=constant).predictor.ranks == (constant,)
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
@@ -338,18 +338,17 @@ def test_overheads_keep_the_bits_of_runs(overlapped):
 
 
 def test_overhead_is_added_where_kernels_alone_are_timed():
-    roofline = llm_client("llm").predictor
+    roofline = llm_client("llm").predictor.ranks[0]
     assert roofline.step_time(StepBatch((), 1, 10)) == pytest.approx(
         2.78e-3 + 42.6e-6 + roofline.predictor.step_time(StepBatch((), 1, 10))
     )
-    assert isinstance(llm_client("llm", predictor=ConstantPredictor()).predictor, ConstantPredictor)
+    whole_steps = ConstantPredictor()
+    assert llm_client("llm", predictor=whole_steps).predictor.ranks == (whole_steps,)
 
 
 def test_a_source_of_kernels_may_have_an_overhead_of_its_own():
     class Kernels(ConstantPredictor):
-        kernels_only = True
-        beyond_kernels = (0.5, 0.125)
-        times_drafts = True
+        traits = PredictorTraits(kernels_only=True, beyond_kernels=(0.5, 0.125), times_drafts=True)
 
     batch = StepBatch((), 3, 30)
     assert EngineOverhead().around(Kernels()).step_time(batch) == 1.875
@@ -358,7 +357,7 @@ def test_a_source_of_kernels_may_have_an_overhead_of_its_own():
     drafts = SpeculativeConfig(
         method="ngram", num_speculative_tokens=2, acceptance_rate=0.5, drafting_time=0.0
     )
-    drafted = with_drafting(Kernels(), drafts, None)
+    drafted = with_drafting(Kernels(), drafts, None).ranks[0]
     assert EngineOverhead().around(drafted).step_time(batch) == 1.875
 
 

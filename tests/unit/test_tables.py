@@ -174,7 +174,7 @@ def _with_late_rise(folder, form):
 
 def test_uneven_contexts_take_longer(forms):
     predictor = forms["layer_profile"]
-    assert predictor.needs_longest_context
+    assert predictor.traits.needs_longest_context
     for chunks in ((), ((64, 256),)):
         even, uneven = (StepBatch(chunks, 8, 8 * 500, None, longest) for longest in (500, 1_000))
         more = predictor.step_time(uneven) - predictor.step_time(even)

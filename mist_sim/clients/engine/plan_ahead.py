@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors.base import Predictor, traits_of
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.lane import Lane
     from mist_sim.clients.engine.run import Run
     from mist_sim.clients.scheduling import StepPlan
-    from mist_sim.hardware.predictors.base import Predictor
 
 
 class PlanAhead:
@@ -40,7 +40,7 @@ class PlanAhead:
         self.latest: Run | None = None
         self._lane = lane
         self._predictor = predictor
-        self._on_the_spot = getattr(predictor, "step_time_on_the_spot", predictor.step_time)
+        self._on_the_spot = traits_of(predictor).step_time_on_the_spot or predictor.step_time
         # when they came, and who; no plan knows yet of these arrivals and ends of loads
         self.arrived: deque[tuple[float, SequenceState]] = deque()
         self._loaded: deque[tuple[float, SequenceState]] = deque()

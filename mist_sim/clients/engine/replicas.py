@@ -13,7 +13,6 @@ from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
@@ -30,30 +29,27 @@ class Engines:
         self,
         env: Environment,
         schedulers: Sequence[Scheduler],
-        predictor: Predictor | PipelinePredictor,
+        predictor: PipelinePredictor,
         make_lane: Callable[[Scheduler, int], Lane],
         *,
         lockstep: bool,
         async_scheduling: bool,
         rank: int,
     ) -> None:
-        size = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+        first, size = predictor.ranks[0], len(predictor.ranks)
         lanes = [
             make_lane(scheduler, number // size) for number, scheduler in enumerate(schedulers)
         ]
-        groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
+        groups = [lanes[start : start + size] for start in range(0, len(lanes), size)]
+        together = [groups] if lockstep else [[group] for group in groups]
         self.all: list[LaneEngine] = []
-        if isinstance(predictor, PipelinePredictor):
-            together = [groups] if lockstep else [[group] for group in groups]
-            self.all = [
-                PipelineEngine(env, each, predictor, rank + number)
-                for number, each in enumerate(together)
-            ]
-            return
-        groups = [lanes] if lockstep else groups
-        for number, group in enumerate(groups):
-            ahead = PlanAhead(group[0], predictor) if async_scheduling else None
-            self.all.append(Engine(env, group, predictor, rank + number, ahead))
+        for number, several in enumerate(together, rank):
+            if size > 1:
+                self.all.append(PipelineEngine(env, several, predictor, number))
+            else:
+                members = [lane for group in several for lane in group]
+                ahead = PlanAhead(members[0], first) if async_scheduling else None
+                self.all.append(Engine(env, members, first, number, ahead))
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +20,18 @@ class StepRecords:
     A token's time is the end of a step, so a request's tokens are recorded as the steps that it
     stayed for. The time between two tokens is a step's duration; where a decode waited in
     between, the gap is written apart.
+
+    steps_inside: as in `PredictorTraits`.
     """
 
-    def __init__(self, recorder: Recorder, client_id: int, predictor: object) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        client_id: int,
+        steps_inside: Callable[[StepBatch, StepGrowth], int] | None,
+    ) -> None:
         self._recorder = recorder
-        self._steps_inside = getattr(predictor, "steps_inside", None)
+        self._steps_inside = steps_inside
         self._track = recorder.add_track(client_id)
         self._num_steps = 0
         self._last_decode_end = 0.0

@@ -2,7 +2,7 @@
 
 from mist_sim.hardware.predictors.analytic.bestserve import BestServePredictor
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
-from mist_sim.hardware.predictors.base import PREDICTORS, Predictor
+from mist_sim.hardware.predictors.base import PREDICTORS, Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.drafting import with_drafting
 from mist_sim.hardware.predictors.external.genz import GenzPredictor
 from mist_sim.hardware.predictors.external.program import ProgramPredictor
@@ -11,7 +11,7 @@ from mist_sim.hardware.predictors.measured.execution import ExecutionPredictor
 from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
 from mist_sim.hardware.predictors.measured.table import TablePredictor
 from mist_sim.hardware.predictors.overhead import EngineOverhead
-from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
+from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor, ranks_of
 
 __all__ = [
     "PREDICTORS",
@@ -21,11 +21,14 @@ __all__ = [
     "GenzPredictor",
     "PipelinePredictor",
     "Predictor",
+    "PredictorTraits",
     "ProgramPredictor",
     "RegressionPredictor",
     "RooflinePredictor",
     "SiliconPredictor",
     "TablePredictor",
     "pipeline_predictor",
+    "ranks_of",
+    "traits_of",
     "with_drafting",
 ]

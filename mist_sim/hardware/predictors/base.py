@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mist_sim.core.batch import StepBatch, StepGrowth
@@ -22,17 +25,8 @@ class Predictor(Protocol):
     `run` answers for many steps at once and must equal `step_time` of each grown batch to the
     bit: the engine uses whichever is cheaper, and results must not depend on the choice.
 
-    A predictor may have more, which engines look for:
-    estimate: where its figures come from, such as "measured" (see the docs on confidence).
-    sums_over_links: whether it times all-reduces by the links of the GPU's entry.
-    kernels_only: whether an engine's own time comes on top (see `EngineOverhead`).
-    beyond_kernels: that time where nobody says it, (seconds a step, seconds for each sequence), as
-        fitted around its kernels; without it, or with None, as fitted around the roofline's.
-    needs_longest_context: whether it reads `StepBatch.longest_context`.
-    steps_inside(batch, growth): how many steps, from this one on, lie where it has measurements.
-    step_time_on_the_spot(batch): for async scheduling, the seconds of a step that was not planned
-        ahead, where that makes a difference.
-    times_drafts: whether it looks at `StepBatch.num_drafts`; others cannot time speculation.
+    A predictor may also have an attribute `traits`, a `PredictorTraits` that says what its times
+    are; one without it has the default traits (see `traits_of`).
     """
 
     def step_time(self, batch: StepBatch) -> float:
@@ -43,6 +37,62 @@ class Predictor(Protocol):
 
         The caller owns the array and may overwrite it.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorTraits:
+    """What engines and scenarios need to know about a predictor's times.
+
+    A wrapper passes on the traits of what it wraps with `replace`, and changes only those that it
+    makes false.
+
+    estimate: where the figures come from, such as "measured" (see the docs on confidence).
+    kernels_only: whether the engine's own time comes on top (see `EngineOverhead`).
+    beyond_kernels: the default of that time as fitted around these kernels, (seconds a step,
+        seconds for each sequence); None: as fitted around the roofline's.
+    sums_over_links: whether all-reduces are timed by the links of the GPU's entry.
+    needs_longest_context: whether `StepBatch.longest_context` is read; others get None there.
+    times_drafts: whether `StepBatch.num_drafts` is read; others cannot time speculation.
+    steps_inside: called with (batch, growth), returns how many steps, from this one on, lie where
+        there are measurements. None: nothing was measured, so no step counts as extrapolated.
+    step_time_on_the_spot: called with a batch, returns the seconds of a step that async scheduling
+        could not plan ahead. None: `step_time`, the same as of other steps.
+    Raises ValueError for `beyond_kernels` that are not finite and >= 0, or of no use.
+    """
+
+    estimate: str = "custom"
+    kernels_only: bool = False
+    beyond_kernels: tuple[float, float] | None = None
+    sums_over_links: bool = False
+    needs_longest_context: bool = False
+    times_drafts: bool = False
+    steps_inside: Callable[[StepBatch, StepGrowth], int] | None = None
+    step_time_on_the_spot: Callable[[StepBatch], float] | None = None
+
+    def __post_init__(self) -> None:
+        seconds = self.beyond_kernels
+        if seconds is None:
+            return
+        if not self.kernels_only:
+            raise ValueError(f"beyond_kernels must be None without kernels_only, got {seconds}")
+        if not all(0 <= each < math.inf for each in seconds):
+            raise ValueError(f"beyond_kernels must be finite times >= 0 s, got {seconds}")
+
+
+_DEFAULT = PredictorTraits()
+
+
+def traits_of(predictor: Predictor) -> PredictorTraits:
+    """Return the traits of a predictor; the default ones where it has no attribute `traits`.
+
+    Raises TypeError where `traits` is something else.
+    """
+    traits = getattr(predictor, "traits", _DEFAULT)
+    if not isinstance(traits, PredictorTraits):
+        raise TypeError(
+            f"traits of {type(predictor).__name__} must be a PredictorTraits, got {traits!r}"
+        )
+    return traits
 
 
 def sustained_rates(

@@ -17,8 +17,13 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
-from mist_sim.hardware.predictors.base import Predictor, sustained_rates
-from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.hardware.predictors.base import (
+    Predictor,
+    PredictorTraits,
+    sustained_rates,
+    traits_of,
+)
+from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models import operators
 from mist_sim.models.speculative import SpeculativeConfig
 
@@ -27,26 +32,23 @@ Array = NDArray[np.float64]
 
 def with_drafting(
     predictor: Predictor | PipelinePredictor, config: SpeculativeConfig, drafter: Drafter | None
-) -> Predictor | PipelinePredictor:
+) -> PipelinePredictor:
     """Return a predictor that adds the time of drafting to a target's step times.
 
-    In a pipeline it is the last rank's, and a pass returns when the next drafts are there, too.
+    The last rank drafts, and a pass returns when the next drafts are there, too.
 
     drafter: the model that drafts, timed by a roofline; None: no model.
     Raises ScenarioError for a predictor that does not look at drafts.
     """
-    ranks = predictor.ranks if isinstance(predictor, PipelinePredictor) else (predictor,)
-    for rank in ranks:
-        if not getattr(rank, "times_drafts", False):
+    target = ranks_of(predictor)
+    for rank in target.ranks:
+        if not traits_of(rank).times_drafts:
             raise ScenarioError(
                 "predictor must be one that times drafts with speculative_config, such as "
                 f"roofline, got {type(rank).__name__}"
             )
     passes = DraftPasses(drafter, config.num_speculative_tokens) if drafter else None
-    last = _WithDrafting(ranks[-1], passes, config.drafting_time)
-    if isinstance(predictor, PipelinePredictor):
-        return replace(predictor, ranks=(*ranks[:-1], last))
-    return last
+    return target.with_last(_WithDrafting(target.ranks[-1], passes, config.drafting_time))
 
 
 @dataclass(slots=True)
@@ -61,16 +63,9 @@ class _WithDrafting:
     host: float
 
     @property
-    def estimate(self) -> str:
-        return str(getattr(self.target, "estimate", "custom"))
-
-    @property
-    def kernels_only(self) -> bool:
-        return bool(getattr(self.target, "kernels_only", False))
-
-    @property
-    def beyond_kernels(self) -> tuple[float, float] | None:
-        return getattr(self.target, "beyond_kernels", None)
+    def traits(self) -> PredictorTraits:
+        """Those of the target; its `step_time_on_the_spot` would leave the drafting out."""
+        return replace(traits_of(self.target), step_time_on_the_spot=None)
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.target.step_time(batch) + self.host

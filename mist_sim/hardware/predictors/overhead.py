@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.hardware.predictors.base import Predictor
-from mist_sim.hardware.predictors.ranks import PipelinePredictor
+from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.specs import OVERHEADS
 from mist_sim.units import Seconds
 
@@ -66,20 +65,13 @@ class EngineOverhead:
         }
         return replace(self, **unsaid)
 
-    def around(
-        self, predictor: Predictor | PipelinePredictor, *, overlapped: bool = False
-    ) -> Predictor | PipelinePredictor:
+    def around(self, predictor: Predictor, *, overlapped: bool = False) -> Predictor:
         """Return a predictor that adds the overhead of a step to another's step times.
 
+        predictor: of the first rank.
         overlapped: whether the host prepares the next step while the GPU computes, so that only
-            the longer of the two counts; but see `step_time_on_the_spot` in `Predictor`.
+            the longer of the two counts; but see `step_time_on_the_spot` in `PredictorTraits`.
         """
-        if isinstance(predictor, PipelinePredictor):
-            first, *others = predictor.ranks
-            return replace(predictor, ranks=(self._around_steps(first, overlapped), *others))
-        return self._around_steps(predictor, overlapped)
-
-    def _around_steps(self, predictor: Predictor, overlapped: bool) -> Predictor:
         step, sequence = self._of_a_step(predictor)
         prefill_step = self.prefill_step or 0.0
         if not (step or prefill_step or sequence):
@@ -89,8 +81,9 @@ class EngineOverhead:
     def _of_a_step(self, predictor: Predictor) -> tuple[float, float]:
         """Return the seconds of a step and of each sequence in it, with what nobody says."""
         step, sequence = 0.0, 0.0
-        if getattr(predictor, "kernels_only", False):
-            step, sequence = getattr(predictor, "beyond_kernels", None) or _BEYOND_KERNELS
+        traits = traits_of(predictor)
+        if traits.kernels_only:
+            step, sequence = traits.beyond_kernels or _BEYOND_KERNELS
         return (
             step if self.step is None else self.step,
             sequence if self.sequence is None else self.sequence,
@@ -106,16 +99,14 @@ class _WithOverhead:
     overlapped: bool
 
     @property
-    def estimate(self) -> str:
-        return str(getattr(self.predictor, "estimate", "custom"))
-
-    @property
-    def needs_longest_context(self) -> bool:
-        return bool(getattr(self.predictor, "needs_longest_context", False))
-
-    @property
-    def steps_inside(self) -> Callable[[StepBatch, StepGrowth], int] | None:
-        return getattr(self.predictor, "steps_inside", None)
+    def traits(self) -> PredictorTraits:
+        """Those of what is timed, but with the engine's own time in it."""
+        return replace(
+            traits_of(self.predictor),
+            kernels_only=False,
+            beyond_kernels=None,
+            step_time_on_the_spot=self.step_time_on_the_spot,
+        )
 
     def step_time(self, batch: StepBatch) -> float:
         seconds = self.predictor.step_time(batch)

@@ -1,46 +1,78 @@
-"""What times the passes of a pipeline: a predictor for each rank, and the hand-over between two."""
+"""The ranks of an engine, usually one: a predictor for each, and the hand-over between two."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives import send
-from mist_sim.hardware.predictors.base import Predictor
+from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.models.partition import rank_part
 from mist_sim.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePredictor:
-    """Times what every rank does in a pass.
+    """Times what every rank of an engine does in a pass.
 
-    ranks: one predictor each, in the order of the layers; equal ranks may share one.
+    ranks: one predictor each, in the order of the layers; equal ranks may share one. A single
+        rank computes whole steps: the engine is no pipeline.
     hand_over: seconds until the next rank has what a batch of so many tokens left on a rank.
     """
 
     ranks: tuple[Predictor, ...]
     hand_over: Callable[[int], float]
 
-    @property
-    def estimate(self) -> str:
-        """Where the figures come from: what the first rank's predictor says."""
-        return str(getattr(self.ranks[0], "estimate", "custom"))
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise ValueError("ranks must have at least one predictor")
 
     @property
-    def needs_longest_context(self) -> bool:
-        """Whether a rank's predictor reads `StepBatch.longest_context`."""
-        return any(getattr(rank, "needs_longest_context", False) for rank in self.ranks)
+    def traits(self) -> PredictorTraits:
+        """What holds for a pass through all ranks; origin and overhead are the first rank's."""
+        first, *others = map(traits_of, self.ranks)
+        if not others:
+            return first
+        every = [first, *others]
+        return replace(
+            first,
+            sums_over_links=all(traits.sums_over_links for traits in every),
+            needs_longest_context=any(traits.needs_longest_context for traits in every),
+            times_drafts=all(traits.times_drafts for traits in every),
+            steps_inside=_inside_all(every),
+            step_time_on_the_spot=None,  # pipelines do not plan ahead
+        )
 
-    @property
-    def steps_inside(self) -> Callable[[StepBatch, StepGrowth], int] | None:
-        """What tells how many steps lie where all ranks have measurements."""
-        ranks = [inside for rank in self.ranks if (inside := getattr(rank, "steps_inside", None))]
-        if not ranks:
-            return None
-        return lambda batch, growth: min(inside(batch, growth) for inside in ranks)
+    def with_first(self, predictor: Predictor) -> PipelinePredictor:
+        """Return the same with another predictor on the first rank."""
+        return replace(self, ranks=(predictor, *self.ranks[1:]))
+
+    def with_last(self, predictor: Predictor) -> PipelinePredictor:
+        """Return the same with another predictor on the last rank."""
+        return replace(self, ranks=(*self.ranks[:-1], predictor))
+
+
+def _inside_all(
+    every: list[PredictorTraits],
+) -> Callable[[StepBatch, StepGrowth], int] | None:
+    """Return what tells how many steps lie where all ranks that were measured have measurements."""
+    measured = [traits.steps_inside for traits in every if traits.steps_inside]
+    if not measured:
+        return None
+    return lambda batch, growth: min(inside(batch, growth) for inside in measured)
+
+
+def ranks_of(predictor: Predictor | PipelinePredictor) -> PipelinePredictor:
+    """Return the ranks that a predictor times: a single one, unless it is a `PipelinePredictor`."""
+    if isinstance(predictor, PipelinePredictor):
+        return predictor
+    return PipelinePredictor((predictor,), _no_hand_over)
+
+
+def _no_hand_over(num_tokens: int) -> float:
+    return 0.0
 
 
 def pipeline_predictor(
@@ -48,13 +80,16 @@ def pipeline_predictor(
 ) -> PipelinePredictor:
     """Return a predictor whose ranks are made from their parts of the model.
 
+    A single rank has the whole model.
     Between two ranks go hidden state and residual of every token (vLLM's `IntermediateTensors`
     of its decoder models). Each GPU of the next rank takes all of them in over its own link: from
     one GPU, or a slice from each GPU of the rank before and the others from its neighbours
     (vLLM's `send_tensor_dict` with `all_gather_group`).
     """
-    made: dict[ModelSpec, Predictor] = {}
     size = cluster.pipeline_parallel_size
+    if size == 1:
+        return ranks_of(make(model))
+    made: dict[ModelSpec, Predictor] = {}
     parts = [rank_part(model, rank, size) for rank in range(size)]
     for part in parts:
         if part not in made:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.predictors import PipelinePredictor, Predictor
+from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.hardware.specs import AllReduce
 
 
@@ -33,10 +33,9 @@ def with_all_reduce(
     return replace(gpu, interconnect=replace(link, all_reduce=all_reduce))
 
 
-def check_sums_over_links(predictor: Predictor | PipelinePredictor) -> None:
+def check_sums_over_links(predictor: PipelinePredictor) -> None:
     """Raise ScenarioError when a predictor does not look at how ranks sum."""
-    first = predictor.ranks[0] if isinstance(predictor, PipelinePredictor) else predictor
-    if not getattr(first, "sums_over_links", False):
+    if not predictor.traits.sums_over_links:
         raise ScenarioError(
             "all_reduce must be null with a predictor whose times have the collectives in them"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +25,7 @@ from mist_sim.hardware.predictors import (
     Predictor,
     RooflinePredictor,
     pipeline_predictor,
+    ranks_of,
     with_drafting,
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
@@ -93,9 +93,10 @@ def llm_client(
     max_model_len = max_model_len or spec.max_position_embeddings
     scheduler = _with_token_budget(scheduler, max_model_len)
     if predictor is None:
-        predictor = timed_by(
+        predictor = pipeline_predictor(
             lambda part: with_graphs_of(RooflinePredictor(part, cluster), scheduler), spec, cluster
         )
+    predictor = ranks_of(predictor)
     _check_ranks(predictor, pipeline_parallel_size)
     overhead = own_time(overhead, predictor, gpu)
     assumed = assumed_times(overhead, predictor, gpu)
@@ -103,12 +104,13 @@ def llm_client(
     if speculative_config:
         draft = drafter(speculative_config, spec, cluster)
         predictor = with_drafting(predictor, speculative_config, draft)
+    first = overhead.around(predictor.ranks[0], overlapped=async_scheduling)
     num_tokens = getattr(scheduler, "max_num_batched_tokens", max_model_len)
     sizes = {"max_num_batched_tokens": num_tokens, "max_num_seqs": scheduler.max_num_seqs}
     client = LlmClient(
         name,
         scheduler=scheduler,
-        predictor=overhead.around(predictor, overlapped=async_scheduling),
+        predictor=predictor.with_first(first),
         data_parallel_size=data_parallel_size,
         lockstep=cluster.num_sharing_replicas > 1,
         num_gpu_blocks=num_gpu_blocks(kv_cache, spec, cluster, **sizes, drafter=draft),
@@ -139,8 +141,8 @@ def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
     return scheduler
 
 
-def _check_ranks(predictor: Predictor | PipelinePredictor, pipeline_parallel_size: int) -> None:
-    num_ranks = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+def _check_ranks(predictor: PipelinePredictor, pipeline_parallel_size: int) -> None:
+    num_ranks = len(predictor.ranks)
     if num_ranks != pipeline_parallel_size:
         raise ScenarioError(
             f"pipeline_parallel_size must be {num_ranks}, the ranks that the predictor times, "
@@ -170,15 +172,6 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, **split: Any) -> Cluster:
         raise ScenarioError(str(error)) from None
     cluster.check_split(model)
     return cluster
-
-
-def timed_by(
-    make: Callable[[ModelSpec], Predictor], model: ModelSpec, cluster: Cluster
-) -> Predictor | PipelinePredictor:
-    """Return a predictor of the model, or of its parts on the ranks of a pipeline."""
-    if cluster.pipeline_parallel_size == 1:
-        return make(model)
-    return pipeline_predictor(make, model, cluster)
 
 
 def with_graphs_of(predictor: Predictor, scheduler: Scheduler) -> Predictor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits, sustained_rates
 from mist_sim.models import operators
 from mist_sim.models.operators import Number, Operator
 from mist_sim.models.spec import ModelSpec
@@ -39,9 +39,6 @@ class BestServePredictor:
     cluster: Cluster
     composition: Literal["running_clocks", "algorithm_1"] = "running_clocks"
 
-    times_drafts: ClassVar[bool] = True
-    sums_over_links: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         model = self.model
         plain = model.quantization is None and model.kv_entry_bytes == 2
@@ -57,9 +54,13 @@ class BestServePredictor:
         self._times: dict[tuple[object, ...], float] = {}
 
     @property
-    def estimate(self) -> str:
-        """Where the figures come from: the confidence of the GPU's entry."""
-        return self.cluster.gpu.confidence
+    def traits(self) -> PredictorTraits:
+        """What its times are; they come from figures with the confidence of the GPU's entry."""
+        return PredictorTraits(
+            estimate=self.cluster.gpu.confidence,
+            sums_over_links=True,
+            times_drafts=True,
+        )
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of a step in seconds; cached by its arguments (§3.3.4)."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives import all_gather, all_reduce
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
-from mist_sim.hardware.predictors.base import PREDICTORS, sustained_rates
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits, sustained_rates
 from mist_sim.hardware.predictors.measured.attention_time import (
     AttentionTime,
     ExpandedAttentionTime,
@@ -57,10 +56,6 @@ class RooflinePredictor:
     enforce_eager: bool = False
     max_cudagraph_capture_size: int | None = None
     cudagraph_capture_sizes: Sequence[int] | None = None
-
-    kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
-    sums_over_links: ClassVar[bool] = True
-    times_drafts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_graphs()
@@ -101,9 +96,14 @@ class RooflinePredictor:
             raise ValueError(f"{given[0]} must be left out where {given[1]} lists all sizes")
 
     @property
-    def estimate(self) -> str:
-        """Where the figures come from: the confidence of the GPU's entry."""
-        return self.cluster.gpu.confidence
+    def traits(self) -> PredictorTraits:
+        """What its times are; they come from figures with the confidence of the GPU's entry."""
+        return PredictorTraits(
+            estimate=self.cluster.gpu.confidence,
+            kernels_only=True,
+            sums_over_links=True,
+            times_drafts=True,
+        )
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""

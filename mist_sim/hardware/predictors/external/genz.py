@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
 from mist_sim.hardware.predictors.measured.sampled import (
     SampledSteps,
@@ -40,13 +40,15 @@ class GenzPredictor(SampledSteps):
     model: ModelSpec
     cluster: Cluster
 
-    kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
-    estimate: ClassVar[str] = "analytic"
-
     def __post_init__(self) -> None:
         longest = self.model.max_position_embeddings
         points = SamplePoints.up_to(longest, 8, prompt_context=4096, decode_context=1024)
         super().__init__(_Genz(self.model, self.cluster), points, TimingStore.default())
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """What its times are."""
+        return replace(super().traits, estimate="analytic", kernels_only=True)
 
 
 class _Genz:

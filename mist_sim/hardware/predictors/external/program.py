@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from typing import IO, Any, ClassVar, NoReturn, Self, cast
+from typing import IO, Any, NoReturn, Self, cast
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
@@ -54,8 +54,6 @@ class ProgramPredictor(SampledSteps):
     cluster: Cluster
     command: str
     timeout: Seconds = 60.0
-
-    estimate: ClassVar[str] = "custom"
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout < math.inf:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
 from mist_sim.hardware.predictors.external.silicon_names import config_of, dtypes, split, system
 from mist_sim.hardware.predictors.measured.sampled import (
@@ -33,6 +33,10 @@ _PACKAGE = "aiconfigurator-core"
 # decodes padded to CUDA graph sizes.
 _ALIGNED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, *range(256, 4353, 256))
 
+# Seconds a step and for each sequence. Source: fitted on TPOT of half of the closed loops of
+# Qwen3-32B, vLLM 0.12 on H100 (`python -m benchmarks.closed_loop --fit`); assumed for others.
+_BEYOND_KERNELS = (1.6e-3, 45e-6)
+
 
 @PREDICTORS.register("silicon")
 @dataclass
@@ -50,12 +54,6 @@ class SiliconPredictor(SampledSteps):
     cluster: Cluster
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
 
-    kernels_only: ClassVar[bool] = True  # an engine's own time comes on top
-    # Seconds a step and for each sequence. Source: fitted on TPOT of half of the closed loops of
-    # Qwen3-32B, vLLM 0.12 on H100 (`python -m benchmarks.closed_loop --fit`); assumed for others.
-    beyond_kernels: ClassVar[tuple[float, float]] = (1.6e-3, 45e-6)
-    estimate: ClassVar[str] = "measured"
-
     def __post_init__(self) -> None:
         longest = max(self.model.max_position_embeddings, 1024)
         points = SamplePoints(
@@ -66,6 +64,16 @@ class SiliconPredictor(SampledSteps):
         )
         source = Silicon(self.model, self.cluster, self.engine)
         super().__init__(source, points, TimingStore.default())
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """What its times are."""
+        return replace(
+            super().traits,
+            estimate="measured",
+            kernels_only=True,
+            beyond_kernels=_BEYOND_KERNELS,
+        )
 
 
 class Silicon:

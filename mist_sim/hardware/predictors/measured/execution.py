@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
 from mist_sim.hardware.predictors.measured.sampled import SampledSteps, StepSource
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
@@ -37,10 +36,6 @@ class ExecutionPredictor(SampledSteps):
     repeats: int = 5
     seed: int = 0
 
-    estimate: ClassVar[str] = "measured"
-    kernels_only: ClassVar[bool] = True
-    sums_over_links: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         from mist_sim.hardware.execution.profile import ProfileRange
 
@@ -50,6 +45,11 @@ class ExecutionPredictor(SampledSteps):
             max_context=self.max_context,
         )
         super().__init__(self._source(), limits.points, TimingStore.default())
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """What its times are."""
+        return replace(super().traits, estimate="measured", kernels_only=True, sums_over_links=True)
 
     def _source(self) -> StepSource:
         installed_version("torch", extra="torch")

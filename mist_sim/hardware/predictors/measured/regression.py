@@ -6,7 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import seconds_plane
-from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -43,8 +43,6 @@ class RegressionPredictor:
     model: ModelSpec
     cluster: Cluster
     path: str
-
-    estimate: ClassVar[str] = "measured"
 
     def __post_init__(self) -> None:
         where = str(self.path)
@@ -107,6 +105,11 @@ class RegressionPredictor:
             added = self._decode.grid.along(n, means) - self._decode.least(n)
             seconds = np.maximum(seconds, self._decode.least(n)) + added
         return seconds
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """What its times are."""
+        return PredictorTraits(estimate="measured", steps_inside=self.steps_inside)
 
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
         """Return how many steps, from this one on, lie inside the measured range.

@@ -25,6 +25,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import seconds_plane
+from mist_sim.hardware.predictors.base import PredictorTraits
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
 Array = NDArray[np.float64]
@@ -159,6 +160,11 @@ class SampledSteps:
             longest = np.maximum(longest, alone)
         slowest: Array = np.maximum(seconds + self._one_prompt(before), longest)
         return slowest
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """What its times are, as far as it is the same for all sources."""
+        return PredictorTraits(steps_inside=self.steps_inside)
 
     def steps_inside(self, batch: StepBatch, growth: StepGrowth) -> int:
         """Return how many steps, from this one on, the source was asked around."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import Plane
-from mist_sim.hardware.predictors.base import PREDICTORS
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.tables import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS
 from mist_sim.hardware.volumes import Volume
 from mist_sim.models.spec import ModelSpec
@@ -44,8 +43,6 @@ class TablePredictor:
     format: str
     subset: str | None = None
 
-    estimate: ClassVar[str] = "measured"
-
     def __post_init__(self) -> None:
         if self.format not in TABLE_FORMATS:
             hint = did_you_mean(self.format, TABLE_FORMATS)
@@ -66,14 +63,17 @@ class TablePredictor:
         self._alone: dict[int, float] = {}
 
     @property
-    def sums_over_links(self) -> bool:
-        """Whether the file holds layers of one rank, without their all-reduces."""
-        return self.format in OF_LAYERS
+    def traits(self) -> PredictorTraits:
+        """What its times are: layers of one rank come without their all-reduces.
 
-    @property
-    def needs_longest_context(self) -> bool:
-        """Whether the tables say what uneven contexts cost."""
-        return self._tables.uneven is not None
+        The longest context counts where the tables say what uneven contexts cost.
+        """
+        return PredictorTraits(
+            estimate="measured",
+            sums_over_links=self.format in OF_LAYERS,
+            needs_longest_context=self._tables.uneven is not None,
+            steps_inside=self.steps_inside,
+        )
 
     # --- times --------------------------------------------------------------------------------
 
