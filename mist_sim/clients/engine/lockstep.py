@@ -108,11 +108,11 @@ class LockstepEngine(Together):
         """Start as many steps as every plan allows."""
         start = self.env.now
         self._num_steps = num_steps = min(plan.num_steps for plan in plans.values())
-        batches = {lane: lane.scheduler.batch(plan) for lane, plan in plans.items()}
+        batches = {lane: lane.state.batch(plan) for lane, plan in plans.items()}
         run = self.predictor.run
         times_each = []
         for lane, plan in plans.items():
-            times_each.append(run(batches[lane], lane.scheduler.growth(plan), num_steps))
+            times_each.append(run(batches[lane], lane.state.growth(plan), num_steps))
             times_each[-1][0] += plan.swap_time
         if len(plans) < len(self.lanes):
             times_each.append(run(StepBatch(), StepGrowth(), num_steps))
@@ -138,13 +138,13 @@ class LockstepEngine(Together):
     def add_request(self, sequence: SequenceState) -> Lane:
         """Queue a sequence at the least loaded replica; cut the steps that it could join."""
         lane = least_loaded(self.lanes)
-        lane.scheduler.add_request(sequence)
+        lane.state.add_request(sequence)
         self._notice(lane, sequence)
         return lane
 
     def _end_load(self, lane: Lane, sequence: SequenceState) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        joins = lane.scheduler.finish_load(sequence)
+        joins = lane.state.finish_load(sequence)
         self._notice(lane, sequence if joins else None)
 
     def _notice(self, lane: Lane, sequence: SequenceState | None) -> None:

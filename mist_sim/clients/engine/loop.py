@@ -67,12 +67,12 @@ class Engine:
 
     def _start(self, plan: StepPlan) -> Run:
         """Return the steps of a plan that start now."""
-        now, num_steps, scheduler = self.env.now, plan.num_steps, self.lane.scheduler
-        batch = scheduler.batch(plan)
+        now, num_steps, state = self.env.now, plan.num_steps, self.lane.state
+        batch = state.batch(plan)
         if num_steps == 1:
             end = now + (self.predictor.step_time(batch) + plan.swap_time)
             return Run(plan, batch, now, end, 1, end)
-        times = self.predictor.run(batch, scheduler.growth(plan), num_steps)
+        times = self.predictor.run(batch, state.growth(plan), num_steps)
         if plan.swap_time:
             times[0] += plan.swap_time
         times[0] += now
@@ -83,13 +83,13 @@ class Engine:
 
     def add_request(self, sequence: SequenceState) -> Lane:
         """Queue a sequence at the lane; wake the engine, or cut the run that it could join."""
-        self.lane.scheduler.add_request(sequence)
+        self.lane.state.add_request(sequence)
         self._notice(sequence)
         return self.lane
 
     def _end_load(self, sequence: SequenceState) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        joins = self.lane.scheduler.finish_load(sequence)
+        joins = self.lane.state.finish_load(sequence)
         self._notice(sequence if joins else None)
 
     def _notice(self, sequence: SequenceState | None) -> None:

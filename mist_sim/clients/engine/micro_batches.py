@@ -19,7 +19,7 @@ Times = NDArray[np.float64]
 
 
 class PipelineLane:
-    """Schedulers whose batches go through the ranks together, and their run of passes.
+    """Lanes whose batches go through the ranks together, and their run of passes.
 
     members: one lane, or those of equal number of pipelines in lockstep. They plan together, and
         a rank is busy until the slowest is done; who has nothing to compute takes part with an
@@ -68,7 +68,7 @@ class PipelineLane:
         """Begin as many steps as every plan allows."""
         self.num_steps = num_steps = min(plan.num_steps for plan in plans.values())
         self.has_entered = False
-        batches = {member: member.scheduler.batch(plan) for member, plan in plans.items()}
+        batches = {member: member.state.batch(plan) for member, plan in plans.items()}
         self.runs = {
             member: Run(plan, batches[member], self.ready, inf, num_steps, inf)
             for member, plan in plans.items()
@@ -79,7 +79,7 @@ class PipelineLane:
         )
         times = []
         for member, plan in plans.items():
-            growth = member.scheduler.growth(plan)
+            growth = member.state.growth(plan)
             times.append(_times(predictor, batches[member], growth, num_steps))
             times[-1][0] += plan.swap_time  # every rank copies its part
         if len(plans) < len(self.members):

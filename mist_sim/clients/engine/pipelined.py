@@ -160,7 +160,7 @@ class PipelineEngine(Together):
         It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
         """
         member = min(least_loaded(self.replicas).lanes, key=num_unfinished)
-        member.scheduler.add_request(sequence)
+        member.state.add_request(sequence)
         self._notice(self._lane_of(member), member, sequence)
         return member
 
@@ -169,7 +169,7 @@ class PipelineEngine(Together):
 
     def _end_load(self, lane: PipelineLane, member: Lane, sequence: SequenceState) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        joins = member.scheduler.finish_load(sequence)
+        joins = member.state.finish_load(sequence)
         self._notice(lane, member, sequence if joins else None)
 
     def _notice(self, lane: PipelineLane, member: Lane, sequence: SequenceState | None) -> None:

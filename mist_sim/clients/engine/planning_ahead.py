@@ -32,7 +32,6 @@ class AsyncEngine(Engine):
     """
 
     def __init__(self, env: Environment, lane: Lane, predictor: Predictor) -> None:
-        lane.scheduler.plans_ahead = True
         self._arrived: deque[tuple[float, SequenceState]] = deque()  # when; no plan knows it yet
         self._loaded: deque[tuple[float, SequenceState]] = (
             deque()
@@ -48,10 +47,10 @@ class AsyncEngine(Engine):
     # --- plans ----------------------------------------------------------------------------
 
     def _plan(self) -> StepPlan | None:
-        scheduler = self.lane.scheduler
+        state = self.lane.state
         self._let_in(self._latest.last_start if self._latest else inf)
         comes_next = self._arrived or self._loaded
-        waits_for_a_seat = scheduler.holds_back and (scheduler.swapped or scheduler.head())
+        waits_for_a_seat = state.holds_back and (state.swapped or state.head())
         limit = 1 if comes_next or waits_for_a_seat else None
         return self.lane.plan(limit, self._plan_on_the_spot)
 
@@ -61,22 +60,22 @@ class AsyncEngine(Engine):
             return False
         self._latest = None
         self._let_in(inf)
-        self.lane.scheduler.release()
+        self.lane.state.release()
         return True
 
     def _let_in(self, known_until: float) -> None:
-        """Tell the scheduler what happened until then."""
-        scheduler = self.lane.scheduler
+        """Tell the lane what happened until then."""
+        state = self.lane.state
         for news, tell in (
-            (self._arrived, scheduler.add_request),
-            (self._loaded, scheduler.finish_load),
+            (self._arrived, state.add_request),
+            (self._loaded, state.finish_load),
         ):
             while news and news[0][0] <= known_until:
                 tell(news.popleft()[1])
 
     def _start(self, plan: StepPlan) -> Run:
         if self._latest is None:
-            now, batch = self.env.now, self.lane.scheduler.batch(plan)
+            now, batch = self.env.now, self.lane.state.batch(plan)
             end = now + (self._on_the_spot(batch) + plan.swap_time)
             self._latest = Run(plan, batch, now, end, 1, end)
         else:
@@ -117,7 +116,7 @@ class AsyncEngine(Engine):
 
         Unless there is no seat then either.
         """
-        if isinstance(run.ends, float) or self.num_running >= self.lane.scheduler.max_num_seqs:
+        if isinstance(run.ends, float) or self.num_running >= self.lane.state.max_num_seqs:
             return
         now = self.env.now
         num_steps = int(run.ends.searchsorted(now)) + 2 if now > run.start else 1
