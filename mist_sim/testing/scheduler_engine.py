@@ -46,10 +46,22 @@ _ENOUGH = 50_000  # plans or steps: ten times what the loads take with one slot
 
 
 class SteppingEngine:
-    """Drives a scheduler as a client does, in steps without time; raises where a rule is broken."""
+    """Drives a scheduler as a client does, in steps without time; raises where a rule is broken.
 
-    def __init__(self, scheduler: Scheduler, load: Load, *, gives_up: bool = False) -> None:
+    gives_up: whether sequences are given up. max_num_seqs: the lane's share of the scheduler's;
+    None: all of it.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        load: Load,
+        *,
+        gives_up: bool = False,
+        max_num_seqs: int | None = None,
+    ) -> None:
         self.scheduler = scheduler
+        self.max_num_seqs = max_num_seqs or scheduler.max_num_seqs
         self.gives_up = gives_up
         self.pool = BlockPool(load.num_blocks, load.block_size)
         self.arrivals = list(reversed(load.arrivals))
@@ -67,7 +79,7 @@ class SteppingEngine:
             else PrefixCachingManager(self.pool)
         )
         self.lane = LaneState(
-            self.kv_cache, scheduler.new_queue(), max_num_seqs=scheduler.max_num_seqs
+            self.kv_cache, scheduler.new_queue(), max_num_seqs=self.max_num_seqs
         )
 
     def require(self, holds: object, rule: str) -> None:
@@ -220,8 +232,8 @@ class SteppingEngine:
             )
         num_running = len(lane.running)
         self.require(
-            num_running <= self.scheduler.max_num_seqs,
-            f"{num_running} run, max_num_seqs is {self.scheduler.max_num_seqs}",
+            num_running <= self.max_num_seqs,
+            f"{num_running} run, max_num_seqs is {self.max_num_seqs}",
         )
         waiting = [*lane.waiting, *lane.loading, *lane.loaded]
         inside = [*waiting, *lane.running]

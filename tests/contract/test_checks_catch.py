@@ -133,6 +133,14 @@ class IgnoresSlots(Sound):
         return super().schedule(lane, limit)
 
 
+class FillsThePipeline(Sound):
+    """Takes all seats of the engine for one lane."""
+
+    def schedule(self, lane, limit):
+        lane.max_num_seqs = self.max_num_seqs
+        return super().schedule(lane, limit)
+
+
 class LeaksABlock(Sound):
     def schedule(self, lane, limit):
         plan = super().schedule(lane, limit)
@@ -223,6 +231,7 @@ def test_a_sound_scheduler_passes():
     [
         (object, "must extend Scheduler"),
         (IgnoresSlots, "7 run, max_num_seqs is 6"),
+        (FillsThePipeline, "[456] run, max_num_seqs is 3"),
         (LeaksABlock, "blocks"),
         (SkipsMemory, "blocks"),
         (StarvesLongPrompts, "idle with .* waiting|starve"),

@@ -29,10 +29,10 @@ class Scheduler(ABC):
     copied to host memory instead, if there is room, and back before it goes on; until all such
     sequences are back, in the order in which they went, no other is admitted (vLLM v0).
 
-    max_num_seqs: sequences that may run at once in an engine, whose lanes share it, in scenarios by
-        default what vLLM's server takes, 1,024 on GPUs of 70 GiB and more but A100s and else 256,
-        and never more than the max_num_batched_tokens that a scenario says, nor, with the chunked
-        scheduler, than its tokens can verify drafts of (vLLM's name).
+    max_num_seqs: sequences that may run at once, in scenarios by default what vLLM's server takes,
+        1,024 on GPUs of 70 GiB and more but A100s and else 256, and never more than the
+        max_num_batched_tokens that a scenario says, nor, with the chunked scheduler, than its
+        tokens can verify drafts of (vLLM's name).
     order: which waiting request is admitted next, and who gives way.
     preemption: what becomes of the blocks of a request that gives way: "recompute" forgets them,
         "swap" copies them to host memory and back, while the engine waits (vLLM v0's
