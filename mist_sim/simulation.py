@@ -12,7 +12,7 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import Client, LlmClient
+from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.request import Request
@@ -57,9 +57,6 @@ class Simulation:
         for name, count in Counter(names).items():
             if count > 1:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
-        schedulers = Counter(id(c.scheduler) for c in clients if isinstance(c, LlmClient))
-        if any(count > 1 for count in schedulers.values()):
-            raise ScenarioError("clients: every client needs a scheduler object of its own")
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:

@@ -11,7 +11,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.decode.draft_paths import DraftPaths
 from mist_sim.clients.decode.speculative_clock import Speculation
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.replicas import Engines, lane_schedulers
+from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import (
     CacheTier,
@@ -19,7 +19,7 @@ from mist_sim.clients.kv_cache import (
     lane_memory,
 )
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
-from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
@@ -39,8 +39,8 @@ ENGINES_A_CLIENT = 2**16  # at most; numbers engines across clients
 class LlmClient(Client):
     """Takes visits of prefill and decode, and has engines serve them.
 
-    scheduler: the batching policy; one object for each client, of which several engines and the
-        lanes of a pipeline have copies. Its `max_num_seqs` is an engine's, whose lanes share it.
+    scheduler: the batching policy; may be shared. Its `max_num_seqs` is an engine's, and the lanes
+        of a pipeline share it.
     predictor: times the steps; may be shared. A `PipelinePredictor` makes an engine a pipeline
         with as many lanes as ranks.
     num_gpu_blocks, block_size, watermark: KV-cache memory of an engine (see `KvCacheConfig`), of
@@ -117,7 +117,7 @@ class LlmClient(Client):
         self.async_scheduling = async_scheduling
         self.admission = admission or AdmissionControl()
         self.estimate = self.predictor.traits.estimate
-        self.schedulers = lane_schedulers(scheduler, data_parallel_size, num_lanes)
+        self._shares = lane_shares(scheduler.max_num_seqs, data_parallel_size, num_lanes)
         if async_scheduling:
             self._check_async(num_lanes)
         if speculative_config:
@@ -150,10 +150,11 @@ class LlmClient(Client):
         super().start(env, client_id, recorder)
         self.stays: dict[Visit, SequenceState]  # type: ignore[assignment]
         self._gate = self._make_gate()
+        self.lane_states: list[LaneState] = []  # engine by engine
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._engines = Engines(
             env,
-            self.schedulers,
+            self._shares,
             self.predictor,
             self._lane,
             lockstep=self.lockstep,
@@ -161,21 +162,26 @@ class LlmClient(Client):
             rank=client_id * ENGINES_A_CLIENT,
         )
 
-    def _lane(self, scheduler: Scheduler, engine: int) -> Lane:
-        lane = Lane(
-            self.env,
-            scheduler,
+    def _lane(self, max_num_seqs: int, engine: int) -> Lane:
+        state = LaneState(
             self.memory.manager(self._tier_links[engine]),
+            self.scheduler.new_queue(),
+            max_num_seqs=max_num_seqs,
+            speculation=self._speculation(),
+            swap_space=self.memory.swap_space,
+            plans_ahead=self.async_scheduling,
+            needs_longest_context=self.predictor.traits.needs_longest_context,
+        )
+        self.lane_states.append(state)
+        return Lane(
+            self.env,
+            self.scheduler,
+            state,
             records=StepRecords(self.recorder, self.client_id, self.predictor.traits.steps_inside),
             load=self.view,
             leave=self._leave,
-            speculation=self._speculation(),
             gate=self._gate,
-            swap_space=self.memory.swap_space,
         )
-        if self.predictor.traits.needs_longest_context:
-            scheduler.clock.watch_longest()
-        return lane
 
     def _speculation(self) -> Speculation | None:
         config = self.speculative_config
@@ -221,7 +227,8 @@ class LlmClient(Client):
 
     def accept(self, visit: Visit) -> None:
         sequence = self.stays[visit]
-        reason = self._limit_length(sequence) or self.schedulers[0].refusal(sequence)
+        reason = self._limit_length(sequence)
+        reason = reason or self.scheduler.refusal(self.lane_states[0], sequence)
         if reason is not None:
             self.reject(visit, reason)
             return

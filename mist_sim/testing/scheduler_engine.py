@@ -1,14 +1,15 @@
-"""Drives a scheduler through a load as a client does, in steps without time, and checks it."""
+"""Drives a scheduler and a lane through a load, in steps without time, and checks them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import NamedTuple
 
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
-from mist_sim.clients.scheduling import Scheduler, StepPlan
+from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
+from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
@@ -45,10 +46,22 @@ _ENOUGH = 50_000  # plans or steps: ten times what the loads take with one slot
 
 
 class SteppingEngine:
-    """Drives a scheduler as a client does, in steps without time; raises where a rule is broken."""
+    """Drives a scheduler as a client does, in steps without time; raises where a rule is broken.
 
-    def __init__(self, scheduler: Scheduler, load: Load, *, gives_up: bool = False) -> None:
+    gives_up: whether sequences are given up. max_num_seqs: the lane's share of the scheduler's;
+    None: all of it.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        load: Load,
+        *,
+        gives_up: bool = False,
+        max_num_seqs: int | None = None,
+    ) -> None:
         self.scheduler = scheduler
+        self.max_num_seqs = max_num_seqs or scheduler.max_num_seqs
         self.gives_up = gives_up
         self.pool = BlockPool(load.num_blocks, load.block_size)
         self.arrivals = list(reversed(load.arrivals))
@@ -65,13 +78,19 @@ class SteppingEngine:
             if load.has_tier
             else PrefixCachingManager(self.pool)
         )
-        scheduler.start(self.kv_cache)
+        self.lane = LaneState(self.kv_cache, scheduler.new_queue(), max_num_seqs=self.max_num_seqs)
 
     def require(self, holds: object, rule: str) -> None:
         require(holds, f"{name_of(self.scheduler)}: {rule} (at step {self.steps})")
 
     def serve(self, limit: int) -> Trace:
         """Serve the load in plans of at most `limit` steps; return what each step did."""
+        for _ in self.plans(limit):
+            pass
+        return self.trace
+
+    def plans(self, limit: int) -> Iterator[None]:
+        """Serve the load, a plan of at most `limit` steps at a time."""
         num_plans = 0
         while self.arrivals or self.loads or len(self.left) < len(self.ids):
             num_plans += 1
@@ -81,7 +100,7 @@ class SteppingEngine:
             )
             while self.next_news() <= self.steps:
                 self.hear()
-            plan = self.scheduler.schedule(limit)
+            plan = self.scheduler.schedule(self.lane, limit)
             self.check(plan, limit)
             if plan is None:
                 if self.arrivals or self.loads:
@@ -93,15 +112,15 @@ class SteppingEngine:
                     self.execute(plan)
             if self.gives_up and num_plans % 3 == 0:
                 self.abort_one()
+            yield
         self.require(self.pool.num_free == self.pool.num_blocks, "not all blocks came back")
-        return self.trace
 
     def abort_one(self) -> None:
         """Give up a sequence that waits or runs, now an early and now a late one."""
         inside = [sequence for sequence in self.ids if sequence not in self.left]
         if inside:
             sequence = inside[len(self.trace) % len(inside)]
-            self.scheduler.abort(sequence)
+            self.lane.abort(sequence)
             self.left.add(sequence)
             self.check_memory()
 
@@ -117,7 +136,7 @@ class SteppingEngine:
         if self.arrivals and self.arrivals[-1].step <= self.next_news():
             return self.arrive()
         _, sequence = self.loads.pop()
-        return sequence if self.scheduler.finish_load(sequence) else self.scheduler.head()
+        return sequence if self.lane.finish_load(sequence) else self.lane.head()
 
     def arrive(self) -> SequenceState | None:
         """Queue the next sequence and return it; None when it is refused."""
@@ -130,10 +149,10 @@ class SteppingEngine:
         sequence = SequenceState(Visit(request, request.stages, 0.0), prompt, output)
         self.ids[sequence] = number
         self.prefix_tokens[sequence] = arrival.prefix[1] if arrival.prefix else 0
-        if self.scheduler.refusal(sequence) is not None:
+        if self.scheduler.refusal(self.lane, sequence) is not None:
             self.left.add(sequence)
             return None
-        self.scheduler.add_request(sequence)
+        self.lane.add_request(sequence)
         return sequence
 
     def start_load(self, sequence: SequenceState, counts: list[int]) -> None:
@@ -151,9 +170,9 @@ class SteppingEngine:
         while (news := self.next_news()) < self.steps + num_steps:
             ahead = int(news) - self.steps
             sequence = self.hear()
-            if sequence is not None and self.scheduler.would_admit(sequence, ahead):
+            if sequence and self.scheduler.would_admit(self.lane, sequence, ahead):
                 num_steps = ahead
-        emitted, finished = self.scheduler.update(plan, num_steps)
+        emitted, finished = update(self.lane, plan, num_steps)
         cut = num_steps < plan.num_steps
         self.require(
             not (cut and (emitted or finished)),
@@ -177,7 +196,7 @@ class SteppingEngine:
             (self.ids[sequence], num_new, sequence.num_computed_tokens)
             for sequence, num_new in plan.prefills
         ]
-        running = tuple(sorted(self.ids[sequence] for sequence in self.scheduler.running))
+        running = tuple(sorted(self.ids[sequence] for sequence in self.lane.running))
         decodes = plan.decodes
 
         def at(step: int) -> tuple[object, ...]:
@@ -190,9 +209,9 @@ class SteppingEngine:
 
     def check(self, plan: StepPlan | None, limit: int) -> None:
         """Check a plan, and the queues after it was made."""
-        scheduler = self.scheduler
+        lane = self.lane
         if plan is None:
-            num_waiting, num_running = scheduler.num_waiting, len(scheduler.running)
+            num_waiting, num_running = lane.num_waiting, len(lane.running)
             self.require(
                 not (num_waiting or num_running) or self.loads,
                 f"idle with {num_waiting} waiting, {num_running} running",
@@ -209,13 +228,13 @@ class SteppingEngine:
                 num_new >= 1 and num_new * plan.num_steps <= remaining,
                 f"{plan.num_steps} steps of {num_new} prompt tokens, {remaining} remain",
             )
-        num_running = len(scheduler.running)
+        num_running = len(lane.running)
         self.require(
-            num_running <= scheduler.max_num_seqs,
-            f"{num_running} run, max_num_seqs is {scheduler.max_num_seqs}",
+            num_running <= self.max_num_seqs,
+            f"{num_running} run, max_num_seqs is {self.max_num_seqs}",
         )
-        waiting = [*scheduler.waiting, *scheduler.loading, *scheduler.loaded]
-        inside = [*waiting, *scheduler.running]
+        waiting = [*lane.waiting, *lane.loading, *lane.loaded]
+        inside = [*waiting, *lane.running]
         self.require(
             len(set(inside)) == len(inside) and set(inside) == set(self.ids) - self.left,
             "every sequence must be waiting, running, finished or dropped, and only once",
@@ -224,14 +243,14 @@ class SteppingEngine:
 
     def check_memory(self) -> None:
         """Check that blocks are conserved and hold the tokens in the cache."""
-        scheduler, pool = self.scheduler, self.pool
+        lane, pool = self.lane, self.pool
         self.require(0 <= pool.num_free <= pool.num_blocks, f"{pool.num_free} blocks are free")
-        num_tokens = scheduler.clock.context_sum
-        num_tokens += sum(sequence.num_computed_tokens for sequence in scheduler.prefilling)
-        num_tokens -= sum(self.prefix_tokens[sequence] for sequence in scheduler.running)
+        num_tokens = lane.clock.context_sum
+        num_tokens += sum(sequence.num_computed_tokens for sequence in lane.prefilling)
+        num_tokens -= sum(self.prefix_tokens[sequence] for sequence in lane.running)
         self.require(
             num_tokens <= pool.num_used * pool.block_size,
             f"{num_tokens} tokens in {pool.num_used} blocks of {pool.block_size}",
         )
-        holders = scheduler.running or scheduler.loading or scheduler.loaded or scheduler.abandoned
+        holders = lane.running or lane.loading or lane.loaded or lane.abandoned
         self.require(holders or not pool.num_used, f"nothing runs, {pool.num_used} blocks are held")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -16,11 +17,12 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
     """Check that a scheduler serves everything within its limits, and that its plans are true.
 
     Under random loads with ample and with scarce memory, without and with a tier below it: never
-    more than `max_num_seqs` run; all blocks come back, and at any time there are enough for the
-    tokens in the cache; every sequence is finished, refused or dropped, none waits for ever;
-    nothing finishes before the last step of a plan; plans of many steps are those of single steps
-    put together; decisions do not depend on output lengths; sequences that are given up leave
-    nothing behind; nothing is computed that could be loaded from the tier.
+    more than `max_num_seqs` run, nor more than a lane's share of these; all blocks come back, and
+    at any time there are enough for the tokens in the cache; every sequence is finished, refused or
+    dropped, none waits for ever; nothing finishes before the last step of a plan; plans of many
+    steps are those of single steps put together; decisions do not depend on output lengths;
+    sequences that are given up leave nothing behind; nothing is computed that could be loaded from
+    the tier; lanes that share the scheduler do not disturb one another.
     """
     require(isinstance(factory(), Scheduler), f"{name_of(factory())} must extend Scheduler")
     for load in (*_loads(), *_loads_with_prefixes()):
@@ -33,6 +35,10 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
         rule = "decisions depend on output lengths before any sequence finishes"
         _same_steps(factory(), singly[:num_alike], blind[:num_alike], rule)
         SteppingEngine(factory(), load, gives_up=True).serve(64)
+        SteppingEngine(factory(), load, max_num_seqs=min(3, factory().max_num_seqs)).serve(64)
+        rule = "lanes that share it disturb one another; keep what it remembers in lane.notes"
+        for shared in _side_by_side(factory(), load):
+            _same_steps(factory(), together, shared, rule)
 
 
 def _loads() -> Iterator[Load]:
@@ -62,6 +68,14 @@ def _loads_with_prefixes() -> Iterator[Load]:
             for time, prefix, num_own, num_output in zip(times, prefixes, own, outputs, strict=True)
         ]
         yield Load(arrivals, num_blocks, block_size, has_tier=True)
+
+
+def _side_by_side(scheduler: Scheduler, load: Load) -> list[Trace]:
+    """Return what two lanes did that took turns in planning with one scheduler."""
+    engines = [SteppingEngine(scheduler, load) for _ in range(2)]
+    for _ in zip_longest(*[engine.plans(64) for engine in engines]):
+        pass
+    return [engine.trace for engine in engines]
 
 
 def _steps_to_first_finish(trace: Trace) -> int:

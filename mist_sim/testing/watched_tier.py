@@ -32,6 +32,6 @@ class WatchedTier(TieredManager):
         require(
             not num_missing,
             f"{self._scheduler}: a sequence is computed whose {num_missing} blocks lie in a tier; "
-            f"admit with self._admit_head, or whom self._next_head returns",
+            f"admit with admit_next, or whom next_to_admit returns",
         )
         super().admit(sequence)

@@ -8,7 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
+from mist_sim.clients.scheduling import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    StepPlan,
+    admit,
+    decode_steps,
+    fits,
+    make_room,
+)
 from mist_sim.clients.scheduling.order import Ranked
 from mist_sim.core.request import Stage
 from mist_sim.hardware.predictors import PipelinePredictor, Predictor, PredictorTraits
@@ -122,70 +130,98 @@ class Sound(ChunkedScheduler):
 
 
 class IgnoresSlots(Sound):
-    def _fits(self, sequence):
-        self.max_num_seqs = 100
-        try:
-            return super()._fits(sequence)
-        finally:
-            self.max_num_seqs = 6
+    def schedule(self, lane, limit):
+        lane.max_num_seqs = 100
+        return super().schedule(lane, limit)
+
+
+class FillsThePipeline(Sound):
+    """Takes all seats of the engine for one lane."""
+
+    def schedule(self, lane, limit):
+        lane.max_num_seqs = self.max_num_seqs
+        return super().schedule(lane, limit)
 
 
 class LeaksABlock(Sound):
-    def update(self, plan, num_steps):
-        emitted, finished = super().update(plan, num_steps)
-        if finished and self.pool.num_free:
-            self.pool.allocate(1)
-        return emitted, finished
+    def schedule(self, lane, limit):
+        plan = super().schedule(lane, limit)
+        if plan and plan.admitted and lane.pool.num_free:
+            lane.pool.allocate(1)
+        return plan
 
 
 class SkipsMemory(Sound):
-    def _take_head(self, plan, sequence, max_new_tokens):
-        num_tokens = super()._take_head(plan, sequence, max_new_tokens)
-        self.pool.release(1)
-        return num_tokens
+    def schedule(self, lane, limit):
+        plan = super().schedule(lane, limit)
+        lane.pool.release(len(plan.admitted) if plan else 0)
+        return plan
 
 
 class StarvesLongPrompts(Sound):
-    def _next_head(self, plan):
-        sequence = super()._next_head(plan)
-        return None if sequence and sequence.num_tokens > 90 else sequence
+    def schedule(self, lane, limit):
+        head = lane.head()
+        lane.max_num_seqs = 0 if head and head.num_tokens > 90 else self.max_num_seqs
+        return super().schedule(lane, limit)
 
 
 class LosesARequest(Sound):
-    def add_request(self, sequence):
-        if sequence.num_prompt_tokens % 7:
-            super().add_request(sequence)
+    def schedule(self, lane, limit):
+        if lane.waiting and lane.waiting.head().num_prompt_tokens % 7:
+            lane.waiting.take()
+        return super().schedule(lane, limit)
 
 
 class LooksTooFar(Sound):
-    def _steps_until_change(self, limit):
-        return limit
+    def schedule(self, lane, limit):
+        plan = super().schedule(lane, limit)
+        if plan and not plan.prefills:
+            plan.num_steps = limit
+        return plan
 
 
 class ShortestAnswerFirst(ContinuousScheduler):
-    def start(self, pool):
-        super().start(pool)
-        self.waiting = Ranked(lambda sequence: sequence.num_target_tokens)
+    def new_queue(self):
+        return Ranked(lambda sequence: sequence.num_target_tokens)
 
-    def would_admit(self, sequence, num_steps):
+    def would_admit(self, lane, sequence, num_steps):
         return True
 
 
 class NeverCuts(Sound):
-    def would_admit(self, sequence, num_steps):
+    def would_admit(self, lane, sequence, num_steps):
         return False
 
 
 class IgnoresTiers(Sound):
-    def _next_head(self, plan):
-        head = self.head()
-        return head if head and self._fits(head) else None
+    def schedule(self, lane, limit):
+        plan = StepPlan()
+        while (head := lane.head()) and fits(lane, head):
+            admit(lane, plan, head, head.num_tokens)
+        if plan.prefills:
+            return plan
+        make_room(lane, plan)
+        return decode_steps(lane, plan, 1)
 
 
 class LeavesLoadedOnes(Sound):
-    def schedule(self, limit):
-        self.loaded.clear()
-        return super().schedule(limit)
+    def schedule(self, lane, limit):
+        lane.loaded.clear()
+        return super().schedule(lane, limit)
+
+
+class RemembersInItself(ContinuousScheduler):
+    """Admits in every other plan, whichever lane that is for."""
+
+    turn = False
+
+    def schedule(self, lane, limit):
+        self.turn = not self.turn
+        if self.turn or not lane.clock.num_decodes:
+            return super().schedule(lane, 1)
+        plan = StepPlan()
+        make_room(lane, plan)
+        return decode_steps(lane, plan, 1)
 
 
 def test_a_sound_scheduler_passes():
@@ -197,6 +233,7 @@ def test_a_sound_scheduler_passes():
     [
         (object, "must extend Scheduler"),
         (IgnoresSlots, "7 run, max_num_seqs is 6"),
+        (FillsThePipeline, "[456] run, max_num_seqs is 3"),
         (LeaksABlock, "blocks"),
         (SkipsMemory, "blocks"),
         (StarvesLongPrompts, "idle with .* waiting|starve"),
@@ -205,6 +242,7 @@ def test_a_sound_scheduler_passes():
         (ShortestAnswerFirst, "decisions depend on output lengths"),
         (IgnoresTiers, "is computed whose .* blocks lie in a tier"),
         (LeavesLoadedOnes, "must be waiting, running, finished or dropped"),
+        (RemembersInItself, "lanes that share it disturb one another"),
         (NeverCuts, "plans of many steps differ from single steps"),
     ],
 )

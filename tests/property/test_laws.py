@@ -75,15 +75,15 @@ def test_every_request_is_accounted_for_and_all_memory_comes_back(simulation):
 def assert_nothing_is_left(simulation: Simulation) -> None:
     """All memory is back, and nobody is in an engine."""
     for client in simulation.clients:
-        for scheduler in client.schedulers:
-            if not scheduler.abandoned:  # whose loads the run does not wait for
-                assert scheduler.pool.num_free == scheduler.pool.num_blocks
-            assert scheduler.clock.num_decodes == scheduler.clock.context_sum == 0
-            assert not scheduler.waiting
-            assert not scheduler.running
-            assert not scheduler.loading
-            assert not scheduler.loaded
-            assert not scheduler.swapped
+        for lane in client.lane_states:
+            if not lane.abandoned:  # whose loads the run does not wait for
+                assert lane.pool.num_free == lane.pool.num_blocks
+            assert lane.clock.num_decodes == lane.clock.context_sum == 0
+            assert not lane.waiting
+            assert not lane.running
+            assert not lane.loading
+            assert not lane.loaded
+            assert not lane.swapped
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
 
@@ -119,18 +119,18 @@ def test_causes_come_before_effects(simulation):
 @given(simulation=simulations())
 def test_memory_and_slots_are_never_exceeded(simulation):
     result = simulation.run()
-    lanes = [(c, scheduler) for c in simulation.clients for scheduler in c.schedulers]
-    for track, (client, scheduler) in enumerate(lanes):
+    lanes = [(client, lane) for client in simulation.clients for lane in client.lane_states]
+    for track, (client, lane) in enumerate(lanes):
         runs = result.steps[result.steps["track"] == track]
-        assert runs["num_used_blocks"].between(1, scheduler.pool.num_blocks).all()
+        assert runs["num_used_blocks"].between(1, lane.pool.num_blocks).all()
         members = runs["num_decodes"] + runs["num_chunks"]
-        assert members.between(1, scheduler.max_num_seqs).all()
+        assert members.between(1, lane.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
-        groups, sharing = client.memory.groups, scheduler.kv_cache.shares_blocks
+        groups, sharing = client.memory.groups, lane.kv_cache.shares_blocks
         drops = groups and not groups.num_full_groups  # windows drop tokens
         if not (drops or sharing):
-            assert (tokens <= scheduler.pool.num_token_slots).all()
-        budget = scheduler.max_num_batched_tokens
+            assert (tokens <= lane.pool.num_token_slots).all()
+        budget = client.scheduler.max_num_batched_tokens
         if budget is not None:
             alone = runs["num_chunks"] == 1  # continuous: recomputed prompts may be longer
             assert ((runs["num_prefill_tokens"] <= budget) | alone).all()
@@ -180,7 +180,7 @@ def test_nobody_overtakes_in_the_queue_of_an_engine_in_order_of_arrival(simulati
     result = simulation.run()
     visits = frame(result.recorder.visits).sort_values("request_id")
     for client_id, client in enumerate(simulation.clients):
-        if len(client.schedulers) > 1 or client.scheduler.order != "fcfs" or client.memory.tiers:
+        if len(client.lane_states) > 1 or client.scheduler.order != "fcfs" or client.memory.tiers:
             continue
         mine = visits[visits["client_id"] == client_id]
         assert mine["started_at"].dropna().is_monotonic_increasing

@@ -18,7 +18,7 @@ from mist_sim import (
 )
 from mist_sim.clients.kv_cache import CacheTier, KvCacheConfig, cache_tiers
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.scheduling import Scheduler, StepPlan
+from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan, admit_next, make_room
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.memory import MemoryTier
@@ -230,11 +230,11 @@ def test_loaded_memory_is_free_as_soon_as_its_sender_gives_up():
 class OnePromptOrDecodes(Scheduler):
     """A scheduler as the guide describes it, with a prompt or the decodes in a step."""
 
-    def schedule(self, limit: int) -> StepPlan | None:
+    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         plan = StepPlan()
-        if not self._admit_head(plan):
-            self._make_room(plan)
-            plan.decodes = self.clock.num_decodes > 0
+        if not admit_next(lane, plan):
+            make_room(lane, plan)
+            plan.decodes = lane.clock.num_decodes > 0
         return None if plan.is_empty else plan
 
 
@@ -248,8 +248,8 @@ def test_a_scheduler_of_ones_own_loads_from_tiers():
 class LeavesLoadedOnes(OnePromptOrDecodes):
     """Asks for the head of the queue alone, and so forgets whose blocks have come."""
 
-    def schedule(self, limit: int) -> StepPlan | None:
-        return super().schedule(limit) if self.waiting else None
+    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
+        return super().schedule(lane, limit) if lane.waiting else None
 
 
 def test_who_is_forgotten_after_a_load_stops_the_run():

@@ -213,6 +213,15 @@ def test_a_waiting_request_weighs_four_running_ones():
     assert least_loaded(loads[:2]) is loads[0]
 
 
+def test_lanes_share_the_seats_of_their_engine():
+    scheduler = ChunkedScheduler(max_num_seqs=10)
+    client = llm_client("pp", pipeline_parallel_size=4, data_parallel_size=2, scheduler=scheduler)
+    Simulation(clients=[client], workload=Workload.from_lists([1], [1])).run()
+    seats = [lane.max_num_seqs for lane in client.lane_states]
+    assert seats == [3, 3, 2, 2, 3, 3, 2, 2]
+    assert scheduler.max_num_seqs == 10
+
+
 def test_replicas_share_nothing():
     """Two engines with half of the requests each are two clients with half of the requests."""
     workload = Workload.from_lists([300] * 8, [100] * 8, [0.0] * 8)

@@ -1,6 +1,6 @@
 """Batching policies, orders and limits, each by hand: every step takes one second."""
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -8,12 +8,13 @@ import pytest
 from mist_sim import Cluster, RooflinePredictor, llm_client, load_model
 from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling import (
+    SCHEDULERS,
     ChunkedScheduler,
     ContinuousScheduler,
     MixedScheduler,
     StaticScheduler,
 )
-from mist_sim.clients.scheduling.order import ORDERS, waiting_queue
+from mist_sim.clients.scheduling.order import ORDERS, Ranked, waiting_queue
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.request import Request
@@ -275,6 +276,21 @@ class Compared(SequenceState):
 def test_nonsense_is_refused(scheduler, options, message):
     with pytest.raises(ValueError, match=message):
         scheduler(**options)
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+def test_a_policy_never_changes(name):
+    with pytest.raises(FrozenInstanceError):
+        SCHEDULERS[name]().max_num_seqs = 3
+
+
+def test_an_order_of_ones_own():
+    class LongestPromptFirst(ContinuousScheduler):
+        def new_queue(self):
+            return Ranked(lambda sequence: -sequence.num_prompt_tokens)
+
+    result = run(LongestPromptFirst(max_num_seqs=1), [5, 6, 8, 7], [1] * 4, [0.0, 0.5, 0.5, 0.5])
+    assert tokens(result) == [[1.0], [4.0], [2.0], [3.0]]
 
 
 # --- overhead ----------------------------------------------------------------------------------

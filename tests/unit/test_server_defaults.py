@@ -128,7 +128,7 @@ def test_a_default_of_ones_own_stays(monkeypatch):
     monkeypatch.setattr(SCHEDULERS, "_classes", dict(SCHEDULERS._classes))
 
     @SCHEDULERS.register("few")
-    @dataclass(kw_only=True)
+    @dataclass(frozen=True, kw_only=True)
     class Few(ChunkedScheduler):
         """Few at once."""
 
@@ -142,7 +142,7 @@ def test_a_default_of_ones_own_stays_where_it_is_the_same_number(monkeypatch):
     monkeypatch.setattr(SCHEDULERS, "_classes", dict(SCHEDULERS._classes))
 
     @SCHEDULERS.register("measured")
-    @dataclass(kw_only=True)
+    @dataclass(frozen=True, kw_only=True)
     class Measured(ChunkedScheduler):
         """As our engines are started."""
 

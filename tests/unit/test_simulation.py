@@ -198,15 +198,19 @@ def test_a_simulation_refuses_nonsense(change, message):
         Simulation(**{"clients": [engine()], "workload": workload, **change})
 
 
-def test_clients_may_not_share_a_scheduler():
-    shared = ContinuousScheduler()
-    with pytest.raises(ScenarioError, match="a scheduler object of its own"):
-        run([1], [1], clients=[engine("a", shared), engine("b", shared)])
+def test_clients_that_share_a_scheduler_share_nothing_else():
+    shared = ContinuousScheduler(max_num_seqs=2)
+    together = [engine("a", shared), engine("b", shared)]
+    apart = [engine(name, ContinuousScheduler(max_num_seqs=2)) for name in ("a", "b")]
+    load = ([40] * 9, [5, 3, 8, 2, 7, 4, 6, 1, 9], [0.0, 0.0, 0.0, 1.0, 1.0, 2.5, 3.5, 4.0, 4.0])
+    one, other = (run(*load, clients=clients).requests for clients in (together, apart))
+    assert one.equals(other)
+    assert (one["first_token_at"] > one["arrival_time"] + 2).any()  # who waits for one of 2 seats
 
 
 def test_a_scheduler_that_plans_nothing_does_not_hang():
     class Idle(ContinuousScheduler):
-        def schedule(self, limit):
+        def schedule(self, lane, limit):
             return StepPlan()
 
     with pytest.raises(InvariantError, match="Idle planned a step of nothing at 0 s"):

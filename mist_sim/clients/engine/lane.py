@@ -1,16 +1,15 @@
-"""A lane: one scheduler on memory of its own, whose batch is computed in runs of steps."""
+"""A lane: what a scheduler plans on memory of its own, computed in runs of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mist_sim.clients.decode.speculative_clock import Speculation
 from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.engine.step_records import StepRecords
-from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.overload import Gate
-from mist_sim.clients.scheduling import Scheduler, StepPlan, Swap
+from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan, Swap
+from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import RUNNING, WAITING, ClientState
 from mist_sim.core.visit import Visit
@@ -47,27 +46,25 @@ class Lane:
 
     Engines decide when a lane plans and how long its steps take.
 
-    kv_cache: lends its KV blocks. load: the counts that routers see; lanes of a client share it.
-    speculation: how it drafts tokens; None: it does not.
+    scheduler: decides; lanes may share it. state: what it decides about, with nobody in it yet.
+    load: the counts that routers see; lanes of a client share it.
     gate: turns requests away when the lane is too busy; None: never.
-    swap_space: where preempted sequences are copied to; None: they are computed again.
     """
 
     def __init__(
         self,
         env: Environment,
         scheduler: Scheduler,
-        kv_cache: KvCacheManager,
+        state: LaneState,
         *,
         records: StepRecords,
         load: ClientState,
         leave: Leave,
-        speculation: Speculation | None = None,
         gate: Gate | None = None,
-        swap_space: SwapSpace | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
+        self.state = state
         self.load = load
         self.gate = gate
         self._records = records
@@ -76,35 +73,33 @@ class Lane:
         self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
-        scheduler.start(kv_cache)
+        swap_space = state.swap_space
         self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
-        if swap_space:
-            scheduler.swap_to(swap_space)
-        if speculation:
-            scheduler.speculate(speculation)
 
     @property
     def num_waiting(self) -> int:
         """Sequences that wait for admission."""
         num_arrived = len(self.ahead.arrived) if self.ahead else 0
-        return self.scheduler.num_waiting + num_arrived
+        return self.state.num_waiting + num_arrived
 
     @property
     def num_running(self) -> int:
         """Sequences that hold memory."""
-        return len(self.scheduler.running)
+        return len(self.state.running)
 
     @property
     def score(self) -> int:
         """How busy it is: 4 x waiting + running."""
-        return _WAITING_WEIGHT * self.num_waiting + len(self.scheduler.running)
+        return _WAITING_WEIGHT * self.num_waiting + len(self.state.running)
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
-        if sequence is None and self.scheduler.swapped:
+        if sequence is None and self.state.swapped:
             return True  # the first of these, perhaps
-        candidate = sequence or self.scheduler.head()
-        return candidate is not None and self.scheduler.would_admit(candidate, num_steps)
+        candidate = sequence or self.state.head()
+        return candidate is not None and self.scheduler.would_admit(
+            self.state, candidate, num_steps
+        )
 
     def plan(
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
@@ -117,7 +112,7 @@ class Lane:
         """
         num_swapped = 0
         while True:
-            plan = self.scheduler.schedule(limit or self._run_limit)
+            plan = self.scheduler.schedule(self.state, limit or self._run_limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():
                     continue
@@ -159,7 +154,7 @@ class Lane:
 
     def _load(self, sequence: SequenceState, counts: list[int]) -> None:
         """Bring blocks from lower tiers; the engine hears when they are there."""
-        now, kv_cache = self.env.now, self.scheduler.kv_cache
+        now, kv_cache = self.env.now, self.state.kv_cache
         end = kv_cache.load(counts, now)
         self._records.load(sequence, kv_cache.tokens_by_tier(counts), now, end)
         self.env.at(end, MOVE).callbacks.append(lambda _: self.engine.end_load(sequence, self))
@@ -172,7 +167,7 @@ class Lane:
             visit = sequence.visit
             if not visit.num_preemptions:
                 visit.started_at = now
-                if self.scheduler.kv_cache.caches_prefixes:
+                if self.state.kv_cache.caches_prefixes:
                     visit.num_queried_tokens = sequence.num_prompt_tokens
                     visit.num_cached_tokens = sequence.num_computed_tokens
 
@@ -185,14 +180,14 @@ class Lane:
         for sequence in plan.dropped:
             self._records.evict(sequence)
             sequence.visit.num_output_tokens = sequence.num_output_tokens
-            self._leave(sequence.visit, self.scheduler.outgrown(sequence) or "dropped")
+            self._leave(sequence.visit, self.state.outgrown(sequence) or "dropped")
 
     def end(self, run: Run, part: Part) -> None:
         """Account for executed steps and hand back what finished."""
-        scheduler, records, plan = self.scheduler, self._records, part.plan
-        emitted, finished = scheduler.update(plan, run.num_steps)
-        tokens = scheduler.clock.step_tokens if plan.decodes else None
-        records.run(run, part.batch, self.load.num_waiting, scheduler.num_peak_blocks, tokens)
+        state, records, plan = self.state, self._records, part.plan
+        emitted, finished = update(state, plan, run.num_steps)
+        tokens = state.clock.step_tokens if plan.decodes else None
+        records.run(run, part.batch, self.load.num_waiting, state.num_peak_blocks, tokens)
         for sequence in emitted:
             records.emit(sequence, run.end)
             if self.gate is not None:
@@ -215,7 +210,7 @@ class Lane:
 
     def is_running(self, sequence: SequenceState) -> bool:
         """Tell whether a sequence holds memory, so that a step in flight may compute it."""
-        return sequence in self.scheduler.running
+        return sequence in self.state.running
 
     def give_up(self, sequence: SequenceState) -> None:
         """Let a sequence go as soon as no step in flight computes it."""
@@ -227,7 +222,7 @@ class Lane:
 
     def abort(self, sequence: SequenceState) -> None:
         """Let a sequence go, and free its memory; no step in flight computes it."""
-        self.scheduler.abort(sequence)
+        self.state.abort(sequence)
         self._records.evict(sequence)
         self._give_back(sequence)
 
@@ -252,9 +247,9 @@ class Lane:
         self._given_up.clear()
 
     def _check_empty(self) -> None:
-        scheduler = self.scheduler
-        if self.num_waiting and not (scheduler.loading or scheduler.abandoned):
-            first = next(iter((*scheduler.swapped, *scheduler.loaded, *scheduler.waiting)))
+        state = self.state
+        if self.num_waiting and not (state.loading or state.abandoned):
+            first = next(iter((*state.swapped, *state.loaded, *state.waiting)))
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
                 f"requests waiting, one of them is {first.visit.request}"

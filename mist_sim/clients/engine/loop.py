@@ -97,14 +97,14 @@ class Engine:
         plan = lane.plan() if ahead is None else ahead.plan()
         if plan is None:
             return None
-        now, batch = self.env.now, lane.scheduler.batch(plan)
+        now, batch = self.env.now, lane.state.batch(plan)
         num_steps = plan.num_steps if ahead is None else ahead.num_steps(plan)
         if num_steps == 1:
             step_time = self.predictor.step_time if ahead is None else ahead.step_time
             end = now + (step_time(batch) + plan.swap_time)
             run = Run((Part(lane, plan, batch),), now, end, 1, end)
         else:
-            times = self.predictor.run(batch, lane.scheduler.growth(plan), num_steps)
+            times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
             times[0] += plan.swap_time
             ends = _accumulated(times, now)
             run = Run((Part(lane, plan, batch),), now, ends, num_steps, ends.item(-1))
@@ -117,11 +117,11 @@ class Engine:
         plans = [(lane, plan) for lane in self.lanes if (plan := lane.plan())]
         if not plans:
             return None
-        parts = tuple(Part(lane, plan, lane.scheduler.batch(plan)) for lane, plan in plans)
+        parts = tuple(Part(lane, plan, lane.state.batch(plan)) for lane, plan in plans)
         num_steps = min(plan.num_steps for _, plan in plans)
         times_each = []
         for lane, plan, batch in parts:
-            times_each.append(self.predictor.run(batch, lane.scheduler.growth(plan), num_steps))
+            times_each.append(self.predictor.run(batch, lane.state.growth(plan), num_steps))
             times_each[-1][0] += plan.swap_time
         if len(parts) < len(self.lanes):
             times_each.append(self.predictor.run(StepBatch(), StepGrowth(), num_steps))
@@ -138,7 +138,7 @@ class Engine:
             self._ahead.hold_arrival(sequence)
             self._cut_ahead()
         else:
-            lane.scheduler.add_request(sequence)
+            lane.state.add_request(sequence)
             self._notice(lane, sequence)
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
@@ -147,7 +147,7 @@ class Engine:
             self._ahead.hold_loaded(sequence)
             self._cut_ahead()
         else:
-            joins = lane.scheduler.finish_load(sequence)
+            joins = lane.state.finish_load(sequence)
             self._notice(lane, sequence if joins else None)
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
@@ -196,8 +196,8 @@ class Engine:
 
         Unless there is no seat then either.
         """
-        run, scheduler = self._run, self.lanes[0].scheduler
-        if run is not None and len(scheduler.running) < scheduler.max_num_seqs:
+        run, state = self._run, self.lanes[0].state
+        if run is not None and len(state.running) < state.max_num_seqs:
             now = self.env.now
             self._end_after(run, run.num_begun(now) + 1 if now > run.start else 1)
 

@@ -20,7 +20,7 @@ Times = NDArray[np.float64]
 
 
 class PipelineLane:
-    """Schedulers whose batches go through the ranks together, and their run of passes.
+    """Lanes whose batches go through the ranks together, and their run of passes.
 
     members: one lane, or those of equal number of pipelines in lockstep. They plan together, and
         a rank is busy until the slowest is done; who has nothing to compute takes part with an
@@ -73,7 +73,7 @@ class PipelineLane:
         """Begin as many steps as every plan allows."""
         num_steps = min(plan.num_steps for _, plan in plans)
         self.has_entered = False
-        parts = tuple(Part(member, plan, member.scheduler.batch(plan)) for member, plan in plans)
+        parts = tuple(Part(member, plan, member.state.batch(plan)) for member, plan in plans)
         self.run = Run(parts, self.ready, inf, num_steps, inf)
         self.hand_over = max(
             predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
@@ -81,7 +81,7 @@ class PipelineLane:
         )
         times = []
         for member, plan, batch in parts:
-            growth = member.scheduler.growth(plan)
+            growth = member.state.growth(plan)
             times.append(_times(predictor, batch, growth, num_steps))
             times[-1][0] += plan.swap_time  # every rank copies its part
         if len(plans) < len(self.members):

@@ -165,12 +165,12 @@ class PipelineEngine:
         It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
         """
         sequence.lane = member = min(least_loaded(self.replicas).lanes, key=num_unfinished)
-        member.scheduler.add_request(sequence)
+        member.state.add_request(sequence)
         self._notice(member, sequence)
 
     def end_load(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        joins = member.scheduler.finish_load(sequence)
+        joins = member.state.finish_load(sequence)
         self._notice(member, sequence if joins else None)
 
     def _notice(self, member: Lane, sequence: SequenceState | None) -> None:

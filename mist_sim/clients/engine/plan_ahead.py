@@ -30,13 +30,12 @@ class PlanAhead:
     the spot, knows everything, and its step cannot hide the host's time.
 
     Source: vLLM, `EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, with two batches
-    in flight, and `vllm/v1/core/sched/async_scheduler.py`.
+    in flight, and `vllm/v1/core/sched/async_state.py`.
 
     latest: the run that was started last; None: nothing is computed, so plans know everything.
     """
 
     def __init__(self, lane: Lane, predictor: Predictor) -> None:
-        lane.scheduler.plans_ahead = True
         self.latest: Run | None = None
         self._lane = lane
         self._predictor = predictor
@@ -64,10 +63,10 @@ class PlanAhead:
 
     def plan(self) -> StepPlan | None:
         """Return the next steps, with what was known when the step before them started."""
-        scheduler = self._lane.scheduler
+        state = self._lane.state
         self._let_in(self.latest.last_start if self.latest else inf)
         comes_next = self.arrived or self._loaded
-        waits_for_a_seat = scheduler.holds_back and (scheduler.swapped or scheduler.head())
+        waits_for_a_seat = state.holds_back and (state.swapped or state.head())
         limit = 1 if comes_next or waits_for_a_seat else None
         return self._lane.plan(limit, self._plan_on_the_spot)
 
@@ -85,15 +84,15 @@ class PlanAhead:
             return False
         self.latest = None
         self._let_in(inf)
-        self._lane.scheduler.release()
+        self._lane.state.release()
         return True
 
     def _let_in(self, known_until: float) -> None:
-        """Tell the scheduler what happened until then."""
-        scheduler = self._lane.scheduler
+        """Tell the lane what happened until then."""
+        state = self._lane.state
         for news, tell in (
-            (self.arrived, scheduler.add_request),
-            (self._loaded, scheduler.finish_load),
+            (self.arrived, state.add_request),
+            (self._loaded, state.finish_load),
         ):
             while news and news[0][0] <= known_until:
                 tell(news.popleft()[1])

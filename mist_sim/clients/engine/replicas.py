@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 
 from mist_sim.clients.engine.lane import Lane, LaneEngine
 from mist_sim.clients.engine.loop import Engine, least_loaded
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
@@ -19,8 +17,8 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor
 class Engines:
     """All engines of a client; a request goes to the least loaded one and stays there.
 
-    schedulers: one a lane, engine by engine. make_lane: gives a lane of an engine, which is
-    numbered from 0, its memory.
+    shares: the sequences that each lane may run at once, engine by engine. make_lane: makes one of
+        such a share for an engine, which is numbered from 0.
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
     rank: orders the first engine among those of other clients whose steps end at the same time.
     """
@@ -28,18 +26,16 @@ class Engines:
     def __init__(
         self,
         env: Environment,
-        schedulers: Sequence[Scheduler],
+        shares: Sequence[int],
         predictor: PipelinePredictor,
-        make_lane: Callable[[Scheduler, int], Lane],
+        make_lane: Callable[[int, int], Lane],
         *,
         lockstep: bool,
         async_scheduling: bool,
         rank: int,
     ) -> None:
         first, size = predictor.ranks[0], len(predictor.ranks)
-        lanes = [
-            make_lane(scheduler, number // size) for number, scheduler in enumerate(schedulers)
-        ]
+        lanes = [make_lane(share, number // size) for number, share in enumerate(shares)]
         groups = [lanes[start : start + size] for start in range(0, len(lanes), size)]
         together = [groups] if lockstep else [[group] for group in groups]
         self.all: list[LaneEngine] = []
@@ -56,22 +52,16 @@ class Engines:
         least_loaded(self.all).add_request(sequence)
 
 
-def lane_schedulers(scheduler: Scheduler, num_engines: int, num_lanes: int) -> list[Scheduler]:
-    """Return a scheduler for every lane, engine by engine; a single lane keeps the given one.
+def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:
+    """Return the sequences that each lane may run at once, engine by engine.
 
-    The lanes of an engine share `max_num_seqs` as evenly as they can, the first ones one more.
+    The lanes of an engine share its `max_num_seqs` as evenly as they can, the first ones one more.
     Raises ScenarioError when it is not enough for all of them.
     """
-    if num_engines == num_lanes == 1:
-        return [scheduler]
-    share, rest = divmod(scheduler.max_num_seqs, num_lanes)
+    share, rest = divmod(max_num_seqs, num_lanes)
     if not share:
         raise ScenarioError(
             f"max_num_seqs must be >= pipeline_parallel_size ({num_lanes}), "
-            f"got {scheduler.max_num_seqs}; every lane of the pipeline runs at least one"
+            f"got {max_num_seqs}; every lane of the pipeline runs at least one"
         )
-    schedulers = []
-    for lane in list(range(num_lanes)) * num_engines:
-        schedulers.append(deepcopy(scheduler))
-        schedulers[-1].max_num_seqs = share + (lane < rest)
-    return schedulers
+    return [share + (lane < rest) for lane in range(num_lanes)] * num_engines

@@ -1,31 +1,55 @@
 """Batching policies: who computes what in the next engine steps (MIST §III-E1, Fig. 3).
 
-A policy is one method, `schedule`; what it stands on is one idea a file, each built on those above:
+A policy is one method, `schedule(lane, limit)`, and never changes; one idea a file:
 
+- `lane_state`: `LaneState`, the sequences of a lane and the memory that they hold.
 - `plan`, `order`: what a policy returns, and the queue of those who wait.
-- `members`: `Members`, the sequences of an engine, in queue, prefill, decode or on the way.
-- `admission`: `Admitting(Members)`, how the next one gets memory, loads from tiers included.
-- `preemption`: `Preempting(Members)`, who gives memory up when the decodes run short.
-- `base`: `Scheduler(Admitting, Preempting)`, options, and the account of executed steps.
-- `chunked`: `ChunkedScheduler(Scheduler)`.
-- `whole_prompts`: `WholePromptScheduler(Scheduler)`, on which `continuous`, `mixed` and `static`
-  are built.
+- `admission`: how the next one gets memory, loads from tiers included.
+- `preemption`: who gives memory up when the decodes run short.
+- `update`: the account of executed steps.
+- `base`: `Scheduler`, the options of every policy.
+- `chunked`: decodes first, pieces of prompts beside them.
+- `whole_prompts`: `WholePromptScheduler`, on which `continuous`, `mixed` and `static` are built.
 """
 
+from mist_sim.clients.scheduling.admission import (
+    add_prefill,
+    admit,
+    admit_next,
+    fits,
+    next_to_admit,
+    steps_until_join,
+    tokens_to_compute,
+)
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.chunked import ChunkedScheduler
 from mist_sim.clients.scheduling.continuous import ContinuousScheduler
+from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.mixed import MixedScheduler
 from mist_sim.clients.scheduling.plan import StepPlan, Swap
+from mist_sim.clients.scheduling.preemption import make_room, preempt
 from mist_sim.clients.scheduling.static import StaticScheduler
+from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler, decode_steps
 
 __all__ = [
     "SCHEDULERS",
     "ChunkedScheduler",
     "ContinuousScheduler",
+    "LaneState",
     "MixedScheduler",
     "Scheduler",
     "StaticScheduler",
     "StepPlan",
     "Swap",
+    "WholePromptScheduler",
+    "add_prefill",
+    "admit",
+    "admit_next",
+    "decode_steps",
+    "fits",
+    "make_room",
+    "next_to_admit",
+    "preempt",
+    "steps_until_join",
+    "tokens_to_compute",
 ]

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mist_sim.clients.scheduling.admission import (
+    add_prefill,
+    admit,
+    next_to_admit,
+    steps_until_join,
+    tokens_to_compute,
+)
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
+from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.scheduling.preemption import make_room
 
 
 @SCHEDULERS.register("chunked")
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ChunkedScheduler(Scheduler):
     """Sarathi-Serve and vLLM v1: decodes first, the rest of the budget for prompts.
 
@@ -56,71 +64,71 @@ class ChunkedScheduler(Scheduler):
             f"drafts in every step"
         )
 
-    def schedule(self, limit: int) -> StepPlan | None:
+    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
-        if not self.running and self.head() is None and not self.swapped:
+        if not lane.running and lane.head() is None and not lane.swapped:
             return None
         plan = StepPlan()
-        disturbed = self._make_room(plan)
-        num_decodes = self.clock.num_decodes
+        disturbed = make_room(lane, plan)
+        num_decodes = lane.clock.num_decodes
         plan.decodes = num_decodes > 0
-        budget = self.max_num_batched_tokens - num_decodes * self.clock.num_queries_each
-        for sequence in self.prefilling:
-            budget -= self._add_chunk(plan, sequence, budget)
+        budget = self.max_num_batched_tokens - num_decodes * lane.clock.num_queries_each
+        for sequence in lane.prefilling:
+            num_to_go = sequence.num_tokens - sequence.num_computed_tokens
+            if chunk := self._chunk(num_to_go, budget):
+                budget -= add_prefill(lane, plan, sequence, chunk)
         if budget and disturbed:
-            limit = self._steps_until_join(limit)
-        elif budget and (self.waiting or self.loaded):
-            budget = self._admit(plan, budget)
-        plan.num_steps = self._num_steps(plan, limit, budget)
+            limit = steps_until_join(lane, limit)
+        elif budget and (lane.waiting or lane.loaded):
+            budget = self._admit(lane, plan, budget)
+        plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None
 
     def _chunk(self, num_tokens: int, budget: int) -> int:
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
         return min(num_tokens, budget, self.long_prefill_token_threshold or budget)
 
-    def _add_chunk(self, plan: StepPlan, sequence: SequenceState, budget: int) -> int:
-        num_new_tokens = self._chunk(sequence.num_tokens - sequence.num_computed_tokens, budget)
-        return self._add_prefill(plan, sequence, num_new_tokens) if num_new_tokens else 0
-
-    def _admit(self, plan: StepPlan, budget: int) -> int:
+    def _admit(self, lane: LaneState, plan: StepPlan, budget: int) -> int:
         """Admit prompts while budget and number of pieces allow it; return the budget left."""
         most = self.max_num_partial_prefills
         num_partial = 0 if most is None else _num_partial(plan)
-        while budget and (sequence := self._next_head(plan)):
-            num_tokens = self._tokens_to_admit(sequence)
+        while budget and (sequence := next_to_admit(lane, plan)):
+            num_tokens = tokens_to_compute(lane, sequence)
             chunk = self._chunk(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
             num_partial += chunk < num_tokens
-            budget -= self._take_head(plan, sequence, chunk)
+            budget -= admit(lane, plan, sequence, chunk)
         return budget
 
-    def _num_steps(self, plan: StepPlan, limit: int, budget: int) -> int:
-        """Steps in which every prompt gets the same piece, and no decode changes.
 
-        With budget to spare, another prompt may start in the step that completes one; that
-        step then needs a plan of its own.
-        """
-        if plan.prefills and self.kv_cache.shares_blocks and self._shares_change(plan, budget):
-            return 1
-        spare = 1 if budget else 0
-        for sequence, new in plan.prefills:
-            remaining = sequence.num_tokens - sequence.num_computed_tokens
-            limit = min(limit, max(1, (remaining - spare) // new))
-        return self._steps_until_change(limit)
+def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
+    """Steps in which every prompt gets the same piece, and no decode changes.
 
-    def _shares_change(self, plan: StepPlan, budget: int) -> bool:
-        """Tell whether blocks that a step enters into the cache may matter in the next one.
+    With budget to spare, another prompt may start in the step that completes one; that
+    step then needs a plan of its own.
+    """
+    if plan.prefills and lane.kv_cache.shares_blocks and _shares_change(lane, plan, budget):
+        return 1
+    spare = 1 if budget else 0
+    for sequence, new in plan.prefills:
+        remaining = sequence.num_tokens - sequence.num_computed_tokens
+        limit = min(limit, max(1, (remaining - spare) // new))
+    return lane.steps_until_change(limit)
 
-        They may let the head of the queue in, or be the same that another prompt enters. With
-        sliding windows prompts and decodes give back blocks in turn.
-        """
-        if self.pool.groups and (plan.decodes or len(plan.prefills) > 1):
-            return True
-        entering = [each for each, _ in plan.prefills if self.kv_cache.is_entering(each)]
-        if entering and budget and (head := self.head()) is not None:
-            return self.kv_cache.may_gain(head)
-        return len(entering) > 1 and not self.kv_cache.are_apart(entering)
+
+def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
+    """Tell whether blocks that a step enters into the cache may matter in the next one.
+
+    They may let the head of the queue in, or be the same that another prompt enters. With
+    sliding windows prompts and decodes give back blocks in turn.
+    """
+    if lane.pool.groups and (plan.decodes or len(plan.prefills) > 1):
+        return True
+    entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
+    if entering and budget and (head := lane.head()) is not None:
+        return lane.kv_cache.may_gain(head)
+    return len(entering) > 1 and not lane.kv_cache.are_apart(entering)
 
 
 def _num_partial(plan: StepPlan) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mist_sim.clients.scheduling.admission import steps_until_join
 from mist_sim.clients.scheduling.base import SCHEDULERS
+from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
+from mist_sim.clients.scheduling.preemption import make_room
+from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler, decode_steps
 
 
 @SCHEDULERS.register("continuous")
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContinuousScheduler(WholePromptScheduler):
     """Orca and vLLM v0: as soon as a prompt fits, the running decodes wait for its prefill.
 
@@ -18,13 +21,13 @@ class ContinuousScheduler(WholePromptScheduler):
     Source: MIST §II-B and §III-E1, Fig. 3(b); vLLM (SOSP 2023) §4.5.
     """
 
-    def schedule(self, limit: int) -> StepPlan | None:
+    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan all prompts that fit; the decodes only where there are none."""
         plan = StepPlan()
-        self._admit_prompts(plan)
+        self.admit_prompts(lane, plan)
         if plan.prefills:
             return plan
-        disturbed = self._make_room(plan)
+        disturbed = make_room(lane, plan)
         if disturbed or plan.swaps:
-            limit = self._steps_until_join(limit)
-        return self._decode(plan, limit)
+            limit = steps_until_join(lane, limit)
+        return decode_steps(lane, plan, limit)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mist_sim.clients.scheduling.admission import steps_until_join
 from mist_sim.clients.scheduling.base import SCHEDULERS
+from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
+from mist_sim.clients.scheduling.preemption import make_room
+from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler, decode_steps
 
 
 @SCHEDULERS.register("mixed")
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MixedScheduler(WholePromptScheduler):
     """Whole prompts join the step of the running decodes, which ride along.
 
@@ -20,13 +23,13 @@ class MixedScheduler(WholePromptScheduler):
     Source: MIST §II-B and §III-E1; Splitwise (ISCA 2024) §IV, mixed batching.
     """
 
-    def schedule(self, limit: int) -> StepPlan | None:
+    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan all prompts that fit together with the decodes."""
         plan = StepPlan()
-        disturbed = self._make_room(plan)
+        disturbed = make_room(lane, plan)
         if not disturbed:
-            self._admit_prompts(plan)
+            self.admit_prompts(lane, plan)
         if plan.prefills:
-            plan.decodes = self.clock.num_decodes > 0
+            plan.decodes = lane.clock.num_decodes > 0
             return plan
-        return self._decode(plan, self._steps_until_join(limit) if disturbed else limit)
+        return decode_steps(lane, plan, steps_until_join(lane, limit) if disturbed else limit)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mist_sim.clients.scheduling.admission import steps_until_join
 from mist_sim.clients.scheduling.base import SCHEDULERS
+from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
+from mist_sim.clients.scheduling.preemption import make_room
+from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler, decode_steps
 from mist_sim.clients.sequence_state import SequenceState
 
 
 @SCHEDULERS.register("static")
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StaticScheduler(WholePromptScheduler):
     """FasterTransformer: requests that wait when the engine is idle form a batch.
 
@@ -21,16 +24,16 @@ class StaticScheduler(WholePromptScheduler):
     Source: MIST §II-B and §III-E1, Fig. 3(a).
     """
 
-    def schedule(self, limit: int) -> StepPlan | None:
+    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan new prompts only when nobody runs any more; else the decodes."""
         plan = StepPlan()
-        if not self.running:
-            self._admit_prompts(plan)
+        if not lane.running:
+            self.admit_prompts(lane, plan)
         if plan.prefills:
             return plan
-        if self._make_room(plan) and self.swapped:
-            limit = self._steps_until_join(limit)
-        return self._decode(plan, limit)
+        if make_room(lane, plan) and lane.swapped:
+            limit = steps_until_join(lane, limit)
+        return decode_steps(lane, plan, limit)
 
-    def would_admit(self, sequence: SequenceState, num_steps: int) -> bool:
+    def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
         return False

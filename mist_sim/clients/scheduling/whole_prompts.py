@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from mist_sim.clients.scheduling.admission import admit, next_to_admit, tokens_to_compute
 from mist_sim.clients.scheduling.base import Scheduler
+from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WholePromptScheduler(Scheduler):
     """Prompts are never cut.
 
@@ -28,7 +30,7 @@ class WholePromptScheduler(Scheduler):
                 f"max_num_batched_tokens must be >= 1, got {self.max_num_batched_tokens}"
             )
 
-    def refusal(self, sequence: SequenceState) -> str | None:
+    def refusal(self, lane: LaneState, sequence: SequenceState) -> str | None:
         """Return why a sequence can never be served: for a prompt that no step can take, too."""
         limit = self.max_num_batched_tokens
         if limit is not None and sequence.num_tokens > limit:
@@ -36,24 +38,25 @@ class WholePromptScheduler(Scheduler):
                 f"a prompt of {sequence.num_tokens} tokens exceeds "
                 f"max_num_batched_tokens={limit}; raise it or use the chunked scheduler"
             )
-        return super().refusal(sequence)
+        return super().refusal(lane, sequence)
 
-    def _admit_prompts(self, plan: StepPlan) -> None:
+    def admit_prompts(self, lane: LaneState, plan: StepPlan) -> None:
         """Admit waiting prompts, whole, until a limit or memory stops it."""
         budget = self.max_num_batched_tokens or inf
-        while sequence := self._next_head(plan):
-            num_tokens = self._tokens_to_admit(sequence)
+        while sequence := next_to_admit(lane, plan):
+            num_tokens = tokens_to_compute(lane, sequence)
             if plan.prefills and num_tokens > budget:
                 break
-            budget -= self._take_head(plan, sequence, num_tokens)
+            budget -= admit(lane, plan, sequence, num_tokens)
 
-    def _decode(self, plan: StepPlan, limit: int) -> StepPlan | None:
-        """Let the running decodes, which have room for a step, run until something changes.
 
-        Returns None when there are none and nothing else is planned.
-        """
-        if not self.clock.num_decodes:
-            return None if plan.is_empty else plan
-        plan.decodes = True
-        plan.num_steps = self._steps_until_change(limit)
-        return plan
+def decode_steps(lane: LaneState, plan: StepPlan, limit: int) -> StepPlan | None:
+    """Let the running decodes, which have room for a step, run until something changes.
+
+    limit: the most steps. Returns the plan, None when nobody decodes and nothing else is planned.
+    """
+    if not lane.clock.num_decodes:
+        return None if plan.is_empty else plan
+    plan.decodes = True
+    plan.num_steps = lane.steps_until_change(limit)
+    return plan

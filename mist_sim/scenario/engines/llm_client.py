@@ -60,8 +60,9 @@ def llm_client(
     model, gpu: catalog names, paths of a config.json and a .toml spec, or the specs themselves.
     tensor_parallel_size, pipeline_parallel_size: GPUs that share every layer, and ranks that
         each have some of the layers. data_parallel_size: engines of that kind.
-    scheduler: an object of its own for every client. Without it, chunked prefill with the limits
-        of vLLM's server on that GPU (see `server_limits`); an object has what it was made with.
+    scheduler: the batching policy; clients may share one. Without it, chunked prefill with the
+        limits of vLLM's server on that GPU (see `server_limits`); an object has what it was made
+        with.
     predictor: a roofline of model and GPUs without it, in a pipeline one for each rank (see
         `pipeline_predictor`); clients may share one.
     overhead: the engine's own time, by default a measured one (see `EngineOverhead`).

@@ -1,0 +1,56 @@
+"""The account of executed steps: what they computed, who emitted a token, who is done."""
+
+from __future__ import annotations
+
+from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+
+
+def update(
+    lane: LaneState, plan: StepPlan, num_steps: int
+) -> tuple[list[SequenceState], list[SequenceState]]:
+    """Account for `num_steps` executed steps of a plan.
+
+    Returns (emitted, finished): sequences whose prefill emitted a token at the end of the
+    last step, and sequences that have all their tokens, decodes first.
+    """
+    pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
+    if num_steps > 1:  # blocks of the first step were entered by the plan
+        for sequence, new in plan.prefills:
+            kv_cache.compute_more(sequence, new, num_steps)
+    if plan.decodes:
+        num_blocks = clock.advance(num_steps)
+        if num_blocks or kv_cache.drops:  # what windows left comes back with it
+            kv_cache.grow(num_blocks)
+    num_free = pool.num_free
+    lane.num_peak_blocks = pool.num_blocks - num_free
+    finished = clock.pop_finished() if plan.decodes else []
+    for sequence in finished:
+        num_blocks = pool.blocks_for(clock.leave(sequence))
+        kv_cache.free(sequence, num_blocks, sequence.num_tokens - 1)
+        del lane.running[sequence]
+    emitted = []
+    for sequence, num_new_tokens in plan.prefills:
+        sequence.num_computed_tokens += num_steps * num_new_tokens
+        if sequence.num_computed_tokens == sequence.num_tokens:
+            lane.prefilling.remove(sequence)
+            emitted.append(sequence)
+            if _emit(lane, sequence):
+                finished.append(sequence)
+    if lane.plans_ahead:
+        lane.release()
+        lane.hold_back(len(finished), pool.num_free - num_free)
+    return emitted, finished
+
+
+def _emit(lane: LaneState, sequence: SequenceState) -> bool:
+    """Count the token that a prefill emitted; return whether it was the last."""
+    sequence.num_tokens += 1
+    if sequence.num_output_tokens < sequence.num_target_tokens:
+        lane.clock.join(sequence)
+        return False
+    context = sequence.num_computed_tokens
+    lane.kv_cache.free(sequence, lane.pool.blocks_for(context), context)
+    del lane.running[sequence]
+    return True
