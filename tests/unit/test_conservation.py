@@ -1,5 +1,6 @@
 """The check of conservation finds planted bugs, and says when, which request, and which client."""
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -19,7 +20,7 @@ from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
-from mist_sim.traces import ClosedLoop, Workload, template
+from mist_sim.traces import ClosedLoop, Retries, TimeLimits, Workload, template
 
 WHOLE = {
     name: getattr(owner, name)
@@ -56,21 +57,42 @@ def worker():
     return SequentialClient("tool", serves=["tool_call"], service_time=lambda stage: stage.duration)
 
 
-def run(arrivals=None):
+def run(arrivals=None, workload=Workload):
     """Five requests, one every ten seconds, each of 3 s: a prompt, a second token, and a tool."""
     times = None if arrivals else [10.0 * k for k in range(5)]
-    workload = Workload.from_lists(
+    requests = workload.from_lists(
         [10] * 5,
         [2] * 5,
         times,
         arrivals=arrivals,
         pipeline=template([Prefill, Decode, ToolCall(duration=1.0)]),
     )
-    return Simulation(clients=[engine(), worker()], workload=workload).run()
+    return Simulation(clients=[engine(), worker()], workload=requests).run()
 
 
 def test_a_run_without_bugs_passes():
     assert run().summary["completed"] == run(ClosedLoop(concurrency=2)).summary["completed"] == 5
+
+
+def test_stages_that_an_attempt_in_vain_was_served_in_do_not_count():
+    """The tool serves both attempts; the engine is busy with another prompt in the first one."""
+    plain = Workload.from_lists(
+        [10] * 2, [2] * 2, [0.0, 0.5], pipeline=template([ToolCall(duration=1.0), Prefill, Decode])
+    )
+    one_by_one = LlmClient(
+        "llm",
+        scheduler=ContinuousScheduler(max_num_seqs=1),
+        predictor=ConstantPredictor(),
+        num_gpu_blocks=100,
+    )
+    retries = Retries(max_attempts=2, backoff=1.0, jitter=0.0)
+    result = Simulation(
+        clients=[one_by_one, worker()],
+        workload=replace(plain, time_limits=TimeLimits(timeout=3.25), retries=retries),
+    ).run()
+    assert result.requests.num_attempts.tolist() == [1, 2]
+    assert set(result.requests.status) == {"finished"}
+    assert (result.stages.stage == "tool_call").sum() == 3
 
 
 # --- requests that are lost on their walk -------------------------------------------------------
@@ -265,6 +287,31 @@ def test_a_request_that_is_sent_twice(monkeypatch):
 
     monkeypatch.setattr(LoadGenerator, "send", send)
     with pytest.raises(InvariantError, match="request 3 ended 2 times"):
+        run()
+
+
+def test_two_requests_with_one_id():
+    class Repeating(Workload):
+        def requests(self, streams):
+            for request in super().requests(streams):
+                request.request_id -= request.request_id == 4
+                yield request
+
+    with pytest.raises(InvariantError, match="at 43.0 s: request 3 entered 2 times"):
+        run(workload=Repeating)
+
+
+def test_a_request_that_load_generation_does_not_count(monkeypatch):
+    def send(self, request):
+        if request.request_id != 3:
+            return (yield from WHOLE["send"](self, request))
+        visits = []
+        self.recorder.record_end(
+            request, visits, self.env.now, (yield from self.coordinator.walk(request, visits))
+        )
+
+    monkeypatch.setattr(LoadGenerator, "send", send)
+    with pytest.raises(InvariantError, match="5 requests ended, and load generation counts 4"):
         run()
 
 

@@ -376,6 +376,20 @@ def test_a_user_who_goes_away_exactly_at_a_resend_does_not_send():
     assert later.requests.num_attempts[0] == 2
 
 
+def test_a_user_of_a_closed_loop_who_went_away_between_two_attempts_goes_on_at_once():
+    """Timed out at 2.5 s and gone at 3.25 s, before the resend: the next question comes then."""
+    result = run(
+        [10] * 2,
+        [9] * 2,
+        arrivals=ClosedLoop(concurrency=1),
+        timeout=2.5,
+        patience=After(3.25),
+        retries=ONCE_A_SECOND,
+    )
+    assert list(result.requests.arrival_time) == [0.0, 3.25]
+    assert ends(result) == [("cancelled", 3.25), ("cancelled", 6.5)]
+
+
 def test_the_share_of_good_requests_is_among_those_that_count():
     """Of four that arrive after the warm-up, two have their first token in time.
 
