@@ -66,7 +66,7 @@ class LoadGenerator(ABC):
 
     @abstractmethod
     def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
-        """Send each request at its time; call `_source_is_dry` at the end."""
+        """Send each request at its time; call `_stop_sending` at the end."""
 
     def send(self, request: Request) -> Generator[Event, Visit, float]:
         """Send a request that arrives now, and return when it ended for its user (seconds).
@@ -118,7 +118,7 @@ class LoadGenerator(ABC):
         if not self._num_sources:
             self._stop_when_all_ended()
 
-    def _source_is_dry(self) -> None:
+    def _stop_sending(self) -> None:
         """Note that a process will not send another request."""
         self._num_sources -= 1
         self._stop_when_all_ended()
@@ -141,7 +141,7 @@ class OpenLoop(LoadGenerator):
                 )
             yield self.env.at(request.arrival_time, MOVE)
             self.env.start(self.send(request))
-        self._source_is_dry()
+        self._stop_sending()
 
 
 class Users(LoadGenerator):
@@ -173,7 +173,7 @@ class Users(LoadGenerator):
                 break
             self._num_sources += 1
             self.env.start(self._user(first, requests))
-        self._source_is_dry()
+        self._stop_sending()
 
     def _user(self, first: Request, others: Iterator[Request]) -> Generator[Event, Visit, None]:
         for request in chain((first,), others):
@@ -182,7 +182,7 @@ class Users(LoadGenerator):
             next_at = ended_at + self.loop.think_time
             if next_at > self.env.now:
                 yield self.env.at(next_at)
-        self._source_is_dry()
+        self._stop_sending()
 
 
 def _gone_at(request: Request) -> float:

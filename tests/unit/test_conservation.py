@@ -330,7 +330,7 @@ def test_a_run_that_stops_while_a_request_is_on_its_way(monkeypatch):
 
 
 def test_a_load_generator_that_does_not_stop(monkeypatch):
-    monkeypatch.setattr(LoadGenerator, "_source_is_dry", lambda self: None)
+    monkeypatch.setattr(LoadGenerator, "_stop_sending", lambda self: None)
     message = "at 43.0 s: nothing left to happen: load generation does not stop"
     with pytest.raises(InvariantError, match=message):
         run()
