@@ -27,7 +27,8 @@ Spawn = Callable[[Request], Event]
 class Coordinator:
     """Moves requests from stage to stage.
 
-    roster: the clients that there are now. spawn: sends the children of requests.
+    roster: the clients that there are now. spawn: sends the children of requests, whose ids count
+    down from -1.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Coordinator:
         self.roster = roster
         self.router = router
         self.spawn = spawn
+        self._num_children = 0
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
         """Take a request that is sent now through all its stages (STAGE-PUSH).
@@ -78,15 +80,23 @@ class Coordinator:
                 f"request {request.request_id} left a client without an outcome at {self.env.now} s"
             )
         else:
-            request.to_serve = (*outcome.then, *later) if outcome.then else later
+            request.to_serve = (*outcome.then, *later)
+            request.num_stages += len(outcome.then)
             if outcome.children:
-                return (yield from self._await(outcome.children))
+                return (yield from self._await(request, outcome.children))
         return None
 
-    def _await(self, children: tuple[Request, ...]) -> Generator[Event, Any, Failure | None]:
+    def _await(
+        self, parent: Request, children: tuple[Request, ...]
+    ) -> Generator[Event, Any, Failure | None]:
         """Send children side by side and wait for all; return the first one's failure, if any."""
         if self.spawn is None:
-            raise InvariantError(f"nobody sends the children of {children[0].parent_id}")
+            raise InvariantError(f"nobody sends the children of request {parent.request_id}")
+        for child in children:
+            self._num_children += 1
+            child.request_id = -self._num_children
+            child.parent_id = parent.request_id
+            child.arrival_time = self.env.now
         ends = [self.spawn(child) for child in children]
         yield self.env.all_of(ends)
         return next((end.value for end in ends if end.value is not None), None)
@@ -119,7 +129,8 @@ def _to_serve(request: Request) -> tuple[Stage, ...]:
     """Return the stages left, without empty ones in front."""
     stages = request.to_serve
     while stages and stages[0].is_empty:
-        stages = stages[1:]
+        request.to_serve = stages = stages[1:]
+        request.num_stages -= 1
     return stages
 
 

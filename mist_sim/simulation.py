@@ -5,25 +5,24 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from time import monotonic
 
 from simpy.events import Event
 
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
+from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.request import Request
-from mist_sim.core.visit import Visit
-from mist_sim.environment import MOVE, Environment
+from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, Result, Slo
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded
-from mist_sim.sender import Sender
-from mist_sim.traces import ClosedLoop, Workload
+from mist_sim.traces import Workload
 
 Progress = Callable[[int, float], None]
 """Called with (requests finished or failed, simulated seconds), ten times a second at most."""
@@ -74,42 +73,26 @@ class Simulation:
         Raises ScenarioError for input that shows itself bad during the run (a trace row), and
         InvariantError when the simulation breaks a law of its own.
         """
-        self._env = env = Environment()
-        recorder = ColumnRecorder()
-        roster = Roster()
-        for client in self.clients:
-            client.streams = self.streams
-            client.start(env, roster.next_id(), recorder)
-            roster.join(client)
-        if isinstance(self.router, Seeded):
-            self.router.seed(self.streams.generator("router"))
-        self._sender = Sender(
-            env,
-            Coordinator(env, roster, self.router),
-            recorder,
-            self.workload.retries,
-            self.streams.generator("retries"),
-        )
-        self._progress, self._next_progress = progress, 0.0
-        self._num_injected = 0
-        self._all_sent = False
-        self._all_done = env.event()
-        requests = self.workload.requests(self.streams)
-        if isinstance(self.workload.closed_loop, ClosedLoop):
-            env.start(self._start_users(self.workload.closed_loop, requests))
-        else:
-            env.start(self._inject(requests))
-        try:
-            with _rare_collections():
-                env.run(until=self._all_done)
-        except RuntimeError as error:
-            if self._all_done.triggered or env.peek() != float("inf"):
-                raise
-            raise InvariantError(
-                f"nothing left to happen at {env.now} s with "
-                f"{self._num_injected - self._sender.num_ended} requests in flight"
-            ) from error
-        self._sender.check_conservation(self._num_injected)
+        env, recorder = Environment(), ColumnRecorder()
+        coordinator = Coordinator(env, self._start_clients(env, recorder), self.router)
+        load = self._load_generator(env, coordinator, recorder)
+        if progress is not None:
+            load.on_end = _now_and_then(progress)
+        conservation = Conservation(self.workload.requests(self.streams))
+
+        def spawn(child: Request) -> Event:
+            conservation.enter(child)
+            return load.spawn(child)
+
+        coordinator.spawn = spawn
+        load.start(conservation.entering())
+        with _rare_collections():
+            came_to_its_end = _run_until(env, load.all_ended)
+        broken = conservation.broken_law(load, recorder, self.clients)
+        if not came_to_its_end:
+            broken = f"nothing left to happen: {broken or 'load generation does not stop'}"
+        if broken:
+            raise InvariantError(f"at {env.now} s: {broken}")
         return Result(
             recorder=recorder,
             client_names=[client.name for client in self.clients],
@@ -121,64 +104,50 @@ class Simulation:
             open_loop=self.workload.closed_loop is None,
         )
 
-    def _inject(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
-        """Send open-loop requests at their arrival times, pulled one ahead."""
-        for request in requests:
-            if request.arrival_time is None:
-                raise InvariantError(f"open-loop request {request.request_id} has no arrival time")
-            yield self._env.at(request.arrival_time, MOVE)
-            self._num_injected += 1
-            self._env.start(self._follow(request))
-        self._all_sent = True
-        self._stop_when_done()
+    def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
+        """Let the clients join the run, and seed the router."""
+        roster = Roster()
+        for client in self.clients:
+            client.streams = self.streams
+            client.start(env, roster.next_id(), recorder)
+            roster.join(client)
+        if isinstance(self.router, Seeded):
+            self.router.seed(self.streams.generator("router"))
+        return roster
 
-    def _start_users(
-        self, loop: ClosedLoop, requests: Iterator[Request]
-    ) -> Generator[Event, object, None]:
-        """Let `concurrency` users send the requests, each the next one after its last."""
-        self._num_sending = 1  # who starts the users, and then they
-        for number in range(loop.concurrency):
-            start = loop.start(number)
-            if start > self._env.now:
-                yield self._env.at(start)
-            first = next(requests, None)
-            if first is None:
-                break
-            self._num_sending += 1
-            self._env.start(self._user(first, requests, loop.think_time))
-        self._stop_sending()
+    def _load_generator(
+        self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
+    ) -> LoadGenerator:
+        """Return what sends the workload's requests: an open loop, or users."""
+        retries, rng = self.workload.retries, self.streams.generator("retries")
+        loop = self.workload.closed_loop
+        if loop is None:
+            return OpenLoop(env, coordinator, recorder, retries, rng)
+        return Users(env, coordinator, recorder, retries, rng, loop)
 
-    def _user(
-        self, first: Request, others: Iterator[Request], think_time: float
-    ) -> Generator[Event, float, None]:
-        for request in chain((first,), others):
-            request.arrival_time = self._env.now
-            self._num_injected += 1
-            ended_at = yield from self._follow(request)
-            next_at = ended_at + think_time
-            if next_at > self._env.now:
-                yield self._env.at(next_at)
-        self._stop_sending()
 
-    def _stop_sending(self) -> None:
-        self._num_sending -= 1
-        self._all_sent = self._num_sending == 0
-        self._stop_when_done()
+def _run_until(env: Environment, end: Event) -> bool:
+    """Run until an event has happened; return False when nothing is left to happen before."""
+    try:
+        env.run(until=end)
+    except RuntimeError:
+        if end.triggered or env.peek() != math.inf:
+            raise
+        return False
+    return True
 
-    def _follow(self, request: Request) -> Generator[Event, Visit, float]:
-        """Send a request, notice when it was the last, and return when it ended (seconds)."""
-        ended_at = yield from self._sender.send(request)
-        if self._progress is not None and (now := monotonic()) >= self._next_progress:
-            self._progress(self._sender.num_ended, self._env.now)
-            self._next_progress = now + _PROGRESS_EVERY
-        if self._all_sent:
-            self._stop_when_done()
-        return ended_at
 
-    def _stop_when_done(self) -> None:
-        done = self._sender.num_ended == self._num_injected
-        if self._all_sent and done and not self._all_done.triggered:
-            self._all_done.succeed()
+def _now_and_then(progress: Progress) -> Progress:
+    """Return what passes calls on to `progress`, ten times a second of the user's at most."""
+    next_call = 0.0
+
+    def tell(num_ended: int, now: float) -> None:
+        nonlocal next_call
+        if (time := monotonic()) >= next_call:
+            progress(num_ended, now)
+            next_call = time + _PROGRESS_EVERY
+
+    return tell
 
 
 @contextmanager

@@ -74,6 +74,7 @@ class Request:
     limits: how long it may take; None: for ever.
     parent_id: of a child, the request that waits for it; None for one that a user sends.
     to_serve: stages that are left to walk; outcomes of stages may add to them.
+    num_stages: of its pipeline as it is known by now, without empty ones.
     chosen_ahead: the client chosen for the stage after the present visit; None: not asked yet.
     sent_at: when it was sent, seconds; with retries, the latest time.
     has_token: whether a visit that is over emitted a token since then.
@@ -90,6 +91,7 @@ class Request:
     limits: Limits | None = None
     parent_id: int | None = None
     to_serve: tuple[Stage, ...] = ()
+    num_stages: int = 0
     chosen_ahead: int | None = None
     sent_at: float = nan
     has_token: bool = False
@@ -98,6 +100,7 @@ class Request:
         """Begin an attempt to have it served."""
         self.sent_at = now
         self.to_serve = self.stages
+        self.num_stages = len(self.stages)
         self.chosen_ahead = None
         self.has_token = False
 

@@ -121,6 +121,13 @@ class Visit:
         return self.outcome if isinstance(self.outcome, Failure) else None
 
     @property
+    def num_served_stages(self) -> int:
+        """Stages that it has brought to their end."""
+        if isinstance(self.outcome, Failure):
+            return 0
+        return len(self.stages) - isinstance(self.outcome, Moved)
+
+    @property
     def continues(self) -> bool:
         """True when its first token continues the answer of the visit before."""
         return self.stages[0].continues

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
-    """A row a request, in order of injection; times in seconds from the start of the run."""
+    """A row a request, in order of injection; times in seconds from the start of the run.
+
+    parent_id: of a child, whose own id is below 0, the request that waited for it; else missing.
+    """
     import pandas as pd
 
     c: dict[str, Any] = recorder.requests.columns()
@@ -26,6 +29,7 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "request_id": c["request_id"],
+            "parent_id": pd.array(c["parent_id"], dtype="Int64"),
             "session_id": pd.array(c["session_id"], dtype="Int64"),
             "status": np.array(STATUSES, dtype=object)[c["status"]],
             "arrival_time": c["arrival_time"],
@@ -48,6 +52,7 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
         }
     )
     frame.loc[frame["session_id"] < 0, "session_id"] = pd.NA
+    frame.loc[frame["parent_id"] == frame["request_id"], "parent_id"] = pd.NA
     return frame.sort_values("request_id", ignore_index=True)
 
 
@@ -171,8 +176,10 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     Of a request that was sent several times these are the tokens of its last attempt. Raises
     ValueError for a request that there was not.
     """
-    num_requests = len(recorder.requests.columns()["request_id"])
-    if not 0 <= request_id < num_requests:
+    requests: dict[str, Any] = recorder.requests.columns()
+    mine = requests["request_id"] == request_id
+    if not mine.any():
+        num_requests = int((requests["request_id"] >= 0).sum())
         raise ValueError(f"request_id must be in [0, {num_requests}), got {request_id}")
     tokens: dict[str, Any] = recorder.tokens.columns()
     rows = np.flatnonzero(tokens["request_id"] == request_id)
@@ -180,17 +187,17 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     for row in rows:
         track = int(tokens["track"][row])
         first, end = int(tokens["first_step"][row]), int(tokens["end_step"][row])
-        ends = np.array(recorder.step_ends[track][first - 1 : end])
-        decode_ends = ends[1:][_is_decode(recorder, track, first, end)]
+        ends = np.array(recorder.step_ends[track][first:end])
+        decode_ends = ends[_is_decode(recorder, track, first, end)]
         counts: Any = 1
         if (place := int(tokens["first_count"][row])) >= 0:
             counts = recorder.token_counts[place : place + len(decode_ends)]
-        from_prefill = ends[: 0 if tokens["resumed"][row] else 1]
-        times += [from_prefill, np.repeat(decode_ends, counts)]
+        if not tokens["resumed"][row]:
+            times.append(np.array(recorder.step_ends[track][first - 1 : first]))
+        times.append(np.repeat(decode_ends, counts))
     if not times:
         return np.empty(0)
-    requests: dict[str, Any] = recorder.requests.columns()
-    sent_at = requests["sent_at"][requests["request_id"] == request_id]
+    sent_at = requests["sent_at"][mine]
     found: Array = np.concatenate(times)
     last_attempt: Array = found[found > sent_at]
     return last_attempt

@@ -24,13 +24,14 @@ _MS = 1e3
 def summarise(result: Result) -> dict[str, Any]:
     """Return the metrics of a run.
 
-    What arrives before the warm-up ends is left out, and so are token gaps and engine time
+    Requests that users send count, and not the children of these. What arrives before the warm-up
+    ends is left out, and so are token gaps and engine time
     before it. Rates are per second of `duration`, from the end of the warm-up to the last
     completion. Latencies are in milliseconds over finished requests, ITL over all gaps.
     """
     recorder, warmup = result.recorder, result.warmup
     c: dict[str, Any] = recorder.requests.columns()
-    counted = c["arrival_time"] >= warmup
+    counted = (c["arrival_time"] >= warmup) & (c["parent_id"] == c["request_id"])
     done = counted & (c["status"] == 0)
     duration = float(c["finished_at"][done].max() - warmup) if done.any() else 0.0
     samples = _samples(c, done)

@@ -25,7 +25,7 @@ from tests.reference.comparison import (
     workload,
 )
 from tests.reference.predictors import AWKWARD, DYADIC
-from tests.reference.sender import Attempt, served_with_retries
+from tests.reference.retries import Attempt, served_with_retries
 from tests.reference.stepwise import Job, Outcome
 
 

@@ -8,6 +8,7 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import PipelinePredictor
+from mist_sim.metrics import Slo
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
@@ -351,6 +352,61 @@ def test_patience_covers_all_attempts():
     assert ends(result) == [("cancelled", 4.25)]
     assert result.requests.reason[0] == "the user went away"
     assert result.requests.num_attempts[0] == 2
+
+
+def test_a_request_whose_time_out_and_patience_end_together_has_timed_out():
+    """The time-out tells the user's program first; nobody comes back to send the request again."""
+    once = run([10], [9], timeout=2.5, patience=After(2.5))
+    assert ends(once) == [("timed_out", 2.5)]
+    assert once.requests.reason[0] == "no answer within the timeout of 2.5 s"
+    with_retries = run([10], [9], timeout=2.5, patience=After(2.5), retries=ONCE_A_SECOND)
+    assert ends(with_retries) == [("cancelled", 2.5)]
+    assert with_retries.requests.num_attempts[0] == 1
+
+
+def test_a_user_who_goes_away_exactly_at_a_resend_does_not_send():
+    """Timed out at 2.5 s, to be sent again at 3.5 s, when the user's patience is over."""
+    result = run([10], [9], timeout=2.5, patience=After(3.5), retries=ONCE_A_SECOND)
+    assert ends(result) == [("cancelled", 3.5)]
+    assert result.requests.reason[0] == "the user went away between two attempts"
+    assert result.requests.num_attempts[0] == 1
+    assert result.summary["num_retries"] == 0
+    later = run([10], [9], timeout=2.5, patience=After(3.75), retries=ONCE_A_SECOND)
+    assert ends(later) == [("cancelled", 3.75)]
+    assert later.requests.num_attempts[0] == 2
+
+
+def test_a_user_of_a_closed_loop_who_went_away_between_two_attempts_goes_on_at_once():
+    """Timed out at 2.5 s and gone at 3.25 s, before the resend: the next question comes then."""
+    result = run(
+        [10] * 2,
+        [9] * 2,
+        arrivals=ClosedLoop(concurrency=1),
+        timeout=2.5,
+        patience=After(3.25),
+        retries=ONCE_A_SECOND,
+    )
+    assert list(result.requests.arrival_time) == [0.0, 3.25]
+    assert ends(result) == [("cancelled", 3.25), ("cancelled", 6.5)]
+
+
+def test_the_share_of_good_requests_is_among_those_that_count():
+    """Of four that arrive after the warm-up, two have their first token in time.
+
+    0 s: good, but in the warm-up. 4 s: good, and the other waits until 6 s and has its first token
+    after 3 s. 8 s: good. 12 s: times out. So 2 of 4 are good, and 2 in the 7 s up to 10 s.
+    """
+    plain = Workload.from_lists([10] * 5, [2] * 5, [0.0, 4.0, 4.0, 8.0, 12.0])
+    result = Simulation(
+        clients=[engine(ContinuousScheduler(max_num_seqs=1))],
+        workload=GivenLimits(plain, [None] * 4 + [{"timeout": 0.5}]),
+        slo=Slo(ttft=2.0),
+        warmup=3.0,
+    ).run()
+    assert result.requests.ttft.tolist()[:4] == [1.0, 1.0, 3.0, 1.0]
+    assert (result.summary["completed"], result.summary["failed"]) == (3, 1)
+    assert result.summary["good_request_fraction"] == 2 / 4
+    assert result.summary["request_goodput"] == 2 / 7
 
 
 # --- engines that turn requests away --------------------------------------------------------------

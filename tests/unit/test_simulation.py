@@ -155,6 +155,18 @@ def test_users_of_a_closed_loop_start_one_after_another():
     assert list(result.requests.arrival_time) == [0.0, 4.0, 5.0, 10.0]
 
 
+def test_a_user_whose_request_is_rejected_at_once_thinks_and_goes_on():
+    workload = Workload.from_lists(
+        [10] * 3,
+        [2] * 3,
+        arrivals=ClosedLoop(concurrency=1, think_time=3.0),
+        pipeline=template([Translate(), Prefill, Decode]),
+    )
+    result = Simulation(clients=[engine()], workload=workload).run()
+    assert list(result.requests.arrival_time) == [0.0, 3.0, 6.0]
+    assert set(result.requests.status) == {"rejected"}
+
+
 def test_round_robin_takes_turns_and_least_outstanding_looks_at_load():
     pair = [engine("a"), engine("b")]
     turns = run([10] * 4, [100, 1, 1, 1], [0.0, 2.0, 4.0, 6.0], pair, RoundRobinRouter())

@@ -38,7 +38,7 @@ class DraftPaths:
 
     def draw(self, request_id: int, num_tokens: int) -> NDArray[np.int64]:
         """Return the tokens that a request gets by 0, 1, 2, ... steps, `num_tokens` or more."""
-        self._start["state"]["counter"][1] = request_id
+        self._start["state"]["counter"][1] = request_id % 2**64  # those of children are below 0
         self._philox.state = self._start
         steps = self._steps(num_tokens)
         while steps.sum() < num_tokens:

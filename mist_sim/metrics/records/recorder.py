@@ -90,6 +90,7 @@ class ColumnRecorder:
                 visit.num_queried_tokens,
                 visit.num_cached_tokens,
                 visit.failure is None,
+                visit.num_served_stages,
             )
         )
 
@@ -118,6 +119,7 @@ class ColumnRecorder:
         self.requests.append(
             (
                 request.request_id,
+                request.request_id if request.parent_id is None else request.parent_id,
                 -1 if request.session_id is None else request.session_id,
                 request.arrival_time,
                 request.sent_at if visits else time,

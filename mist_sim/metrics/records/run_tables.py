@@ -9,6 +9,7 @@ def request_table() -> Table:
     """Return an empty table with a row a request."""
     return Table(
         request_id="i8",
+        parent_id="i8",
         session_id="i8",
         arrival_time="f8",
         sent_at="f8",
@@ -44,6 +45,7 @@ def visit_table() -> Table:
         num_queried_tokens="i8",
         num_cached_tokens="i8",
         served="?",
+        num_served_stages="i4",
     )
 
 

@@ -1,0 +1,179 @@
+"""Conservation: what enters a run leaves it once, in all its stages, and clients keep nothing.
+
+No count is compared with itself. What entered is counted where the workload hands requests over,
+what ended are the recorder's rows, what is still held is what clients show to routers, and the
+visits that came back to the walks are held against those that clients recorded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients import Client
+from mist_sim.core.request import Request
+from mist_sim.load_generation import LoadGenerator
+from mist_sim.metrics import ColumnRecorder
+
+Ids = NDArray[np.int64]
+
+
+class Conservation:
+    """Counts the requests that enter one run, and finds what became of them at its end.
+
+    requests: those of the workload, in the order in which they are sent.
+    """
+
+    def __init__(self, requests: Iterator[Request]) -> None:
+        self._requests = requests
+        self._entered: array[int] = array("q")
+
+    def entering(self) -> Iterator[Request]:
+        """Hand over the requests of the workload, and count each."""
+        for request in self._requests:
+            self._entered.append(request.request_id)
+            yield request
+
+    def enter(self, request: Request) -> None:
+        """Count a request that does not come from the workload, such as the child of another.
+
+        It has an id of its own and ends as any other.
+        """
+        self._entered.append(request.request_id)
+
+    def broken_law(
+        self, load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
+    ) -> str | None:
+        """Return what a run that is over has lost or has too much, and where; None: nothing.
+
+        clients: position is the client_id of the records.
+        """
+        return (
+            self._never_sent()
+            or self._not_ended_once(recorder, clients)
+            or _still_held(clients)
+            or _visits_unlike_records(load, recorder, clients)
+            or _stages_not_served(load, recorder, clients)
+        )
+
+    def _never_sent(self) -> str | None:
+        """Every row of the workload is sent."""
+        request = next(self._requests, None)
+        if request is None:
+            return None
+        return f"request {request.request_id} was never sent: load generation stopped before it"
+
+    def _not_ended_once(self, recorder: ColumnRecorder, clients: Sequence[Client]) -> str | None:
+        """Every request that entered has one row among those that ended, and nobody else has."""
+        entered, ended = _ints(self._entered), _columns(recorder.requests)["request_id"]
+        if np.array_equal(_sorted(entered), _sorted(ended)) and (np.diff(_sorted(ended)) > 0).all():
+            return None
+        if twice := _repeated(entered, "entered") or _repeated(ended, "ended"):
+            return twice
+        if (lost := np.setdiff1d(entered, ended)).size:
+            place = _whereabouts(lost[0], recorder, clients)
+            return f"{lost.size} of {entered.size} requests never ended, first {lost[0]} ({place})"
+        return f"request {np.setdiff1d(ended, entered)[0]} ended and never entered"
+
+
+def _repeated(request_ids: Ids, what: str) -> str | None:
+    """Every id stands there once."""
+    ids, times = np.unique(request_ids, return_counts=True)
+    if (repeated := np.flatnonzero(times > 1)).size:
+        return f"request {ids[repeated[0]]} {what} {times[repeated[0]]} times"
+    return None
+
+
+def _still_held(clients: Sequence[Client]) -> str | None:
+    """Nobody waits, runs, or is outstanding at a client."""
+    for client in clients:
+        view = client.view
+        if view.num_waiting or view.num_running or view.num_outstanding:
+            return (
+                f"client {client.name!r} still counts {view.num_waiting} waiting, "
+                f"{view.num_running} running, {view.num_outstanding} outstanding"
+            )
+    return None
+
+
+def _visits_unlike_records(
+    load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
+) -> str | None:
+    """For every request, clients have recorded as many visits as its walks got back."""
+    ids: Ids = _columns(recorder.requests)["request_id"]
+    visited: Ids = _columns(recorder.visits)["request_id"]
+    rows = _rows_of(visited, ids)
+    if (unknown := visited[ids[rows] != visited]).size:
+        place = _whereabouts(unknown[0], recorder, clients)
+        return f"request {unknown[0]} has visits and never entered ({place})"
+    recorded = np.bincount(rows, minlength=ids.size)
+    walked = _ints(load.num_visits)
+    if walked.size != ids.size:
+        return f"{ids.size} requests ended, and load generation counts {walked.size}"
+    if (wrong := np.flatnonzero(recorded != walked)).size:
+        row = wrong[0]
+        place = _whereabouts(ids[row], recorder, clients)
+        return (
+            f"clients recorded {recorded[row]} visits of request {ids[row]}, and its walks got "
+            f"back {walked[row]} ({place})"
+        )
+    return None
+
+
+def _stages_not_served(
+    load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
+) -> str | None:
+    """A request that finished was served in each of its stages, and once when it was sent once.
+
+    One that was sent again may have been served in some stages before.
+    """
+    requests, visits = _columns(recorder.requests), _columns(recorder.visits)
+    ids: Ids = requests["request_id"]
+    rows = _rows_of(visits["request_id"], ids)
+    num_served = np.bincount(rows, visits["num_served_stages"], ids.size).astype(np.int64)
+    num_stages = _ints(load.num_stages)
+    too_many = (num_served > num_stages) & (requests["num_attempts"] == 1)
+    wrong = (requests["status"] == 0) & ((num_served < num_stages) | too_many)
+    if (found := np.flatnonzero(wrong)).size:
+        row = found[0]
+        place = _whereabouts(ids[row], recorder, clients)
+        return (
+            f"request {ids[row]} has finished with {num_served[row]} of its {num_stages[row]} "
+            f"stages served ({place})"
+        )
+    return None
+
+
+def _whereabouts(request_id: np.int64, recorder: ColumnRecorder, clients: Sequence[Client]) -> str:
+    """Return the client of a request's last recorded visit, and the clients that hold any."""
+    visits = _columns(recorder.visits)
+    mine = visits["client_id"][visits["request_id"] == request_id]
+    last = f"at client {clients[mine[-1]].name!r}" if mine.size else "nowhere"
+    holding = [repr(client.name) for client in clients if client.view.num_outstanding]
+    held = f"; clients that still hold visits: {', '.join(holding)}" if holding else ""
+    return f"its last recorded visit was {last}{held}"
+
+
+def _rows_of(request_ids: Ids, ids: Ids) -> NDArray[np.intp]:
+    """Return where each of some request ids is in `ids`, which has it once; else any place."""
+    order = np.argsort(ids, kind="stable")
+    places = np.searchsorted(ids[order], request_ids)
+    return order[np.minimum(places, ids.size - 1)]
+
+
+def _sorted(ids: Ids) -> Ids:
+    """Return ids in order; a stable sort is fast where most of them are."""
+    return np.sort(ids, kind="stable")
+
+
+def _columns(table: Any) -> dict[str, Any]:
+    columns: dict[str, Any] = table.columns()
+    return columns
+
+
+def _ints(values: array[int]) -> Ids:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,198 @@
+"""Load generation: when the requests of a workload are sent, and how often, until each has ended.
+
+In an open loop requests arrive at their own times, whatever becomes of those before them. In a
+closed loop each user sends the next request when the last one has ended. Either way a request that
+failed may be sent again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Callable, Generator, Iterator
+from itertools import chain
+from math import inf
+
+from numpy.random import Generator as Rng
+from simpy.events import Event
+
+from mist_sim.coordinator import Coordinator
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
+from mist_sim.environment import MOVE, Environment
+from mist_sim.errors import InvariantError
+from mist_sim.traces import ClosedLoop, Retries
+
+
+class LoadGenerator(ABC):
+    """Sends requests through the coordinator until each has ended for good, and records how.
+
+    Subclasses say when a request is sent.
+
+    retries: when a request that failed is sent again; None: never. rng: draws the jitter of the
+        waits in between.
+    on_end: called with (requests that have ended, seconds) whenever one ends; None at first.
+    all_ended: happens when the last request has ended and no other will be sent.
+    num_sent, num_ended: requests so far, however often each was sent.
+    num_visits, num_stages: of the requests that have ended, in the order in which they did: visits
+        in all attempts, and stages of the pipeline. The check of conservation reads them.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        retries: Retries | None,
+        rng: Rng,
+    ) -> None:
+        self.env = env
+        self.coordinator = coordinator
+        self.recorder = recorder
+        self.retries = retries
+        self.on_end: Callable[[int, float], None] | None = None
+        self.all_ended = env.event()
+        self.num_sent = 0
+        self.num_ended = 0
+        self.num_visits: array[int] = array("i")
+        self.num_stages: array[int] = array("i")
+        self._rng = rng
+        self._num_sources = 0  # processes that may send another request
+
+    def start(self, requests: Iterator[Request]) -> None:
+        """Begin to send requests, at time zero."""
+        self._num_sources = 1
+        self.env.start(self._generate(requests))
+
+    @abstractmethod
+    def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        """Send each request at its time; call `_stop_sending` at the end."""
+
+    def spawn(self, child: Request) -> Event:
+        """Send the child of a request; the event's value is how it failed, None when it did not."""
+        return self.env.process(self.send(child))
+
+    def send(self, request: Request) -> Generator[Event, Visit, Failure | None]:
+        """Send a request that arrives now, and return how it ended, None when it is served.
+
+        The time of a failure may be earlier than now: the user goes at once, the work on its
+        request ends with the step in flight.
+        """
+        self.num_sent += 1
+        num_attempts = 0
+        in_vain: list[Visit] = []
+        while True:
+            num_attempts += 1
+            visits: list[Visit] = []
+            failure = yield from self.coordinator.walk(request, visits)
+            if failure is None:
+                break
+            in_vain += visits
+            resend_at = self._resend_at(failure, num_attempts)
+            if resend_at is None:
+                break
+            gone_at = _gone_at(request)
+            yield self.env.at(max(self.env.now, min(resend_at, gone_at)))
+            if gone_at <= resend_at:
+                visits = []
+                failure = Failure("cancelled", gone_at, "the user went away between two attempts")
+                break
+        ended_at = self.env.now if failure is None else failure.time
+        self.recorder.record_end(request, visits, ended_at, failure, num_attempts, in_vain)
+        self._count_end(request, len(in_vain) if failure else len(in_vain) + len(visits))
+        return failure
+
+    def _resend_at(self, failure: Failure, num_attempts: int) -> float | None:
+        """Return when a request is sent again after a failure, seconds; None: it is not."""
+        retries = self.retries
+        if retries is None or num_attempts >= retries.max_attempts:
+            return None
+        hopeless = failure.status == "rejected" and not failure.is_busy
+        if failure.status not in retries.on or hopeless:
+            return None
+        return failure.time + retries.wait(num_attempts, self._rng.random())
+
+    def _count_end(self, request: Request, num_visits: int) -> None:
+        """Note that a request has ended for good, and whether it was the last."""
+        self.num_ended += 1
+        self.num_visits.append(num_visits)
+        self.num_stages.append(request.num_stages)
+        if self.on_end is not None:
+            self.on_end(self.num_ended, self.env.now)
+        if not self._num_sources:
+            self._stop_when_all_ended()
+
+    def _stop_sending(self) -> None:
+        """Note that a process will not send another request."""
+        self._num_sources -= 1
+        self._stop_when_all_ended()
+
+    def _stop_when_all_ended(self) -> None:
+        all_ended = not self._num_sources and self.num_ended == self.num_sent
+        if all_ended and not self.all_ended.triggered:
+            self.all_ended.succeed()
+
+
+class OpenLoop(LoadGenerator):
+    """Sends each request at its arrival time; the requests are pulled one ahead."""
+
+    def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        for request in requests:
+            if request.arrival_time is None:
+                raise InvariantError(
+                    f"open-loop request {request.request_id} has no arrival time at "
+                    f"{self.env.now} s"
+                )
+            yield self.env.at(request.arrival_time, MOVE)
+            self.env.start(self.send(request))
+        self._stop_sending()
+
+
+class Users(LoadGenerator):
+    """A closed loop: users who send the requests, each the next one after its last has ended.
+
+    loop: how many users there are, when they begin, and how long they think in between.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        retries: Retries | None,
+        rng: Rng,
+        loop: ClosedLoop,
+    ) -> None:
+        super().__init__(env, coordinator, recorder, retries, rng)
+        self.loop = loop
+
+    def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        """Start the users, as long as there are requests for them."""
+        for number in range(self.loop.concurrency):
+            start = self.loop.start(number)
+            if start > self.env.now:
+                yield self.env.at(start)
+            first = next(requests, None)
+            if first is None:
+                break
+            self._num_sources += 1
+            self.env.start(self._user(first, requests))
+        self._stop_sending()
+
+    def _user(self, first: Request, others: Iterator[Request]) -> Generator[Event, Visit, None]:
+        for request in chain((first,), others):
+            request.arrival_time = self.env.now
+            failure = yield from self.send(request)
+            ended_at = self.env.now if failure is None else failure.time
+            next_at = ended_at + self.loop.think_time
+            if next_at > self.env.now:
+                yield self.env.at(next_at)
+        self._stop_sending()
+
+
+def _gone_at(request: Request) -> float:
+    """Return when the user of a request goes away, seconds."""
+    if request.limits is None or request.arrival_time is None:
+        return inf
+    return request.arrival_time + request.limits.patience

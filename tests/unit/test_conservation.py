@@ -1,0 +1,370 @@
+"""The check of conservation finds planted bugs, and says when, which request, and which client."""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from mist_sim.clients import Client, LlmClient, SequentialClient
+from mist_sim.clients.roster import Roster
+from mist_sim.clients.scheduling import ContinuousScheduler
+from mist_sim.conservation import Conservation
+from mist_sim.coordinator import Coordinator
+from mist_sim.core.request import Request
+from mist_sim.core.views import OUT, RUNNING, WAITING
+from mist_sim.core.visit import Failure
+from mist_sim.environment import Environment
+from mist_sim.errors import InvariantError
+from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
+from mist_sim.metrics import ColumnRecorder
+from mist_sim.rng import Streams
+from mist_sim.routers import RoundRobinRouter
+from mist_sim.simulation import Simulation
+from mist_sim.stages import Decode, Prefill, ToolCall
+from mist_sim.traces import ClosedLoop, Retries, TimeLimits, Workload, template
+
+WHOLE = {
+    name: getattr(owner, name)
+    for owner, name in [
+        (Coordinator, "walk"),
+        (ColumnRecorder, "record_end"),
+        (ColumnRecorder, "record_visit"),
+        (Client, "finish"),
+        (LoadGenerator, "send"),
+        (OpenLoop, "_generate"),
+        (Users, "_user"),
+    ]
+}
+"""The code as it stands, for the bugs planted in it."""
+
+
+class ConstantPredictor:
+    """Every step takes one second."""
+
+    def step_time(self, batch):
+        return 1.0
+
+    def run(self, batch, growth, num_steps):
+        return np.ones(num_steps)
+
+
+def engine():
+    return LlmClient(
+        "llm", scheduler=ContinuousScheduler(), predictor=ConstantPredictor(), num_gpu_blocks=100
+    )
+
+
+def worker():
+    return SequentialClient("tool", serves=["tool_call"], service_time=lambda stage: stage.duration)
+
+
+def run(arrivals=None, workload=Workload):
+    """Five requests, one every ten seconds, each of 3 s: a prompt, a second token, and a tool."""
+    times = None if arrivals else [10.0 * k for k in range(5)]
+    requests = workload.from_lists(
+        [10] * 5,
+        [2] * 5,
+        times,
+        arrivals=arrivals,
+        pipeline=template([Prefill, Decode, ToolCall(duration=1.0)]),
+    )
+    return Simulation(clients=[engine(), worker()], workload=requests).run()
+
+
+def test_a_run_without_bugs_passes():
+    assert run().summary["completed"] == run(ClosedLoop(concurrency=2)).summary["completed"] == 5
+
+
+def test_stages_that_an_attempt_in_vain_was_served_in_do_not_count():
+    """The tool serves both attempts; the engine is busy with another prompt in the first one."""
+    plain = Workload.from_lists(
+        [10] * 2, [2] * 2, [0.0, 0.5], pipeline=template([ToolCall(duration=1.0), Prefill, Decode])
+    )
+    one_by_one = LlmClient(
+        "llm",
+        scheduler=ContinuousScheduler(max_num_seqs=1),
+        predictor=ConstantPredictor(),
+        num_gpu_blocks=100,
+    )
+    retries = Retries(max_attempts=2, backoff=1.0, jitter=0.0)
+    result = Simulation(
+        clients=[one_by_one, worker()],
+        workload=replace(plain, time_limits=TimeLimits(timeout=3.25), retries=retries),
+    ).run()
+    assert result.requests.num_attempts.tolist() == [1, 2]
+    assert set(result.requests.status) == {"finished"}
+    assert (result.stages.stage == "tool_call").sum() == 3
+
+
+# --- requests that are lost on their walk -------------------------------------------------------
+
+
+def test_a_request_that_vanishes_between_two_clients(monkeypatch):
+    def walk(self, request, visits):
+        if request.request_id == 3:
+            visits.append((yield self.roster.get(0).serve(request, request.stages[:2])))
+            yield self.env.event()  # which never happens
+        return (yield from WHOLE["walk"](self, request, visits))
+
+    monkeypatch.setattr(Coordinator, "walk", walk)
+    message = r"^at 43.0 s: nothing left to happen: 1 of 5 requests never ended, first 3 \(its last"
+    with pytest.raises(InvariantError, match=message + r" recorded visit was at client 'llm'\)"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("num_walked", "message"),
+    [
+        (0, r"at 43.0 s: request 3 has finished with 0 of its 3 stages served .* nowhere"),
+        (2, r"at 43.0 s: request 3 has finished with 2 of its 3 stages served .* client 'llm'"),
+    ],
+)
+def test_a_request_that_is_dropped_before_its_last_stages(monkeypatch, num_walked, message):
+    def walk(self, request, visits):
+        if request.request_id != 3:
+            return (yield from WHOLE["walk"](self, request, visits))
+        request.send(self.env.now)
+        if num_walked:
+            visits.append((yield self.roster.get(0).serve(request, request.stages[:num_walked])))
+        return None
+
+    monkeypatch.setattr(Coordinator, "walk", walk)
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+def test_a_stage_that_is_served_twice(monkeypatch):
+    def walk(self, request, visits):
+        failure = yield from WHOLE["walk"](self, request, visits)
+        if request.request_id == 3:
+            visits.append((yield self.roster.get(1).serve(request, request.stages[2:])))
+        return failure
+
+    monkeypatch.setattr(Coordinator, "walk", walk)
+    with pytest.raises(InvariantError, match="request 3 has finished with 4 of its 3 stages"):
+        run()
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (2, "at 43.0 s: request 3 ended 2 times"),
+        (0, r"at 43.0 s: 1 of 5 requests never ended, first 3 \(.* at client 'tool'\)"),
+    ],
+)
+def test_a_request_that_is_recorded_twice_or_never(monkeypatch, times, message):
+    def record_end(self, request, *values):
+        for _ in range(times if request.request_id == 3 else 1):
+            WHOLE["record_end"](self, request, *values)
+
+    monkeypatch.setattr(ColumnRecorder, "record_end", record_end)
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+def test_a_request_that_is_recorded_under_the_id_of_another(monkeypatch):
+    def record_end(self, request, *values):
+        request.request_id += 5 * (request.request_id == 3)
+        WHOLE["record_end"](self, request, *values)
+
+    monkeypatch.setattr(ColumnRecorder, "record_end", record_end)
+    with pytest.raises(InvariantError, match="1 of 5 requests never ended, first 3"):
+        run()
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_visit_that_is_recorded_twice_or_never(monkeypatch, times):
+    """Also where the request fails, so that no stage is missed."""
+
+    def record_visit(self, client_id, visit):
+        if visit.request.request_id == 3 and client_id == 0:
+            visit.outcome = Failure("rejected", 32.0, "")
+            for _ in range(times):
+                WHOLE["record_visit"](self, client_id, visit)
+        else:
+            WHOLE["record_visit"](self, client_id, visit)
+
+    monkeypatch.setattr(ColumnRecorder, "record_visit", record_visit)
+    message = f"clients recorded {times} visits of request 3, and its walks got back 1"
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+def test_a_visit_of_nobody(monkeypatch):
+    def record_visit(self, client_id, visit):
+        WHOLE["record_visit"](self, client_id, visit)
+        if visit.request.request_id == 4:
+            stranger = Request(9, 0.0, visit.request.stages)
+            visit.request, own = stranger, visit.request
+            WHOLE["record_visit"](self, client_id, visit)
+            visit.request = own
+
+    monkeypatch.setattr(ColumnRecorder, "record_visit", record_visit)
+    with pytest.raises(InvariantError, match=r"request 9 has visits and never entered"):
+        run()
+
+
+# --- clients ------------------------------------------------------------------------------------
+
+
+def test_a_client_that_forgets_to_hand_a_visit_back(monkeypatch):
+    def finish(self, visit):
+        if visit.request.request_id != 3 or self.name != "tool":
+            WHOLE["finish"](self, visit)
+
+    monkeypatch.setattr(Client, "finish", finish)
+    message = (
+        r"^at 43.0 s: nothing left to happen: 1 of 5 requests never ended, first 3 \(its last "
+        r"recorded visit was at client 'llm'; clients that still hold visits: 'tool'\)"
+    )
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
+    def finish(self, visit):
+        WHOLE["finish"](self, visit)
+        if visit.request.request_id == 3 and self.name == "tool":
+            self.view.counts[OUT] -= 1
+
+    monkeypatch.setattr(Client, "finish", finish)
+    message = "at 43.0 s: client 'tool' still counts 0 waiting, 0 running, 1 outstanding"
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+@pytest.mark.parametrize("phase", [WAITING, RUNNING])
+def test_a_client_whose_queue_or_batch_never_empties(monkeypatch, phase):
+    def finish(self, visit):
+        WHOLE["finish"](self, visit)
+        if visit.request.request_id == 3 and self.name == "llm":
+            self.view.counts[phase] += 1
+
+    monkeypatch.setattr(Client, "finish", finish)
+    with pytest.raises(InvariantError, match="at 43.0 s: client 'llm' still counts"):
+        run()
+
+
+# --- load generation ----------------------------------------------------------------------------
+
+
+def test_an_open_loop_that_stops_early(monkeypatch):
+    def generate(self, requests):
+        return WHOLE["_generate"](self, islice(requests, 3))
+
+    monkeypatch.setattr(OpenLoop, "_generate", generate)
+    with pytest.raises(InvariantError, match="at 23.0 s: request 3 was never sent"):
+        run()
+
+
+def test_an_open_loop_that_pulls_a_request_and_does_not_send_it(monkeypatch):
+    def generate(self, requests):
+        return WHOLE["_generate"](self, (each for each in requests if each.request_id != 3))
+
+    monkeypatch.setattr(OpenLoop, "_generate", generate)
+    message = r"at 43.0 s: 1 of 5 requests never ended, first 3 \(its last .* was nowhere\)"
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+def test_users_who_stop_early(monkeypatch):
+    """Both send two: at 0 and 3 s, and at 0 and 4 s, since the tool takes one after the other."""
+
+    def user(self, first, others):
+        return WHOLE["_user"](self, first, islice(others, 1))
+
+    monkeypatch.setattr(Users, "_user", user)
+    with pytest.raises(InvariantError, match="at 8.0 s: request 4 was never sent"):
+        run(ClosedLoop(concurrency=2))
+
+
+def test_a_request_that_is_sent_twice(monkeypatch):
+    def send(self, request):
+        if request.request_id == 3:
+            yield from WHOLE["send"](self, request)
+        return (yield from WHOLE["send"](self, request))
+
+    monkeypatch.setattr(LoadGenerator, "send", send)
+    with pytest.raises(InvariantError, match="request 3 ended 2 times"):
+        run()
+
+
+def test_two_requests_with_one_id():
+    class Repeating(Workload):
+        def requests(self, streams):
+            for request in super().requests(streams):
+                request.request_id -= request.request_id == 4
+                yield request
+
+    with pytest.raises(InvariantError, match="at 43.0 s: request 3 entered 2 times"):
+        run(workload=Repeating)
+
+
+def test_a_request_that_load_generation_does_not_count(monkeypatch):
+    def send(self, request):
+        if request.request_id != 3:
+            return (yield from WHOLE["send"](self, request))
+        visits = []
+        self.recorder.record_end(
+            request, visits, self.env.now, (yield from self.coordinator.walk(request, visits))
+        )
+
+    monkeypatch.setattr(LoadGenerator, "send", send)
+    with pytest.raises(InvariantError, match="5 requests ended, and load generation counts 4"):
+        run()
+
+
+def test_a_run_that_stops_while_a_request_is_on_its_way(monkeypatch):
+    """The last request is sent at 40 s; the run may not end at 41 s, when it has one token."""
+
+    def send(self, request):
+        if request.request_id == 4:
+            self.env.at(41.0).callbacks.append(lambda event: self.all_ended.succeed())
+        return WHOLE["send"](self, request)
+
+    monkeypatch.setattr(LoadGenerator, "send", send)
+    message = r"at 41.0 s: 1 of 5 requests never ended, first 4 \(.* hold visits: 'llm'\)"
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+def test_a_load_generator_that_does_not_stop(monkeypatch):
+    monkeypatch.setattr(LoadGenerator, "_stop_sending", lambda self: None)
+    message = "at 43.0 s: nothing left to happen: load generation does not stop"
+    with pytest.raises(InvariantError, match=message):
+        run()
+
+
+# --- requests that others spawn -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("enters", "ends", "broken"),
+    [
+        (True, True, None),
+        (False, True, "request 7 ended and never entered"),
+        (True, False, "1 of 2 requests never ended, first 7 (its last recorded visit was nowhere)"),
+    ],
+)
+def test_children_are_counted_as_requests(enters, ends, broken):
+    """A request from elsewhere than the workload enters by `enter`, and ends as any other."""
+    env, recorder, client = Environment(), ColumnRecorder(), engine()
+    roster = Roster()
+    client.start(env, roster.next_id(), recorder)
+    roster.join(client)
+    coordinator = Coordinator(env, roster, RoundRobinRouter())
+    load = OpenLoop(env, coordinator, recorder, None, Streams(0).generator("retries"))
+    conservation = Conservation(Workload.from_lists([10], [2], [0.0]).requests(Streams(0)))
+    stages = (Prefill(num_prompt_tokens=4), Decode(num_tokens=1))
+    child = Request(7, 0.0, stages, num_prompt_tokens=4, num_output_tokens=2)
+    if enters:
+        conservation.enter(child)
+    if ends:
+        env.start(load.send(child))
+    load.start(conservation.entering())
+    env.run(until=load.all_ended)
+    assert conservation.broken_law(load, recorder, [client]) == broken
