@@ -63,7 +63,7 @@ class Coordinator:
             kv = visit.held_kv or kv
             failure = yield from self._follow(request, visit, later)
         if kv is not None:
-            kv.release()
+            kv.drop()
         return failure
 
     def _follow(

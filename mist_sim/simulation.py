@@ -20,6 +20,7 @@ from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, Result, Slo
+from mist_sim.network import Link
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded
 from mist_sim.traces import Workload
@@ -36,7 +37,8 @@ class Simulation:
 
     clients: at least one, with unique names. seed: of all random streams (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
-    summary. Raises ScenarioError for clients without unique names.
+    summary. network: over which clients hand over KV entries; None where none do.
+    Raises ScenarioError for clients without unique names.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Simulation:
         seed: int = 0,
         slo: Slo | None = None,
         warmup: float = 0.0,
+        network: Link | None = None,
     ) -> None:
         clients = list(clients)
         names = [client.name for client in clients]
@@ -66,6 +69,7 @@ class Simulation:
         self.streams = Streams(seed)
         self.slo = slo or Slo()
         self.warmup = warmup
+        self.network = network
 
     def run(self, progress: Progress | None = None) -> Result:
         """Simulate until every request has finished or failed.
@@ -106,9 +110,12 @@ class Simulation:
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
         """Let the clients join the run, and seed the router."""
+        if self.network is not None:
+            self.network.start(env)
         roster = Roster()
         for client in self.clients:
             client.streams = self.streams
+            client.network = self.network
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
         if isinstance(self.router, Seeded):

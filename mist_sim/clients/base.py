@@ -14,6 +14,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
+from mist_sim.network import Link
 from mist_sim.rng import Streams
 
 
@@ -28,6 +29,7 @@ class Client(ABC):
     name: unique in the simulation. serves: the stage kinds it can serve.
     streams: where it draws random numbers from; those of the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
+    network: over which other clients' KV entries come; that of the run when it starts.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
     estimate: where its step times come from, for the summary; None where they are given.
     assumed: its options whose default was fitted on another GPU, where nobody said a value.
@@ -35,6 +37,7 @@ class Client(ABC):
 
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
+    network: Link | None = None
     asks_ahead: bool = False
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
@@ -114,6 +117,8 @@ class Client(ABC):
             visit.request.has_token = True
             if visit.last_token_at != visit.last_token_at:
                 visit.last_token_at = now
+        if visit.kv is not None:
+            visit.kv.drop()
         stay = self.stays.pop(visit)
         stay.become(OUT)
         self.recorder.record_visit(self.client_id, visit)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from collections.abc import Sequence as Stages
+from typing import Literal
 
 from simpy.events import Event
 
@@ -36,6 +37,16 @@ from mist_sim.stages import Decode, Prefill
 ENGINES_A_CLIENT = 2**16  # at most; numbers engines across clients
 
 
+Role = Literal["prefill", "decode"]
+
+ROLES: Mapping[Role | None, frozenset[str]] = {
+    None: frozenset({Prefill.kind, Decode.kind}),
+    "prefill": frozenset({Prefill.kind}),
+    "decode": frozenset({Decode.kind}),
+}
+"""The stages that a client of each role serves."""
+
+
 class LlmClient(Client):
     """Takes visits of prefill and decode, and has engines serve them.
 
@@ -64,6 +75,8 @@ class LlmClient(Client):
         times include the drafting.
     async_scheduling: whether a step is planned while the step before it runs (vLLM's name).
     admission: which requests are turned away when the engine is too busy.
+    role: "prefill" or "decode" for a client that serves only that; None: both, in one visit.
+    kv_block_bytes: size of a block over all GPUs of an engine; None: nothing can come here.
     Raises ScenarioError for parts that do not go together.
     """
 
@@ -88,8 +101,12 @@ class LlmClient(Client):
         speculative_config: SpeculativeConfig | None = None,
         async_scheduling: bool = False,
         admission: AdmissionControl | None = None,
+        role: Role | None = None,
+        kv_block_bytes: float | None = None,
     ) -> None:
-        super().__init__(name, frozenset({Prefill.kind, Decode.kind}))
+        super().__init__(name, ROLES[role])
+        self.role = role
+        self.kv_block_bytes = kv_block_bytes
         self.scheduler = scheduler
         self.predictor = ranks_of(predictor)
         num_lanes = len(self.predictor.ranks)
@@ -180,6 +197,7 @@ class LlmClient(Client):
             records=StepRecords(self.recorder, self.client_id, self.predictor.traits.steps_inside),
             load=self.view,
             leave=self._leave,
+            receive=self._receive,
             gate=self._gate,
         )
 
@@ -205,25 +223,36 @@ class LlmClient(Client):
         return Gate(self.admission.max_num_waiting, backlog, self._time_to_enter)
 
     def takes(self, stages: Stages[Stage]) -> int:
-        """A visit is one prompt and its tokens; the next turn's prompt is a visit of its own."""
-        if stages[0].kind != Prefill.kind:
-            return 0  # the KV entries of a bare decode are not here
-        num_stages = 1
-        while num_stages < len(stages) and stages[num_stages].kind == Decode.kind:
-            num_stages += 1
+        """Return the stages of one visit: a prompt and the tokens after it, as far as it serves.
+
+        The next turn's prompt is a visit of its own.
+        """
+        num_stages = int(stages[0].kind in self.serves)
+        if num_stages and Decode.kind in self.serves:
+            while num_stages < len(stages) and stages[num_stages].kind == Decode.kind:
+                num_stages += 1
         return num_stages
 
     def new_stay(self, visit: Visit) -> SequenceState:
-        """Return the engine's view of a visit: one prompt, and the tokens to generate."""
-        num_prompt_tokens = 0
-        num_output_tokens = 0
+        """Return the engine's view of a visit: one prompt, and the tokens to generate.
+
+        One that continues an answer knows its prompt and the tokens that others emitted.
+        """
+        kv = visit.kv
+        num_prompt_tokens = kv.num_prompt_tokens if kv else 0
+        num_before = num_output_tokens = kv.num_output_tokens if kv else 0
         for stage in visit.stages:
             if isinstance(stage, Prefill):
                 num_prompt_tokens += stage.num_prompt_tokens
                 num_output_tokens += 1
             elif isinstance(stage, Decode):
                 num_output_tokens += stage.num_tokens
-        return SequenceState(visit, num_prompt_tokens, num_output_tokens)
+        sequence = SequenceState(visit, num_prompt_tokens, num_output_tokens)
+        if kv is not None:
+            sequence.num_tokens += num_before
+            sequence.incoming = kv
+            sequence.last_token_at = kv.last_token_at
+        return sequence
 
     def accept(self, visit: Visit) -> None:
         sequence = self.stays[visit]
@@ -287,6 +316,15 @@ class LlmClient(Client):
         if self._gate is not None:  # it is on its way to an engine
             self._gate.prompt_is_done(sequence)
         self.finish(visit)
+
+    def _receive(self, num_blocks: int) -> Event:
+        """Begin to copy blocks that another client holds; return the event of the end."""
+        if self.network is None or self.kv_block_bytes is None:
+            raise ScenarioError(
+                f"{self.name}: a network and kv_block_bytes are required for KV entries of other "
+                "clients to come here"
+            )
+        return self.network.send(num_blocks * self.kv_block_bytes)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

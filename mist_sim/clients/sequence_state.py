@@ -6,7 +6,7 @@ from math import nan
 from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.stay import Stay
-from mist_sim.core.visit import Visit
+from mist_sim.core.visit import HeldKv, Visit
 
 if TYPE_CHECKING:
     from mist_sim.clients.decode.draft_paths import DraftPath
@@ -34,6 +34,8 @@ class SequenceState(Stay):
     first_step: the engine step with which its stay in the decode batch began, None outside.
     chain: what its blocks are, for a prefix cache; None when no other block can be like them.
     path: how many tokens its decode steps give, in an engine that drafts; None before the first.
+    incoming: its entries that another client keeps, until it goes on from a copy of them.
+    num_coming: moves of its entries that are under way.
     The other fields belong to `DecodeClock`.
     """
 
@@ -42,9 +44,11 @@ class SequenceState(Stay):
         "block_phase",
         "chain",
         "first_step",
+        "incoming",
         "join_step",
         "lane",
         "last_token_at",
+        "num_coming",
         "num_computed_tokens",
         "num_prompt_tokens",
         "num_target_tokens",
@@ -65,6 +69,8 @@ class SequenceState(Stay):
         self.first_step: int | None = None
         self.chain: Chain | None = None
         self.path: DraftPath | None = None
+        self.incoming: HeldKv | None = None
+        self.num_coming = 0
         self.join_step = 0
         self.block_phase = 0
         self.ticket = 0
@@ -73,3 +79,9 @@ class SequenceState(Stay):
     def num_output_tokens(self) -> int:
         """Tokens emitted so far; exact while the sequence is not decoding."""
         return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Tokens of the answer that were emitted in this visit."""
+        kv = self.visit.kv
+        return self.num_output_tokens - (kv.num_output_tokens if kv else 0)

@@ -67,37 +67,25 @@ class Recorder(Protocol):
         step_tokens: tokens that each step gave its decodes in all; None: one each.
         """
 
-    def record_load(
+    def record_move(
         self,
         track: int,
         request_id: int,
-        tier: str,
+        kind: str,
+        source: str,
+        destination: str,
         num_tokens: int,
         start: float,
         end: float,
         *,
         again: bool,
     ) -> None:
-        """KV blocks of a request's tokens came from a tier below the GPU.
+        """KV entries of a request's tokens were moved, or a step waits until they are.
 
-        start, end: seconds, of all that was loaded at that time. again: whether the request had
-        been admitted before.
-        """
-
-    def record_swap(
-        self,
-        track: int,
-        request_id: int,
-        num_tokens: int,
-        start: float,
-        seconds: float,
-        *,
-        is_out: bool,
-    ) -> None:
-        """KV blocks of a request's tokens are copied to host memory or back.
-
-        start: when the step would have begun before which that happens, together with the other
-        copies of that step. seconds: its own time.
+        kind: as of `KvMove`. source, destination: "gpu", "host", the name of a tier or of a client.
+        start: seconds, when memory was taken for them, or the step would have begun before which
+        they are swapped.
+        again: whether the request had been preempted before.
         """
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:

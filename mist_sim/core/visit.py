@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from mist_sim.core.request import Request, Stage
 
@@ -56,27 +56,57 @@ class Failure:
 Outcome = Served | Moved | Failure
 
 
-class HeldKv(Protocol):
+class HeldKv:
     """KV entries of a request that a client keeps after a visit, for the client of the next one.
 
-    num_tokens: tokens that have entries. num_output_tokens: tokens emitted so far.
-    last_token_at: when the latest of them was emitted, seconds.
-    source: name of the client that keeps them.
-    release: called once, when they were copied or nobody will ask for them.
+    source: name of the client that keeps them. num_tokens: tokens that have entries.
+    num_prompt_tokens, num_output_tokens: tokens of the prompt, and of the answer so far.
+    last_token_at: when the latest of these was emitted, seconds.
     """
 
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_prompt_tokens(self) -> int: ...
-    @property
-    def num_output_tokens(self) -> int: ...
-    @property
-    def last_token_at(self) -> float: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def release(self) -> Callable[[], None]: ...
+    __slots__ = (
+        "_is_copied",
+        "_let_go",
+        "last_token_at",
+        "num_output_tokens",
+        "num_prompt_tokens",
+        "num_tokens",
+        "source",
+    )
+
+    def __init__(
+        self,
+        source: str,
+        let_go: Callable[[], None],
+        *,
+        num_tokens: int,
+        num_prompt_tokens: int,
+        num_output_tokens: int,
+        last_token_at: float,
+    ) -> None:
+        """let_go: called once, when the entries are not needed any more."""
+        self.source = source
+        self.num_tokens = num_tokens
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_output_tokens = num_output_tokens
+        self.last_token_at = last_token_at
+        self._let_go: Callable[[], None] | None = let_go
+        self._is_copied = False
+
+    def begin_copy(self) -> None:
+        """A copy starts; until its end (`release`) the entries stay."""
+        self._is_copied = True
+
+    def release(self) -> None:
+        """They were copied."""
+        if self._let_go is not None:
+            let_go, self._let_go = self._let_go, None
+            let_go()
+
+    def drop(self) -> None:
+        """Nobody will ask for them any more; a copy under way ends first."""
+        if not self._is_copied:
+            self.release()
 
 
 @dataclass(slots=True, eq=False)

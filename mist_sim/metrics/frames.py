@@ -130,42 +130,31 @@ def _runs(table: Table, ends: Array, client: str, track: int) -> pd.DataFrame:
     return part
 
 
-def loads_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
-    """A row for what a request got from one tier of the KV cache at a time.
+def transfers_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
+    """A row for KV entries of a request that went from one place to another, by start.
 
-    num_tokens: those whose blocks were loaded. start, end: seconds, from the start of the load to
-    the arrival of all that was loaded for the request then.
+    client: whose memory they came to or left. kind: "swap_out", "swap_in", "load" from a tier, or
+    "hand_over" from another client. source, destination: "gpu", the client's own memory;
+    "host", its swap space; the name of a tier, or of the client that had them. num_tokens: those
+    whose entries moved. start, end: seconds, from the reservation of memory (of a swap: from when
+    the step would have begun that waits for it) until all is there.
     """
     import pandas as pd
 
-    c: dict[str, Any] = recorder.loads.columns()
+    c: dict[str, Any] = recorder.moves.columns()
     clients = np.array(client_names, dtype=object)[np.array(recorder.track_clients, dtype=int)]
-    tiers = np.array(recorder.tiers.values, dtype=object)
-    return pd.DataFrame(
+    names = np.array(recorder.move_names.values, dtype=object)
+    frame = pd.DataFrame(
         {
             "request_id": c["request_id"],
             "client": clients[c["track"]],
-            "tier": tiers[c["tier"]],
+            **{name: names[c[name]] for name in ("kind", "source", "destination")},
             "num_tokens": c["num_tokens"],
             "start": c["start"],
             "end": c["end"],
         }
     )
-
-
-def swaps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
-    """A row for each copy of a preempted request's KV blocks to host memory (`out`) or back.
-
-    num_tokens: those whose blocks were copied. start, seconds: when the copies of a step began,
-    and the time of this one. The step begins when all are done.
-    """
-    import pandas as pd
-
-    c: dict[str, Any] = recorder.swaps.columns()
-    clients = np.array(client_names, dtype=object)[np.array(recorder.track_clients, dtype=int)]
-    names = ("out", "num_tokens", "start", "seconds")
-    columns = {"request_id": c["request_id"], "client": clients[c["track"]]}
-    return pd.DataFrame(columns | {name: c[name] for name in names})
+    return frame.sort_values("start", ignore_index=True, kind="stable")
 
 
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:

@@ -68,14 +68,9 @@ class Result:
         return frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
 
     @cached_property
-    def loads(self) -> pd.DataFrame:
-        """What requests got from lower tiers of KV caches (see `frames.loads_frame`)."""
-        return frames.loads_frame(self.recorder, self.client_names)
-
-    @cached_property
-    def swaps(self) -> pd.DataFrame:
-        """What was copied of preempted requests (see `frames.swaps_frame`)."""
-        return frames.swaps_frame(self.recorder, self.client_names)
+    def transfers(self) -> pd.DataFrame:
+        """KV entries that went from one place to another (see `frames.transfers_frame`)."""
+        return frames.transfers_frame(self.recorder, self.client_names)
 
     def token_times(self, request_id: int) -> Array:
         """Return when each output token of a request was emitted, in seconds."""
@@ -94,6 +89,6 @@ class Result:
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
         tables = ["requests", "stages", "steps", "clients"]
-        tables += [name for name in ("loads", "swaps") if len(getattr(self, name))]
+        tables += ["transfers"] if len(self.transfers) else []
         for name in tables:
             getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)

@@ -133,14 +133,16 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
 
 def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
     """Return what was copied of preempted requests, both ways, and how long that took."""
-    swaps: dict[str, Any] = recorder.swaps.columns()
-    mine = np.isin(swaps["request_id"], request_ids)
+    moves: dict[str, Any] = recorder.moves.columns()
+    is_out = moves["kind"] == recorder.move_names.code("swap_out")
+    is_swap = is_out | (moves["kind"] == recorder.move_names.code("swap_in"))
+    mine = is_swap & np.isin(moves["request_id"], request_ids)
     if not mine.any():
         return {}
     return {
-        "num_swaps": int(swaps["out"][mine].sum()),
-        "swapped_tokens": int(swaps["num_tokens"][mine].sum()),
-        "swap_time": float(swaps["seconds"][mine].sum()),
+        "num_swaps": int(is_out[mine].sum()),
+        "swapped_tokens": int(moves["num_tokens"][mine].sum()),
+        "swap_time": float((moves["end"][mine] - moves["start"][mine]).sum()),
     }
 
 
@@ -188,12 +190,16 @@ def _failures(c: dict[str, Any], counted: Mask) -> dict[str, int]:
 
 def _tier_hit_rates(recorder: ColumnRecorder, requests: Any, counted: Any) -> dict[str, float]:
     """Return the share of the tokens looked up that came from each tier below the GPU."""
-    loads: dict[str, Any] = recorder.loads.columns()
-    mine = np.isin(loads["request_id"], requests["request_id"][counted]) & ~loads["again"]
+    moves: dict[str, Any] = recorder.moves.columns()
+    is_load = moves["kind"] == recorder.move_names.code("load")
+    mine = is_load & np.isin(moves["request_id"], requests["request_id"][counted]) & ~moves["again"]
     queried = requests["num_queried_tokens"][counted].sum()
+    names = recorder.move_names.values
     return {
-        str(name): stats.share(loads["num_tokens"][mine & (loads["tier"] == code)].sum(), queried)
-        for code, name in enumerate(recorder.tiers.values)
+        str(names[code]): stats.share(
+            moves["num_tokens"][mine & (moves["source"] == code)].sum(), queried
+        )
+        for code in np.unique(moves["source"][is_load]).tolist()
     }
 
 

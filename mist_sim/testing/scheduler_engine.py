@@ -8,6 +8,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
@@ -65,9 +66,8 @@ class SteppingEngine:
         self.gives_up = gives_up
         self.pool = BlockPool(load.num_blocks, load.block_size)
         self.arrivals = list(reversed(load.arrivals))
-        self.loads: list[
-            tuple[int, SequenceState]
-        ] = []  # when they end; the first to end is the last
+        # when they end, the last to end first
+        self.loads: list[tuple[int, SequenceState]] = []
         self.steps = 0
         self.ids: dict[SequenceState, int] = {}
         self.prefix_tokens: dict[SequenceState, int] = {}
@@ -106,8 +106,9 @@ class SteppingEngine:
                 if self.arrivals or self.loads:
                     self.steps = int(self.next_news())
             else:
-                for sequence, counts in plan.loads:
-                    self.start_load(sequence, counts)
+                for move in plan.moves:
+                    if not move.is_swap:
+                        self.start_load(move)
                 if plan.prefills or plan.decodes:
                     self.execute(plan)
             if self.gives_up and num_plans % 3 == 0:
@@ -155,10 +156,10 @@ class SteppingEngine:
         self.lane.add_request(sequence)
         return sequence
 
-    def start_load(self, sequence: SequenceState, counts: list[int]) -> None:
+    def start_load(self, move: KvMove) -> None:
         """Bring blocks from the tier, in as many steps as it says."""
-        end = ceil(self.kv_cache.load(counts, float(self.steps)))
-        self.loads.append((end, sequence))
+        end = ceil(self.kv_cache.load(move.source, move.num_blocks, float(self.steps)))
+        self.loads.append((end, move.sequence))
         self.loads.sort(key=lambda load: load[0], reverse=True)
 
     # --- steps ----------------------------------------------------------------------------

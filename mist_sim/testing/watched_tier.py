@@ -20,7 +20,7 @@ class WatchedTier(TieredManager):
         self._scheduler = scheduler
         self._starts_load = False
 
-    def start_load(self, sequence: SequenceState) -> list[int]:
+    def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
         self._starts_load = True
         counts = super().start_load(sequence)
         self._starts_load = False

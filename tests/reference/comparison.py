@@ -474,7 +474,8 @@ def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, 
 
 def loaded_tokens(result: Result) -> Counter[int]:
     """Return how many tokens' blocks each request got from lower tiers."""
-    loads = result.recorder.loads.columns()
+    moves = result.transfers
+    loads = moves[moves["kind"] == "load"]
     total: Counter[int] = Counter()
     for request_id, number in zip(
         loads["request_id"].tolist(), loads["num_tokens"].tolist(), strict=True
@@ -486,10 +487,10 @@ def loaded_tokens(result: Result) -> Counter[int]:
 def swapped_tokens(result: Result) -> dict[int, list[int]]:
     """Return the tokens of each request's copies in their order, negative for those out."""
     copies: dict[int, list[int]] = {}
-    for request_id, is_out, number in zip(
-        *(result.swaps[name].tolist() for name in ("request_id", "out", "num_tokens")), strict=True
-    ):
-        copies.setdefault(request_id, []).append(-number if is_out else number)
+    columns = (result.transfers[name].tolist() for name in ("request_id", "kind", "num_tokens"))
+    for request_id, kind, number in zip(*columns, strict=True):
+        if kind != "load":
+            copies.setdefault(request_id, []).append(-number if kind == "swap_out" else number)
     return copies
 
 

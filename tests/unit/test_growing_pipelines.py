@@ -13,7 +13,7 @@ from mist_sim import ConstantArrivals, Stage, Synthetic
 from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.core.request import Request
-from mist_sim.core.visit import Moved, Served, Visit
+from mist_sim.core.visit import HeldKv, Moved, Served, Visit
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
@@ -188,14 +188,15 @@ class Relay(Client):
             visit.kv.release()
         if num_tokens < total:
             visit.outcome = Moved(total - num_tokens)
-            visit.held_kv = Kept(self, lambda: self.released.append(self.env.now))
+            visit.held_kv = HeldKv(
+                self.name,
+                lambda: self.released.append(self.env.now),
+                num_tokens=10,
+                num_prompt_tokens=10,
+                num_output_tokens=num_tokens,
+                last_token_at=self.env.now,
+            )
         self.finish(visit)
-
-
-@dataclass
-class Kept:
-    source: Relay
-    release: Callable[[], None]
 
 
 def test_a_visit_that_is_moved_is_followed_to_the_next_client():

@@ -120,8 +120,8 @@ def test_what_the_gpu_forgot_is_loaded():
     assert 0 < gpu_rate < tiered["prefix_cache_hit_rate"]
     assert alone["prefix_cache_hit_rate"] < tiered["prefix_cache_hit_rate"]
     assert tiered["mean_ttft_ms"] < alone["mean_ttft_ms"]
-    assert (result.loads["end"] > result.loads["start"]).all()
-    assert set(result.loads["tier"]) == {"cpu"}
+    assert (result.transfers["end"] > result.transfers["start"]).all()
+    assert set(result.transfers["source"]) == {"cpu"}
 
 
 def test_a_lower_tier_has_what_the_upper_one_forgot():
@@ -151,7 +151,7 @@ def test_what_writes_back_needs_less_room():
 
 def test_results_with_loads_are_saved(tmp_path):
     folder = simulate(scenario(CPU)).save(tmp_path / "out")
-    assert (folder / "loads.parquet").exists()
+    assert (folder / "transfers.parquet").exists()
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ class OnePromptOrDecodes(Scheduler):
 def test_a_scheduler_of_ones_own_loads_from_tiers():
     again = prompt(10.0, 41, content=LONG)
     result = served(engine(scheduler=OnePromptOrDecodes()), [*FORGOTTEN, again])
-    assert result.loads["num_tokens"].tolist() == [40]
+    assert result.transfers["num_tokens"].tolist() == [40]
     assert result.requests["finished_at"].tolist()[2] == 10 + 10 * LOAD + STEP
 
 
@@ -287,7 +287,7 @@ def test_lanes_of_a_pipeline_share_a_tier_and_its_link():
     jobs = [prompt(0.0, 41, content=((k, 40),)) for k in (0, 1)]
     jobs += [prompt(5.0, 180), prompt(5.0, 180)]
     jobs += [prompt(20.0, 41, content=((k, 40),)) for k in (0, 1)]
-    loads = served(engine(num_lanes=2), jobs).loads
+    loads = served(engine(num_lanes=2), jobs).transfers
     assert loads["num_tokens"].tolist() == [40, 40]
     assert loads["end"].tolist() == [20 + 10 * LOAD, 20 + 20 * LOAD]
 
@@ -319,8 +319,8 @@ def two_tiers(*writes_back: bool, sizes: tuple[int, int] = (20, 100)) -> LlmClie
 
 
 def loaded(client: LlmClient, *jobs: Job) -> dict[str, int]:
-    loads = served(client, list(jobs)).loads
-    return loads.groupby("tier")["num_tokens"].sum().to_dict()
+    loads = served(client, list(jobs)).transfers
+    return loads.groupby("source")["num_tokens"].sum().to_dict()
 
 
 def test_a_tier_that_writes_back_has_no_place_for_what_nobody_asks_for():

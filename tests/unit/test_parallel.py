@@ -201,7 +201,7 @@ class Load:
     num_running: int
 
     @property
-    def scheduler(self) -> SimpleNamespace:
+    def state(self) -> SimpleNamespace:
         return SimpleNamespace(running=range(self.num_running))
 
     score = Lane.score

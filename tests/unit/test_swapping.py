@@ -55,9 +55,9 @@ def served(client: LlmClient, *jobs: Job) -> Result:
 def test_a_step_waits_for_the_copies_before_it(policy):
     scheduler = POLICIES[policy][0](preemption="swap")
     result = served(engine(scheduler=scheduler), FIRST, SECOND)
-    assert result.swaps["out"].tolist() == [True, False]
-    assert result.swaps["num_tokens"].tolist() == [12, 12]
-    assert result.swaps["start"].tolist() == [5.0, 9 + 3 * COPY]
+    assert result.transfers["kind"].tolist() == ["swap_out", "swap_in"]
+    assert result.transfers["num_tokens"].tolist() == [12, 12]
+    assert result.transfers["start"].tolist() == [5.0, 9 + 3 * COPY]
     assert result.requests["finished_at"].tolist() == [9 + 3 * COPY, 13 + 6 * COPY]
     assert result.token_times(1).tolist()[:5] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert result.token_times(1).tolist()[5] == 10 + 6 * COPY
@@ -80,7 +80,7 @@ def test_nothing_is_computed_again():
 
 def test_without_room_in_host_memory_all_is_computed_again():
     result = served(engine(swap_space=SwapSpace(2, COPY)), FIRST, SECOND)
-    assert result.swaps.empty
+    assert result.transfers.empty
     assert result.summary["num_preemptions"] == 1
     assert "num_swaps" not in result.summary
     assert result.clients["num_prefill_tokens"].item() == 16 + 13
@@ -98,7 +98,7 @@ def test_every_rank_of_a_pipeline_copies_its_part():
         served(engine(2, swap_space=SwapSpace(12, seconds)), FIRST, FIRST, SECOND, SECOND)
         for seconds in (0.0, COPY)
     )
-    assert len(plain.swaps) == len(slow.swaps) == 4
+    assert len(plain.transfers) == len(slow.transfers) == 4
     longer = slow.requests["finished_at"].max() - plain.requests["finished_at"].max()
     assert longer >= 2 * 6 * COPY
 
@@ -108,7 +108,7 @@ def test_who_is_swapped_out_can_give_up():
     assert result.requests["status"].tolist() == ["finished", "timed_out", "finished"]
     assert result.requests["finished_at"][1] == 7.0
     assert result.requests["finished_at"][2] == 8 + 3 * COPY
-    assert result.swaps["out"].tolist() == [True]
+    assert result.transfers["kind"].tolist() == ["swap_out"]
 
 
 def test_swapped_blocks_are_in_the_cache_again_when_they_are_back():
@@ -164,7 +164,7 @@ def test_both_options_change_a_result(change, tmp_path):
     plain, changed = simulate(scenario()), simulate(scenario(**change))
     assert plain.summary["num_swaps"] > changed.summary.get("num_swaps", 0)
     assert plain.summary["mean_tpot_ms"] != changed.summary["mean_tpot_ms"]
-    assert (plain.save(tmp_path / "out") / "swaps.parquet").exists()
+    assert (plain.save(tmp_path / "out") / "transfers.parquet").exists()
 
 
 @pytest.mark.parametrize(

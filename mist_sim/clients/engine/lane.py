@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from simpy.events import Event
+
 from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.overload import Gate
-from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan, Swap
+from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import RUNNING, WAITING, ClientState
-from mist_sim.core.visit import Visit
+from mist_sim.core.visit import HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
 
@@ -38,6 +41,7 @@ class LaneEngine(Protocol):
     def add_request(self, sequence: SequenceState) -> None: ...
     def end_load(self, sequence: SequenceState, lane: Lane, /) -> None: ...
     def abort(self, sequence: SequenceState, lane: Lane, /) -> None: ...
+    def release(self, sequence: SequenceState, lane: Lane, /) -> None: ...
     def halt(self) -> None: ...
 
 
@@ -48,6 +52,8 @@ class Lane:
 
     scheduler: decides; lanes may share it. state: what it decides about, with nobody in it yet.
     load: the counts that routers see; lanes of a client share it.
+    leave: takes back the visits. receive: begins a transfer of so many blocks from another client,
+        and returns the event of its end.
     gate: turns requests away when the lane is too busy; None: never.
     """
 
@@ -60,6 +66,7 @@ class Lane:
         records: StepRecords,
         load: ClientState,
         leave: Leave,
+        receive: Callable[[int], Event],
         gate: Gate | None = None,
     ) -> None:
         self.env = env
@@ -69,8 +76,10 @@ class Lane:
         self.gate = gate
         self._records = records
         self._leave = leave
+        self._receive = receive
         self._run_limit = _FIRST_RUN
         self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
+        self._released: list[SequenceState] = []  # whose held blocks are free then
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         swap_space = state.swap_space
@@ -94,7 +103,7 @@ class Lane:
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
-        if sequence is None and self.state.swapped:
+        if self.state.moved or (sequence is None and self.state.swapped):
             return True  # the first of these, perhaps
         candidate = sequence or self.state.head()
         return candidate is not None and self.scheduler.would_admit(
@@ -120,7 +129,7 @@ class Lane:
                 return None
             if plan.admitted:
                 self._begin(plan.admitted)
-            if plan.preempted or plan.dropped or plan.loads or plan.swaps:
+            if plan.preempted or plan.dropped or plan.moves or plan.resumed:
                 num_swapped += self._note(plan)
             if plan.prefills or plan.decodes:
                 if num_swapped:
@@ -134,30 +143,44 @@ class Lane:
                 plan_on_the_spot()
 
     def _note(self, plan: StepPlan) -> int:
-        """Note who goes and who waits for blocks; return how many blocks are swapped."""
+        """Note who goes, who goes on and what moves; return how many blocks are swapped."""
         if plan.preempted or plan.dropped:
             self._evict(plan)
-        for sequence, counts in plan.loads:
-            self._load(sequence, counts)
-        return self._swap(plan.swaps) if plan.swaps else 0
+        for sequence in plan.resumed:
+            sequence.become(RUNNING)
+            sequence.incoming = None
+            if sequence not in self.state.prefilling:
+                self._records.resume(sequence)
+        num_swapped, now = 0, self.env.now
+        for move in plan.moves:
+            if move.is_swap:
+                num_swapped += move.num_blocks
+                self._records.move(move, now, now + move.num_blocks * self._seconds_per_swap)
+            else:
+                self._fetch(move)
+        return num_swapped
 
-    def _swap(self, swaps: list[Swap]) -> int:
-        """Note what is copied before the next step; return how many blocks."""
-        for swap in swaps:
-            if not swap.is_out:
-                if not swap.in_prefill:
-                    self._records.resume(swap.sequence)
-                swap.sequence.become(RUNNING)
-            seconds = swap.num_blocks * self._seconds_per_swap
-            self._records.swap(swap, self.env.now, seconds)
-        return sum([swap.num_blocks for swap in swaps])
+    def _fetch(self, move: KvMove) -> None:
+        """Bring entries from a tier or another client; the engine hears when all are there."""
+        now, sequence = self.env.now, move.sequence
+        sequence.num_coming += 1
+        kv = sequence.incoming
+        if kv is None:
+            end = self.env.at(self.state.kv_cache.load(move.source, move.num_blocks, now), MOVE)
+        else:
+            kv.begin_copy()
+            sequence.visit.started_at = now
+            end = self._receive(move.num_blocks)
 
-    def _load(self, sequence: SequenceState, counts: list[int]) -> None:
-        """Bring blocks from lower tiers; the engine hears when they are there."""
-        now, kv_cache = self.env.now, self.state.kv_cache
-        end = kv_cache.load(counts, now)
-        self._records.load(sequence, kv_cache.tokens_by_tier(counts), now, end)
-        self.env.at(end, MOVE).callbacks.append(lambda _: self.engine.end_load(sequence, self))
+        def come(_: Event) -> None:
+            self._records.move(move, now, self.env.now)
+            if kv is not None:
+                kv.release()
+            sequence.num_coming -= 1
+            if not sequence.num_coming:
+                self.engine.end_load(sequence, self)
+
+        end.callbacks.append(come)
 
     def _begin(self, admitted: list[SequenceState]) -> None:
         """Note who got memory now, and what the cache had of a prompt that starts."""
@@ -179,7 +202,7 @@ class Lane:
             sequence.visit.num_preemptions += 1
         for sequence in plan.dropped:
             self._records.evict(sequence)
-            sequence.visit.num_output_tokens = sequence.num_output_tokens
+            sequence.visit.num_output_tokens = sequence.num_new_tokens
             self._leave(sequence.visit, self.state.outgrown(sequence) or "dropped")
 
     def end(self, run: Run, part: Part) -> None:
@@ -195,16 +218,36 @@ class Lane:
         for sequence in finished:
             records.finish(sequence)
             visit = sequence.visit
-            visit.num_output_tokens = sequence.num_output_tokens
+            visit.num_output_tokens = sequence.num_new_tokens
             visit.last_token_at = run.end
+            if sequence in state.held:
+                visit.held_kv = self._hold(sequence)
             self._leave(visit, None)
-        if self._given_up:
+        if self._given_up or self._released:
             self.let_go(finished)
         limit = self._run_limit
         if run.num_steps == limit:
             self._run_limit = min(2 * limit, _LONGEST_RUN)
         elif limit > _FIRST_RUN and run.num_steps < plan.num_steps:
             self._run_limit = limit // 2
+
+    # --- entries that other clients ask for -------------------------------------------------
+
+    def _hold(self, sequence: SequenceState) -> HeldKv:
+        """Return what stays of a sequence that is done here, for the client that goes on."""
+        _, num_tokens = self.state.held[sequence]
+        return HeldKv(
+            self.load.name,
+            lambda: self.engine.release(sequence, self),
+            num_tokens=num_tokens,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_output_tokens=sequence.num_output_tokens,
+            last_token_at=sequence.visit.last_token_at,
+        )
+
+    def release_after_run(self, sequence: SequenceState) -> None:
+        """Free what was held of a sequence at the end of the run in flight, which should be cut."""
+        self._released.append(sequence)
 
     # --- sequences that are given up ------------------------------------------------------
 
@@ -235,21 +278,24 @@ class Lane:
         visit = sequence.visit
         if self.gate is not None:
             self.gate.prompt_is_done(sequence)
-        visit.num_output_tokens = sequence.num_output_tokens
+        visit.num_output_tokens = sequence.num_new_tokens
         visit.num_computed_tokens = sequence.num_computed_tokens
         self._leave(visit, None)
 
     def let_go(self, finished: Sequence[SequenceState] = ()) -> None:
-        """Abort the sequences that were given up during a run and did not finish with it."""
+        """Let go of what was given up or released during a run, and did not finish with it."""
         for sequence in self._given_up:
             if sequence not in finished:
                 self.abort(sequence)
         self._given_up.clear()
+        for sequence in self._released:
+            self.state.release_held(sequence)
+        self._released.clear()
 
     def _check_empty(self) -> None:
         state = self.state
-        if self.num_waiting and not (state.loading or state.abandoned):
-            first = next(iter((*state.swapped, *state.loaded, *state.waiting)))
+        if self.num_waiting and not (state.loading or state.abandoned or state.held):
+            first = next(iter((*state.swapped, *state.moved, *state.loaded, *state.waiting)))
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "
                 f"requests waiting, one of them is {first.visit.request}"

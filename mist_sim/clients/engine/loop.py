@@ -161,6 +161,16 @@ class Engine:
             lane.abort(sequence)
             self._notice(lane, None)  # another may be at the head of the queue now, and fit
 
+    def release(self, sequence: SequenceState, lane: Lane) -> None:
+        """Free what a lane held of a sequence, at the end of the step in flight."""
+        run = self._run
+        if run is not None and run.has(lane):
+            lane.release_after_run(sequence)
+            self._end_after(run, run.num_begun(self.env.now))
+        else:
+            lane.state.release_held(sequence)
+            self._notice(lane, None)
+
     def halt(self) -> None:
         """Stop: steps that ended count, the one in flight is lost (a failure, DESIGN §4).
 

@@ -204,6 +204,16 @@ class PipelineEngine:
             # another may be at the head of the queue now, and fit
             self._notice(member, None)
 
+    def release(self, sequence: SequenceState, member: Lane) -> None:
+        """Free what a lane held of a sequence, when the pass in flight has returned."""
+        lane = self._lane_of[member]
+        if lane.run is not None and lane.run.has(member):
+            member.release_after_run(sequence)
+            self._cut(lane, member, always=True)
+        else:
+            member.state.release_held(sequence)
+            self._notice(member, None)
+
     def halt(self) -> None:
         """Stop: passes that returned count, those under way are lost (a failure, DESIGN §4).
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients.engine.run import Run
-from mist_sim.clients.scheduling import Swap
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.recorder import Recorder
@@ -84,6 +84,8 @@ class StepRecords:
         first_end = run.first_end
         num_fresh = 0
         for sequence in self._newly_decoding:
+            if not sequence.visit.has_token:  # those before were another client's
+                sequence.visit.first_token_at = first_end
             if sequence.last_token_at == start:
                 num_fresh += 1
             else:
@@ -99,9 +101,9 @@ class StepRecords:
 
     def emit(self, sequence: SequenceState, now: float) -> None:
         """A prefill ended: note the token that it emitted."""
-        if sequence.num_output_tokens == 1:
+        if not sequence.visit.has_token:
             sequence.visit.first_token_at = now
-        else:
+        if sequence.num_output_tokens > 1:
             self._recorder.record_gap(self._track, now, now - sequence.last_token_at, 1)
         sequence.last_token_at = now
         sequence.first_step = self._num_steps
@@ -123,27 +125,20 @@ class StepRecords:
         self._newly_decoding.append(sequence)
         self._some_resumed = True
 
-    def swap(self, swap: Swap, start: float, seconds: float) -> None:
-        """Write what is copied of a sequence between two steps."""
-        self._recorder.record_swap(
+    def move(self, move: KvMove, start: float, end: float) -> None:
+        """Write which tokens' entries were moved for a sequence, and when."""
+        visit = move.sequence.visit
+        self._recorder.record_move(
             self._track,
-            swap.sequence.visit.request.request_id,
-            swap.num_tokens,
+            visit.request.request_id,
+            move.kind,
+            move.source,
+            move.destination,
+            move.num_tokens,
             start,
-            seconds,
-            is_out=swap.is_out,
+            end,
+            again=visit.num_preemptions > 0,
         )
-
-    def load(
-        self, sequence: SequenceState, tokens: list[tuple[str, int]], start: float, end: float
-    ) -> None:
-        """Write which tokens' blocks were loaded for a sequence, by tier."""
-        again = sequence.visit.num_preemptions > 0
-        request_id = sequence.visit.request.request_id
-        for tier, num_tokens in tokens:
-            self._recorder.record_load(
-                self._track, request_id, tier, num_tokens, start, end, again=again
-            )
 
     def finish(self, sequence: SequenceState) -> None:
         """Write which steps gave a sequence its tokens since its last prefill."""

@@ -52,20 +52,26 @@ class KvCacheManager:
         """Give a sequence blocks for all its known tokens, and set its `num_computed_tokens`."""
         self.pool.allocate(self.pool.blocks_for(sequence.num_tokens))
 
-    def start_load(self, sequence: SequenceState) -> list[int]:
-        """Admit a waiting sequence that has blocks in lower tiers, and say how many in each.
+    def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
+        """Admit a waiting sequence that has blocks in lower tiers; return how many in which.
 
         Returns an empty list, and does nothing, when it has none.
         """
         return []
 
-    def load(self, counts: list[int], now: float) -> float:
-        """Load what `start_load` said from lower tiers; return when it is there (seconds)."""
+    def load(self, tier: str, num_blocks: int, now: float) -> float:
+        """Load blocks from a tier that `start_load` named; return when they are there (seconds)."""
         raise InvariantError("blocks are loaded into a cache without tiers")
 
-    def tokens_by_tier(self, counts: list[int]) -> list[tuple[str, int]]:
-        """Return the tiers that blocks come from, with the tokens that are in these."""
-        return []
+    def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Give a sequence blocks for entries that come from another client; return how many do."""
+        num_blocks = self.pool.blocks_for(num_tokens)
+        self.grow(num_blocks)
+        return num_blocks
+
+    def arrive(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Note that a sequence goes on whose first tokens have entries, in blocks of its own."""
+        self.compute(sequence, num_tokens)
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note that steps planned or executed compute the first `num_tokens` of a sequence."""
@@ -110,7 +116,7 @@ class KvCacheManager:
     def swap_in(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Give a sequence blocks into which its computed tokens are copied back."""
         self.grow(num_blocks)
-        self.compute(sequence, num_computed_tokens)
+        self.arrive(sequence, num_computed_tokens)
 
 
 class PrefixCachingManager(KvCacheManager):
@@ -183,6 +189,17 @@ class PrefixCachingManager(KvCacheManager):
                 self.pool.allocate(self.cache.hold(chain, num_found))
                 num_blocks -= num_found
         self.grow(num_blocks)
+
+    def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
+        num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain
+        if chain is not None:
+            num_full = num_tokens // self.pool.block_size
+            num_found = min(self._find(sequence, chain)[0], num_full)
+            self.pool.allocate(self.cache.hold(chain, num_found))
+            num_blocks -= num_found
+        self.grow(num_blocks)
+        return num_blocks
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         chain = sequence.chain

@@ -26,7 +26,7 @@ from mist_sim.clients.scheduling.chunked import ChunkedScheduler
 from mist_sim.clients.scheduling.continuous import ContinuousScheduler
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.mixed import MixedScheduler
-from mist_sim.clients.scheduling.plan import StepPlan, Swap
+from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import make_room, preempt
 from mist_sim.clients.scheduling.static import StaticScheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler, decode_steps
@@ -40,7 +40,6 @@ __all__ = [
     "Scheduler",
     "StaticScheduler",
     "StepPlan",
-    "Swap",
     "WholePromptScheduler",
     "add_prefill",
     "admit",

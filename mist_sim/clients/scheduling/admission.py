@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mist_sim.clients.kv_cache.moves.kv_move import GPU, KvMove
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
@@ -10,7 +11,8 @@ from mist_sim.clients.sequence_state import SequenceState
 def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = None) -> int:
     """Admit who is next, if it fits, with at most so many tokens of its prompt in every step.
 
-    Those before it that have blocks in lower tiers get memory, and wait for these.
+    Those before it that have blocks in lower tiers or at another client get memory, and wait for
+    these.
 
     max_new_tokens: None: its whole prompt.
     Returns the tokens that it gets, 0 when memory or `max_num_seqs` keep it waiting, or nobody
@@ -24,17 +26,28 @@ def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = Non
 
 
 def next_to_admit(lane: LaneState, plan: StepPlan) -> SequenceState | None:
-    """Return who is admitted next, if it fits; loads are started for those before it."""
+    """Return who is admitted next, if it fits; moves are started for those before it."""
     while (sequence := lane.head()) is not None and fits(lane, sequence):
-        if lane.loaded or not lane.kv_cache.has_tiers:
-            return sequence
-        counts = lane.kv_cache.start_load(sequence)
-        if not counts:
+        moves = [] if lane.loaded else _moves_for(lane, sequence)
+        if not moves:
             return sequence
         lane.waiting.take()
         lane.loading[sequence] = None
-        plan.loads.append((sequence, counts))
+        plan.moves += moves
     return None
+
+
+def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
+    """Take memory for entries that lie elsewhere, and say what comes; nothing where none do."""
+    kv, kv_cache, size = sequence.incoming, lane.kv_cache, lane.pool.block_size
+    if kv is not None:
+        num_blocks = kv_cache.reserve(sequence, kv.num_tokens)
+        num_here = (lane.pool.blocks_for(kv.num_tokens) - num_blocks) * size
+        return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, kv.num_tokens - num_here)]
+    if not kv_cache.has_tiers:
+        return []
+    loads = kv_cache.start_load(sequence)
+    return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
 
 
 def fits(lane: LaneState, sequence: SequenceState) -> bool:
@@ -103,5 +116,7 @@ def _may_join_second_step(lane: LaneState) -> bool:
         return False
     if lane.swapped:
         return lane.blocks_to_return(next(iter(lane.swapped.values()))) <= num_free
+    if lane.moved:
+        return lane.blocks_to_join(lane.moved[0]) <= num_free
     head = lane.head()
     return head is not None and lane.kv_cache.blocks_to_admit(head) <= num_free

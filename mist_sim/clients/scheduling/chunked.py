@@ -66,7 +66,7 @@ class ChunkedScheduler(Scheduler):
 
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
-        if not lane.running and lane.head() is None and not lane.swapped:
+        if not lane.running and lane.head() is None and not (lane.swapped or lane.moved):
             return None
         plan = StepPlan()
         disturbed = make_room(lane, plan)

@@ -28,6 +28,6 @@ class ContinuousScheduler(WholePromptScheduler):
         if plan.prefills:
             return plan
         disturbed = make_room(lane, plan)
-        if disturbed or plan.swaps:
+        if disturbed or plan.resumed:
             limit = steps_until_join(lane, limit)
         return decode_steps(lane, plan, limit)

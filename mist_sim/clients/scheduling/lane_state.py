@@ -10,8 +10,9 @@ from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeCl
 from mist_sim.clients.decode.speculative_window_clock import SpeculativeWindowClock
 from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling.order import WaitingQueue
-from mist_sim.clients.scheduling.plan import StepPlan, Swap
+from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 
@@ -27,8 +28,10 @@ class LaneState:
     waiting: the queue, by the scheduler's order.
     running: who has memory and a seat, in order of admission. prefilling: those of them whose
         prompt is not computed.
-    loading: who has memory, and waits for blocks to come into it. loaded: who has these, and waits
-        to be admitted. abandoned: who was given up while blocks came, which have not come yet.
+    loading: who has memory, and waits for entries to come into it. loaded: who has those of a tier,
+        and waits to be admitted. moved: who has those of another client, and waits to go on.
+        abandoned: who was given up while entries came, which have not come yet.
+    held: who is gone, and whose blocks another client will ask for: how many, with what of tokens.
     swapped: whose blocks lie in host memory, the first to go first.
     clock: the decodes, and the blocks that they need. kv_cache, pool: who holds which block.
     num_peak_blocks: blocks held in the last step of the latest run.
@@ -69,8 +72,10 @@ class LaneState:
         self.prefilling: list[SequenceState] = []
         self.loading: dict[SequenceState, None] = {}
         self.loaded: deque[SequenceState] = deque()
+        self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
-        self.swapped: dict[SequenceState, Swap] = {}
+        self.held: dict[SequenceState, tuple[int, int]] = {}
+        self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
         self._num_left = self._num_left_blocks = 0  # what the last step freed, if it plans ahead
@@ -86,17 +91,31 @@ class LaneState:
         self.waiting.add(sequence)
 
     def finish_load(self, sequence: SequenceState) -> bool:
-        """Let a sequence be admitted whose blocks have come, unless it was given up.
+        """Let a sequence be admitted whose entries have come, unless it was given up.
 
         Returns whether it can be; otherwise its memory is free now.
         """
         if sequence in self.abandoned:
             self.abandoned.remove(sequence)
-            self.kv_cache.forget(sequence)
+            self._forget(sequence)
             return False
         del self.loading[sequence]
-        self.loaded.append(sequence)
+        (self.loaded if sequence.incoming is None else self.moved).append(sequence)
         return True
+
+    def give_back(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
+        """Free the blocks of a sequence that is done, or hold them if another client needs them."""
+        if sequence.visit.is_followed and sequence.visit.outcome is None:
+            self.held[sequence] = num_blocks, num_computed
+        else:
+            self.kv_cache.free(sequence, num_blocks, num_computed)
+
+    def release_held(self, sequence: SequenceState) -> None:
+        """Free blocks that were held; no step in flight has their order in the free queue."""
+        num_free = self.pool.num_free
+        self.kv_cache.free(sequence, *self.held.pop(sequence))
+        if self.plans_ahead:
+            self.hold_back(0, self.pool.num_free - num_free)
 
     def abort(self, sequence: SequenceState) -> None:
         """Forget a sequence that waits or runs, and free its memory; no step in flight has it.
@@ -117,9 +136,19 @@ class LaneState:
             sequence.num_computed_tokens = 0
         elif sequence in self.loaded:
             self.loaded.remove(sequence)
-            self.kv_cache.forget(sequence)
+            self._forget(sequence)
+        elif sequence in self.moved:
+            self.moved.remove(sequence)
+            self._forget(sequence)
         else:
             self.waiting.remove(sequence)
+
+    def _forget(self, sequence: SequenceState) -> None:
+        """Free the memory of a sequence that was given up before it could use it."""
+        if sequence.incoming is None:
+            self.kv_cache.forget(sequence)
+        else:
+            self.kv_cache.free(sequence, self.pool.blocks_for(sequence.num_tokens - 1), 0)
 
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
         """Take a running sequence out of the batch; its blocks are for the caller to free.
@@ -138,14 +167,15 @@ class LaneState:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait to be admitted, those included whose blocks are on the way."""
-        return len(self.waiting) + len(self.loading) + len(self.loaded) + len(self.swapped)
+        num_coming = len(self.loading) + len(self.loaded) + len(self.moved)
+        return len(self.waiting) + num_coming + len(self.swapped)
 
     def head(self) -> SequenceState | None:
         """Return who is admitted next: those whose blocks were loaded first, then the queue.
 
-        Nobody while sequences are swapped out.
+        Nobody while sequences are swapped out, or have their entries and no room to go on.
         """
-        if self.swapped:
+        if self.swapped or self.moved:
             return None
         if self.loaded:
             return self.loaded[0]
@@ -166,7 +196,7 @@ class LaneState:
     @property
     def holds_back(self) -> bool:
         """Whether admissions cannot take yet what the last step freed."""
-        return self._num_left > 0
+        return self._num_left > 0 or self._num_left_blocks > 0
 
     def hold_back(self, num_seqs: int, num_blocks: int) -> None:
         """Keep seats and blocks, which the last step freed, from the next admissions."""
@@ -183,11 +213,16 @@ class LaneState:
             return self.speculation.num_slots(sequence.num_tokens)
         return sequence.num_tokens
 
-    def blocks_to_return(self, swap: Swap) -> int:
+    def blocks_to_return(self, swap: KvMove) -> int:
         """Return the blocks that must be free for a swapped sequence to go on."""
         sequence = swap.sequence
         num_tokens = sequence.num_tokens if swap.in_prefill else self.num_slots(sequence)
         return self.pool.blocks_for(num_tokens)
+
+    def blocks_to_join(self, sequence: SequenceState) -> int:
+        """Return the blocks that must be free for a sequence to go on whose entries have come."""
+        num_held = self.pool.blocks_for(sequence.num_tokens - 1)
+        return self.pool.blocks_for(self.num_slots(sequence)) - num_held
 
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.

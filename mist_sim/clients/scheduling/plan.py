@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.sequence_state import SequenceState
-
-
-class Swap(NamedTuple):
-    """What is copied of a sequence before a step, to host memory or back.
-
-    num_tokens: computed tokens in `num_blocks` blocks. in_prefill: whether more of its known
-    tokens have to be computed.
-    """
-
-    sequence: SequenceState
-    num_blocks: int
-    num_tokens: int
-    in_prefill: bool
-    is_out: bool
 
 
 class StepPlan:
@@ -27,23 +12,24 @@ class StepPlan:
     prefills: sequences in prefill with the prompt tokens that each gets in every step.
     decodes: whether the running decodes take part.
     admitted, preempted: sequences that came from and went back to the waiting queue.
-    loads: sequences that got memory and wait for blocks in it, with their number by tier.
+    resumed: sequences that go on where they were, since their KV entries are here again, or here
+        now; they are not among the admitted.
+    moves: KV entries that begin to move now. For swaps the first step waits; sequences whose
+        entries come from elsewhere got memory for them, and wait.
     dropped: sequences that can never run again, because they outgrew the whole cache.
-    swaps: sequences whose blocks are copied to or from host memory before the first step. Those
-        that come back are not among the admitted.
-    swap_time: seconds that the copies before the first step take.
+    swap_time: seconds that the first step waits for swaps.
     """
 
     __slots__ = (
         "admitted",
         "decodes",
         "dropped",
-        "loads",
+        "moves",
         "num_steps",
         "preempted",
         "prefills",
+        "resumed",
         "swap_time",
-        "swaps",
     )
 
     def __init__(self) -> None:
@@ -52,12 +38,12 @@ class StepPlan:
         self.decodes = False
         self.admitted: list[SequenceState] = []
         self.preempted: list[SequenceState] = []
-        self.loads: list[tuple[SequenceState, list[int]]] = []
+        self.resumed: list[SequenceState] = []
+        self.moves: list[KvMove] = []
         self.dropped: list[SequenceState] = []
-        self.swaps: list[Swap] | None = None
         self.swap_time = 0.0
 
     @property
     def is_empty(self) -> bool:
         """Whether it changes nothing and computes nothing."""
-        return not (self.prefills or self.decodes or self.loads or self.preempted or self.dropped)
+        return not (self.prefills or self.decodes or self.moves or self.preempted or self.dropped)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
 from mist_sim.clients.scheduling.lane_state import LaneState
-from mist_sim.clients.scheduling.plan import StepPlan, Swap
+from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 
 Preemption = Literal["recompute", "swap"]
@@ -15,12 +16,15 @@ PREEMPTIONS: tuple[str, ...] = get_args(Preemption)
 def make_room(lane: LaneState, plan: StepPlan) -> bool:
     """Preempt running sequences until the next decode step fits; return whether any was.
 
-    Otherwise swapped ones come back.
+    Otherwise those go on whose KV entries were swapped out, and then those whose came from another
+    client.
     """
     clock, pool = lane.clock, lane.pool
     if clock.blocks_needed_now() <= pool.num_free:
         if lane.swapped:
             _swap_in(lane, plan)
+        if lane.moved and not lane.swapped:
+            _join(lane, plan)
         return False
     while clock.blocks_needed_now() > pool.num_free:
         preempt(lane, plan, lane.waiting.victim(lane.running))
@@ -43,14 +47,14 @@ def preempt(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> None:
     plan.preempted.append(sequence)
     if swap_space is not None:
         num_filled = lane.pool.blocks_for(num_computed)
-        swap = Swap(sequence, num_filled, num_computed, in_prefill, is_out=True)
+        swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
     kv_cache.preempt(sequence, num_blocks, num_computed)
     lane.waiting.give_back(sequence)
 
 
-def _swap_out(lane: LaneState, plan: StepPlan, swap: Swap, num_blocks: int) -> bool:
+def _swap_out(lane: LaneState, plan: StepPlan, swap: KvMove, num_blocks: int) -> bool:
     """Copy a preempted sequence to host memory; return False when there is no room.
 
     num_blocks: those that it holds.
@@ -60,7 +64,7 @@ def _swap_out(lane: LaneState, plan: StepPlan, swap: Swap, num_blocks: int) -> b
         return False
     lane.kv_cache.swap_out(swap.sequence, num_blocks, swap.num_tokens)
     lane.swapped[swap.sequence] = swap
-    plan.swaps = [*(plan.swaps or ()), swap]
+    plan.moves.append(swap)
     return True
 
 
@@ -79,7 +83,21 @@ def _swap_in(lane: LaneState, plan: StepPlan) -> None:
             lane.prefilling.append(sequence)
         else:
             lane.clock.join(sequence)
-        swaps.append(swap._replace(is_out=False))
+        swaps.append(swap.back())
     for swap in swaps:
         del lane.swapped[swap.sequence]
-    plan.swaps = swaps or None
+        plan.resumed.append(swap.sequence)
+    plan.moves += swaps
+
+
+def _join(lane: LaneState, plan: StepPlan) -> None:
+    """Let sequences decode whose entries have come, in the order in which they did, if they fit."""
+    while lane.moved and lane.has_seat():
+        sequence = lane.moved[0]
+        if lane.blocks_to_join(sequence) > lane.num_admissible(lane.clock.blocks_needed_now()):
+            return
+        lane.moved.popleft()
+        lane.kv_cache.arrive(sequence, sequence.num_tokens - 1)
+        lane.running[sequence] = None
+        lane.clock.join(sequence)
+        plan.resumed.append(sequence)

@@ -28,7 +28,7 @@ def update(
     finished = clock.pop_finished() if plan.decodes else []
     for sequence in finished:
         num_blocks = pool.blocks_for(clock.leave(sequence))
-        kv_cache.free(sequence, num_blocks, sequence.num_tokens - 1)
+        lane.give_back(sequence, num_blocks, sequence.num_tokens - 1)
         del lane.running[sequence]
     emitted = []
     for sequence, num_new_tokens in plan.prefills:
@@ -51,6 +51,6 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
         lane.clock.join(sequence)
         return False
     context = sequence.num_computed_tokens
-    lane.kv_cache.free(sequence, lane.pool.blocks_for(context), context)
+    lane.give_back(sequence, lane.pool.blocks_for(context), context)
     del lane.running[sequence]
     return True

@@ -33,7 +33,7 @@ class WholePromptScheduler(Scheduler):
     def refusal(self, lane: LaneState, sequence: SequenceState) -> str | None:
         """Return why a sequence can never be served: for a prompt that no step can take, too."""
         limit = self.max_num_batched_tokens
-        if limit is not None and sequence.num_tokens > limit:
+        if limit is not None and sequence.num_tokens > limit and sequence.incoming is None:
             return (
                 f"a prompt of {sequence.num_tokens} tokens exceeds "
                 f"max_num_batched_tokens={limit}; raise it or use the chunked scheduler"

@@ -16,10 +16,9 @@ from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.metrics.records.run_tables import (
-    load_table,
+    move_table,
     request_table,
     step_table,
-    swap_table,
     token_table,
     visit_table,
 )
@@ -42,8 +41,8 @@ class ColumnRecorder:
     steps gave a request its tokens; with drafts, `first_count` is where in `token_counts` it
     begins how many each decode step gave (-1: one each). step_tokens: for each track, tokens that
     each decode step gave in all; empty where that is its decodes. drafts: a row for each stay of
-    a request in a decode batch that verified drafts. loads: a row for what a request got from one
-    tier at a time.
+    a request in a decode batch that verified drafts. moves: a row for KV entries of a request that
+    went from one place to another; move_names: the kinds and places in it.
     """
 
     def __init__(self) -> None:
@@ -57,9 +56,8 @@ class ColumnRecorder:
         self.token_counts: array[int] = array("H")
         self.step_tokens: list[array[int]] = []
         self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
-        self.loads = load_table()
-        self.swaps = swap_table()
-        self.tiers = Categories()
+        self.moves = move_table()
+        self.move_names = Categories()
         self.reasons = Categories()
         self.reasons.code(None)  # code 0: finished
         self.pipelines = Categories()
@@ -146,7 +144,7 @@ class ColumnRecorder:
 
     def _pack(self) -> None:
         """Pack the tables that have grown; between two ends of requests they grow by a few rows."""
-        others = (self.gaps, self.drafts, self.loads, self.swaps)
+        others = (self.gaps, self.drafts, self.moves)
         for table in (self.requests, self.visits, self.tokens, *self.steps, *others):
             if len(table.rows) >= _MOST_ROWS:
                 table.pack()
@@ -190,32 +188,22 @@ class ColumnRecorder:
             )
         )
 
-    def record_load(
+    def record_move(
         self,
         track: int,
         request_id: int,
-        tier: str,
+        kind: str,
+        source: str,
+        destination: str,
         num_tokens: int,
         start: float,
         end: float,
         *,
         again: bool,
     ) -> None:
-        """Add a row to the loads."""
-        self.loads.append((request_id, track, self.tiers.code(tier), num_tokens, start, end, again))
-
-    def record_swap(
-        self,
-        track: int,
-        request_id: int,
-        num_tokens: int,
-        start: float,
-        seconds: float,
-        *,
-        is_out: bool,
-    ) -> None:
-        """Add a row to the swaps."""
-        self.swaps.append((request_id, track, is_out, num_tokens, start, seconds))
+        """Add a row to the moves."""
+        names = map(self.move_names.code, (kind, source, destination))
+        self.moves.append((request_id, track, *names, num_tokens, start, end, again))
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         self.gaps.append((time, gap, count))

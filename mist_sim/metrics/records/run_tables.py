@@ -61,22 +61,19 @@ def token_table() -> Table:
     )
 
 
-def load_table() -> Table:
-    """Return an empty table of what came from one tier at a time."""
+def move_table() -> Table:
+    """Return an empty table of KV entries that moved."""
     return Table(
         request_id="i8",
         track="i4",
-        tier="i4",
+        kind="i4",
+        source="i4",
+        destination="i4",
         num_tokens="i8",
         start="f8",
         end="f8",
         again="?",
     )
-
-
-def swap_table() -> Table:
-    """Return an empty table of copies to and from host memory."""
-    return Table(request_id="i8", track="i4", out="?", num_tokens="i8", start="f8", seconds="f8")
 
 
 def step_table() -> Table:

@@ -65,8 +65,8 @@ class TieredManager(PrefixCachingManager):
         counts[last] -= min(counts[last], self.num_recomputed)
         return counts if any(counts) else []
 
-    def start_load(self, sequence: SequenceState) -> list[int]:
-        """Admit a waiting sequence that has blocks in lower tiers, and say how many in each."""
+    def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
+        """Admit a waiting sequence that has blocks in lower tiers; return how many in which."""
         counts = self.missing(sequence)
         chain = sequence.chain
         if counts and chain is not None:
@@ -76,16 +76,11 @@ class TieredManager(PrefixCachingManager):
             for store in self.stores:
                 if store.tier.writes_back:
                     store.use(chain.spans, chain.num_loaded)
-        return counts
+        return [(store.tier.name, n) for store, n in zip(self.stores, counts, strict=False) if n]
 
-    def load(self, counts: list[int], now: float) -> float:
-        loads = zip(self.stores, counts, strict=True)
-        return max(store.load(count, now) for store, count in loads if count)
-
-    def tokens_by_tier(self, counts: list[int]) -> list[tuple[str, int]]:
-        size = self.pool.block_size
-        loads = zip(self.stores, counts, strict=True)
-        return [(store.tier.name, count * size) for store, count in loads if count]
+    def load(self, tier: str, num_blocks: int, now: float) -> float:
+        store = next(store for store in self.stores if store.tier.name == tier)
+        return store.load(num_blocks, now)
 
     def num_cached_tokens(self, sequence: SequenceState) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:

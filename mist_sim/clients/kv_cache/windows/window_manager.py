@@ -169,14 +169,19 @@ class WindowCachingManager(PrefixCachingManager):
         chain.start_over()
         sequence.num_computed_tokens = 0
 
-    def swap_in(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
-        """Give new pages to a sequence that comes back, and enter what they hold."""
-        self.grow(num_blocks)
+    def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Give a sequence pages of its own for all that comes."""
+        num_pages = self.pool.blocks_for(num_tokens)
+        self.grow(num_pages)
+        return num_pages
+
+    def arrive(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Enter what the new pages of a sequence hold."""
         chain = sequence.chain
         if isinstance(chain, WindowChain):
-            first = self._first_needed(num_computed_tokens)
+            first = self._first_needed(num_tokens)
             chain.begin(first, first)
-            self._enter(chain, num_computed_tokens // self.pool.block_size)
+            self._enter(chain, num_tokens // self.pool.block_size)
 
     # --- blocks and pages ---------------------------------------------------------------------
 

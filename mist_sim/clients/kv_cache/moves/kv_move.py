@@ -1,0 +1,55 @@
+"""KV entries that move: into the memory of a lane, or out of it.
+
+Swapping out and in, loading from a tier, and taking over what another client holds are one thing.
+Memory at the destination is reserved before a move starts; who finds no room waits in the queue,
+in its order. The blocks at the source stay taken until the move has ended. What differs is who
+waits for the end, the link, and what is kept behind:
+
+| kind | from | to | who waits | link | kept at the source |
+|---|---|---|---|---|---|
+| `swap_out` | the lane | host memory | the engine's next step | the GPUs' host links | nothing |
+| `swap_in` | host memory | the lane | the engine's next step | the GPUs' host links | nothing |
+| `load` | a tier | the lane | the sequence | the tier's, one after the other | a copy |
+| `hand_over` | another client | the lane | the sequence | the network | its prefix cache's copy |
+
+Sequences whose entries have come go on before others are admitted: those swapped out first, then
+those handed over or loaded, in the order in which their moves ended.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from mist_sim.clients.sequence_state import SequenceState
+
+Kind = Literal["swap_out", "swap_in", "load", "hand_over"]
+
+GPU: Final = "gpu"
+HOST: Final = "host"
+
+
+class KvMove(NamedTuple):
+    """Entries of one sequence on their way.
+
+    source, destination: `GPU`, the memory of the lane; `HOST`, its swap space; the name of a tier
+        or of another client.
+    num_blocks: blocks that are copied. num_tokens: tokens that have entries in them.
+    in_prefill: whether more of the tokens that the sequence knows have to be computed.
+    """
+
+    kind: Kind
+    sequence: SequenceState
+    source: str
+    destination: str
+    num_blocks: int
+    num_tokens: int
+    in_prefill: bool = False
+
+    @property
+    def is_swap(self) -> bool:
+        """Whether the next step of the engine waits for it."""
+        return self.kind in ("swap_out", "swap_in")
+
+    def back(self) -> KvMove:
+        """Return the swap in of what a swap out took."""
+        return self._replace(kind="swap_in", source=HOST, destination=GPU)

@@ -1,0 +1,200 @@
+"""Prefill and decode on clients of their own: KV entries are handed over, token times by hand.
+
+Times are sums of powers of two, so that equal times are equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mist_sim.clients import LlmClient
+from mist_sim.clients.scheduling import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    MixedScheduler,
+    Scheduler,
+)
+from mist_sim.core.request import Content
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics import Result, Slo
+from mist_sim.network import Link
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Retries, Rows, TimeLimits, TraceArrivals, TraceRow, Workload
+
+
+class TwoSpeeds:
+    """A step takes 1/8 s with a prompt in it, and 1/32 s without."""
+
+    def step_time(self, batch):
+        return 1 / 8 if batch.chunks else 1 / 32
+
+    def run(self, batch, growth, num_steps):
+        return np.full(num_steps, self.step_time(batch))
+
+
+def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> LlmClient:
+    """Blocks of 4 tokens, each of 1,000 bytes: 1/64 s on the link."""
+    return LlmClient(
+        more.pop("name", role),
+        scheduler=scheduler or ContinuousScheduler(),
+        predictor=TwoSpeeds(),
+        role=role,
+        block_size=4,
+        kv_block_bytes=1000.0,
+        **{"num_gpu_blocks": 100, **more},
+    )
+
+
+def link() -> Link:
+    return Link(bandwidth=64_000.0, latency=1 / 128)
+
+
+def row(arrival: float, prompt: int, output: int, content: Content = ()) -> TraceRow:
+    return TraceRow(prompt, output, arrival, content=content)
+
+
+def served(
+    rows: list[TraceRow], *clients: LlmClient, slo: Slo | None = None, **more: object
+) -> Result:
+    workload = Workload(Rows(rows), TraceArrivals(), **more)
+    return Simulation(
+        clients=clients or [engine("prefill"), engine("decode")],
+        workload=workload,
+        network=link(),
+        slo=slo,
+    ).run()
+
+
+THREE = [row(0.0, 8, 4), row(0.0, 6, 3), row(0.1875, 12, 1)]
+
+
+@pytest.mark.parametrize("scheduler", [ContinuousScheduler, ChunkedScheduler, MixedScheduler])
+def test_three_requests_by_hand(scheduler):
+    """Both first prompts are one step, to 1/8 s.
+
+    The first one's two blocks leave in 2/64 s and are there 1/128 s later, at 0.1640625 s; the
+    other's two follow them, and are there 2/64 s later, at 0.1953125 s. The first decode step, of
+    one request, ends just then, so the second takes part in the next one. Both end two steps
+    later, at 0.2578125 s. The third answer is a single token: nothing is handed over.
+    """
+    result = served(THREE, engine("prefill", scheduler()), engine("decode", scheduler()))
+    assert [result.token_times(k).tolist() for k in range(3)] == [
+        [0.125, 0.1953125, 0.2265625, 0.2578125],
+        [0.125, 0.2265625, 0.2578125],
+        [0.3125],
+    ]
+    requests = result.requests
+    assert requests["ttft"].tolist() == [0.125] * 3
+    assert requests["tpot"].tolist()[:2] == [0.1328125 / 3, 0.1328125 / 2]
+    assert np.isnan(requests["tpot"][2])
+    assert requests["e2el"].tolist() == [0.2578125, 0.2578125, 0.125]
+    assert requests["num_output_tokens"].tolist() == [4, 3, 1]
+    summary = result.summary
+    gaps = [0.0703125, 1 / 32, 1 / 32, 0.1015625, 1 / 32]
+    assert summary["mean_itl_ms"] == pytest.approx(1e3 * np.mean(gaps), rel=1e-12)
+    moves = result.transfers
+    assert moves["kind"].tolist() == ["hand_over"] * 2
+    assert moves["source"].tolist() == ["prefill"] * 2
+    assert moves["num_tokens"].tolist() == [8, 6]
+    assert moves["start"].tolist() == [0.125, 0.125]
+    assert moves["end"].tolist() == [0.1640625, 0.1953125]
+
+
+@pytest.mark.parametrize(("tpot", "good"), [(0.0442, 1), (0.0443, 2), (0.0665, 3)])
+def test_goodput_counts_the_gap_between_the_clients(tpot, good):
+    """TPOTs are 44.27 and 66.41 ms; the single token has none."""
+    summary = served(THREE, slo=Slo(tpot=tpot)).summary
+    assert summary["good_request_fraction"] == pytest.approx(good / 3)
+
+
+def test_stages_are_listed_where_they_were_served():
+    stages = served(THREE[:1]).stages
+    assert stages["client"].tolist() == ["prefill", "decode"]
+    assert stages["started_at"].tolist() == [0.0, 0.125]
+    assert stages["finished_at"].tolist() == [0.125, 0.2578125]
+
+
+def test_blocks_at_the_source_are_free_when_the_move_ends():
+    """Two blocks are all that the prefill client has, so the second prompt waits for the move."""
+    result = served(
+        [row(0.0, 8, 2), row(0.01, 8, 2)], engine("prefill", num_gpu_blocks=2), engine("decode")
+    )
+    prefills = result.stages[result.stages["stage"] == "prefill"]
+    assert prefills["started_at"].tolist() == [0.0, 0.1640625]
+
+
+def test_without_room_at_the_destination_a_move_waits():
+    """Three blocks: the second move starts when the first answer is done, after three steps."""
+    result = served(
+        [row(0.0, 8, 4), row(0.0, 8, 2)], engine("prefill"), engine("decode", num_gpu_blocks=3)
+    )
+    assert result.transfers["start"].tolist() == [0.125, 0.2578125]
+    assert result.transfers["end"].tolist() == [0.1640625, 0.296875]
+    assert result.token_times(1).tolist() == [0.125, 0.328125]
+
+
+def test_a_prefix_that_the_destination_has_is_not_moved():
+    """The second prompt begins with the two blocks of the first, which the decode client kept."""
+    rows = [row(0.0, 8, 2, ((1, 8),)), row(1.0, 12, 2, ((1, 8), (2, 4)))]
+    result = served(rows)
+    assert result.transfers["num_tokens"].tolist() == [8, 4]
+    assert result.requests["num_cached_tokens"].tolist() == [0, 8]
+
+
+def test_a_preempted_decode_is_computed_again_where_it_is():
+    """Both fit with 8 + 1 tokens in three blocks each; the seventh block is one too many."""
+    result = served(
+        [row(0.0, 8, 10), row(0.0, 8, 10)], engine("prefill"), engine("decode", num_gpu_blocks=7)
+    )
+    assert result.summary["num_preemptions"] > 0
+    assert result.requests["num_output_tokens"].tolist() == [10, 10]
+    assert all(len(result.token_times(k)) == 10 for k in (0, 1))
+
+
+def test_a_user_who_goes_away_while_entries_move_frees_both_sides():
+    """Gone at 0.15 s; the move ends at 0.1640625 s, and only then both have their blocks back.
+
+    So the prompt that waits for these, which the prefill client keeps until then, starts then.
+    """
+    rows = [row(0.0, 8, 4), row(9 / 64, 8, 1), row(1.0, 8, 1)]
+    clients = engine("prefill", num_gpu_blocks=2), engine("decode", num_gpu_blocks=3)
+    result = served(rows, *clients, time_limits=TimeLimits(timeout=0.15))
+    assert result.requests["status"].tolist() == ["timed_out", "finished", "finished"]
+    assert result.requests["finished_at"].tolist()[0] == 0.15
+    prefills = result.stages[result.stages["stage"] == "prefill"]
+    assert prefills["started_at"].tolist() == [0.0, 0.1640625, 1.0]
+    assert result.transfers["end"].tolist() == [0.1640625]
+    for client in clients:
+        state = client.lane_states[0]
+        assert [*state.held, *state.abandoned, *state.loading, *state.moved] == []
+    assert clients[1].lane_states[0].pool.num_used == 0
+
+
+def test_who_is_sent_again_begins_with_its_prompt():
+    result = served(
+        [row(0.0, 8, 40)],
+        time_limits=TimeLimits(timeout=0.2),
+        retries=Retries(max_attempts=2, backoff=1.0, jitter=0.0),
+    )
+    assert result.requests["num_attempts"].tolist() == [2]
+    assert result.stages["stage"].tolist().count("prefill") == 2
+
+
+def test_a_client_without_a_network_says_what_it_needs():
+    workload = Workload(Rows(THREE), TraceArrivals())
+    clients = [engine("prefill"), engine("decode")]
+    with pytest.raises(ScenarioError, match="decode: a network and kv_block_bytes are required"):
+        Simulation(clients=clients, workload=workload).run()
+
+
+def test_a_decode_without_entries_is_rejected():
+    result = served([row(0.0, 8, 4)], engine("decode"))
+    assert result.requests["reason"].tolist() == ["no client serves the stage 'prefill'"]
+
+
+def test_the_link_serves_who_comes_first():
+    with pytest.raises(ValueError, match="bandwidth must be finite and > 0 B/s, got 0"):
+        Link(bandwidth=0)
+    with pytest.raises(ValueError, match="latency must be finite and >= 0 s, got -1"):
+        Link(bandwidth=1.0, latency=-1)
