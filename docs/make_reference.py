@@ -17,9 +17,9 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import Slo
 from mist_sim.models import SpeculativeConfig
-from mist_sim.scenario.format.families import FAMILIES
+from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.load import json_schema
-from mist_sim.scenario.options.docstrings import documented_with_bases
+from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.traces import Retries
 
 TARGET = Path(__file__).parent / "reference" / "scenario.md"

@@ -53,7 +53,7 @@ _PLACES = {
 def _listings() -> dict[str, Callable[[], RenderableType]]:
     from functools import partial
 
-    from mist_sim.scenario.format.families import FAMILIES, load_plugins
+    from mist_sim.scenario.plugins import FAMILIES, load_plugins
 
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
@@ -63,8 +63,8 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
 def _overview() -> RenderableType:
     from mist_sim.hardware import gpu_names
     from mist_sim.models import model_names
-    from mist_sim.scenario.format.families import FAMILIES
     from mist_sim.scenario.options.listing import engine_options
+    from mist_sim.scenario.plugins import FAMILIES
     from mist_sim.scenario.presets import preset_names
 
     names = {
@@ -84,7 +84,7 @@ def _overview() -> RenderableType:
 def _plugins(family_name: str) -> RenderableType:
     from rich.markup import escape
 
-    from mist_sim.scenario.format.families import FAMILIES
+    from mist_sim.scenario.plugins import FAMILIES
 
     family = FAMILIES[family_name]
     table = _table("type", f"in a scenario: {_PLACES[family_name]}")
@@ -198,7 +198,7 @@ def _table(*titles: str) -> Table:
 
 def _summary(plugin: type, model: type[Part]) -> str:
     """Return the first paragraph of a class's docstring, without what parameters mean."""
-    from mist_sim.scenario.options.docstrings import documented
+    from mist_sim.scenario.format.docstrings import documented
 
     names = [info.alias or name for name, info in model.model_fields.items()]
     paragraphs, _ = documented(plugin, names)

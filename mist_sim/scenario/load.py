@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.scenario.format import overrides as overriding
 from mist_sim.scenario.format import yaml_text
-from mist_sim.scenario.format.families import load_plugins
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import problems_of, summed_up
+from mist_sim.scenario.plugins import load_plugins
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.scenario.schema import Scenario
 from mist_sim.units import KINDS

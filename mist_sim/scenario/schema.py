@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from mist_sim.metrics import Slo
-from mist_sim.scenario.client_schemas import AnyClient, LlmClientSpec, ModelName
+from mist_sim.scenario.client_schemas import AnyClient, LlmPart, ModelName
 from mist_sim.scenario.format.families import ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
@@ -111,7 +111,7 @@ class Scenario(Strict):
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):
-            if isinstance(client, LlmClientSpec) and client.model is None and self.model is None:
+            if isinstance(client, LlmPart) and client.model is None and self.model is None:
                 yield Problem(
                     ("clients", position, "model"),
                     "is required, since the scenario names no model",

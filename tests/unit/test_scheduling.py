@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mist_sim import Cluster, RooflinePredictor, llm_client, load_model
-from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -25,6 +24,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
 from mist_sim.traces import Workload
+from tests.reference.engines import llm_engine
 
 
 class ConstantPredictor:
@@ -37,7 +37,7 @@ class ConstantPredictor:
 
 def run(scheduler, prompts, outputs, times, priorities=None, **engine):
     options = {"predictor": ConstantPredictor(), "num_gpu_blocks": 1000} | engine
-    client = LlmClient("llm", scheduler=scheduler, **options)
+    client = llm_engine("llm", scheduler=scheduler, **options)
     workload = Workload.from_lists(prompts, outputs, times)
     if priorities is not None:
         requests = list(workload.requests(None))
