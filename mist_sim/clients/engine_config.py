@@ -47,8 +47,8 @@ class PredictorFactory(Protocol):
 class EngineConfig:
     """Engines that serve prefill and decode of a language model.
 
-    model: served instead of the scenario's model; in Python a `ModelSpec` as well.
-    gpu: a catalog name, or the path of a .toml spec; in Python a `GpuSpec` as well.
+    model: served instead of the scenario's model.
+    gpu: a catalog name, or the path of a .toml spec.
     quantization: stores the weights so instead of as the checkpoint does.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each have some of the layers.
@@ -58,11 +58,9 @@ class EngineConfig:
     expert_load_imbalance: tokens of the GPU with the busiest experts over the mean (>= 1).
     all_reduce: how ranks sum their parts of a layer, where the GPU's entry says otherwise.
     speculative_config: drafts tokens, and verifies several of a request in one step.
-    scheduler: forms the batches of a step. None: chunked prefill with the limits of vLLM's server
-        on that GPU (see `server_limits`).
+    scheduler: forms the batches of a step.
     kv_cache: memory for keys and values.
-    predictor: times a step. In Python an object, which clients may share, or what makes one for
-        a model and a cluster; None: a roofline.
+    predictor: times a step.
     overhead: what an engine spends beside the kernels.
     async_scheduling: a step is planned while the step before it runs: host time hides behind the
         GPU's, requests join and seats change hands one step later (vLLM has it on by default from
@@ -70,6 +68,11 @@ class EngineConfig:
     admission: which requests are turned away when the engine is too busy.
     max_model_len: most tokens of a prompt and its answer; without it, the model's own, which it
         may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN).
+
+    In Python, model and GPU may be the specs themselves. Without a scheduler there is chunked
+    prefill with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an
+    object, which clients may share, or what makes one for a model and a cluster; without it, a
+    roofline. What is None of the overhead is what the GPU's entry says.
 
     Raises ScenarioError for options that do not go together.
     """

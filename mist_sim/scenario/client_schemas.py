@@ -13,7 +13,7 @@ from mist_sim.clients.engine_config import Count
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
-from mist_sim.errors import did_you_mean
+from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
@@ -259,7 +259,10 @@ class ClientFamily(Family):
         if name == "sequential":
             needs, meanings = ("name", "service_time"), {"serves": Names, int: AtLeastOne}
             return part_type(plugin, name, needs=needs, meanings=meanings, base=SequentialPart)
-        return part_type(plugin, name, needs=("name",), base=ClientPart)
+        schema = part_type(plugin, name, needs=("name",), base=ClientPart)
+        if "name" not in schema.needs:
+            raise ScenarioError(f"{name}: a client type is a dataclass with a field `name`")
+        return schema
 
     def read(self, value: object, info: ValidationInfo) -> Part | str:
         """Return the client that a mapping in a file describes."""

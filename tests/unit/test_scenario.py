@@ -124,17 +124,17 @@ def test_scenarios_are_equal_when_they_say_the_same():
         (
             "clients__0__cuont",
             3,
-            "clients.0.cuont: unknown key for type llm; did you mean 'count'? Known: name",
+            "clients.0.cuont: unknown key for type llm; did you mean 'count'?",
         ),
         (
             "clients__0__gpu_memory_utilization",
             0.8,
-            "clients.0.gpu_memory_utilization: unknown key for type llm; it belongs in kv_cache. Known: name",
+            "clients.0.gpu_memory_utilization: unknown key for type llm; it belongs in kv_cache.",
         ),
         (
             "clients__0__max_num_seqs",
             8,
-            "clients.0.max_num_seqs: unknown key for type llm; it belongs in scheduler. Known: name",
+            "clients.0.max_num_seqs: unknown key for type llm; it belongs in scheduler.",
         ),
         (
             "workload__priorities",

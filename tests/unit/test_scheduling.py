@@ -363,7 +363,7 @@ def test_a_source_of_kernels_may_have_an_overhead_of_its_own():
 
 
 def test_request_overhead_comes_before_the_queue():
-    result = run(ChunkedScheduler(), [10], [2], [1.0], request_overhead=0.5)
+    result = run(ChunkedScheduler(), [10], [2], [1.0], overhead=EngineOverhead(request=0.5))
     assert tokens(result) == [[2.5, 3.5]]
     assert result.requests.queued[0] == 0.5
     assert result.clients.num_visits[0] == 1

@@ -62,9 +62,9 @@ def _made(value: object) -> object:
     return tuple(map(_made, value)) if isinstance(value, tuple) else value
 
 
-def written(part: Part | str) -> object:
-    """Return what a file says for a part, with every default."""
-    return part if isinstance(part, str) else part.model_dump(mode="json", by_alias=True)
+def written(part: Part | object) -> object:
+    """Return what a file says for a part, with every default; a name as it is."""
+    return part.model_dump(mode="json", by_alias=True) if isinstance(part, Part) else part
 
 
 def has_defaults(model: type[BaseModel]) -> bool:
