@@ -18,7 +18,7 @@ from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import Slo
 from mist_sim.models import SpeculativeConfig
 from mist_sim.scenario.format.docstrings import documented_with_bases
-from mist_sim.scenario.load import json_schema
+from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.traces import Retries
 
@@ -221,9 +221,15 @@ def speculation(client: dict[str, Any]) -> dict[str, Any]:
 
 
 def client_types(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the schemas of the types of clients by name."""
+    """Return the schemas of the types of clients that come with the package, by name."""
     options = schema["properties"]["clients"]["items"]["anyOf"]
-    return {option["properties"]["type"]["const"]: option for option in options}
+    named = {option["properties"]["type"]["const"]: option for option in options}
+    ours = FAMILIES["clients"].registry
+    return {
+        name: option
+        for name, option in named.items()
+        if ours[name].__module__.startswith("mist_sim.")
+    }
 
 
 def lines() -> Iterator[str]:

@@ -16,6 +16,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.load import as_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
@@ -63,18 +64,15 @@ class Scenario(Strict):
         overrides: values by dotted path, as `--set` gives them: {"clients.0.count": 8}.
         Raises ScenarioError that lists every problem of the file, a line each.
         """
-        from mist_sim.scenario.load import load
-
-        return load(path, overrides or {})
+        return load(cls, path, overrides or {})
 
     @classmethod
     def from_dict(
         cls, data: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
     ) -> Scenario:
         """Return the scenario of what a file would hold. Raises ScenarioError as `load` does."""
-        from mist_sim.scenario.load import validated
-
-        return validated(dict(data), overrides or {}, Origin(overrides=tuple(overrides or {})))
+        origin = Origin(overrides=tuple(overrides or {}))
+        return validated(cls, dict(data), overrides or {}, origin)
 
     @property
     def origin(self) -> Origin:
@@ -87,8 +85,6 @@ class Scenario(Strict):
         The text loads to an equal scenario. Relative paths in it are relative to the working
         directory, which is where they are found again when the text lies somewhere else.
         """
-        from mist_sim.scenario.load import as_text
-
         return as_text(self)
 
     def __eq__(self, other: object) -> bool:

@@ -18,7 +18,7 @@ from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.scenario.format.families import Family
 from mist_sim.scenario.format.parts import part_type
-from mist_sim.scenario.load import json_schema
+from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names
 from mist_sim.units import Seconds
