@@ -176,7 +176,16 @@ def test_the_schema_has_the_fields_of_the_config():
 
 
 def test_llm_client_has_the_parameters_of_the_config():
-    assert list(inspect.signature(llm_client).parameters) == ["name", *NAMES]
+    assert list(inspect.signature(llm_client).parameters) == ["name", "config", *NAMES]
+
+
+def test_llm_client_takes_a_config_or_options():
+    config = EngineConfig(tensor_parallel_size=2)
+    assert llm_client("a", config).config == llm_client("a", tensor_parallel_size=2).config
+    with pytest.raises(TypeError, match="a config or options, got gpu as well"):
+        llm_client("a", config, gpu="l4")
+    with pytest.raises(TypeError, match="tensor_paralel_size"):
+        llm_client("a", tensor_paralel_size=2)
 
 
 def test_every_field_has_a_meaning_in_the_docstring():

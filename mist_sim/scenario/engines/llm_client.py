@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, cast
+from typing import Any, ParamSpec, Protocol, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine_config import PredictorFactory
@@ -39,33 +39,46 @@ from mist_sim.scenario.engines.server_defaults import server_limits
 P = ParamSpec("P")
 
 
-def _named(
-    config_type: Callable[P, EngineConfig],
-) -> Callable[[Callable[..., LlmClient]], Callable[Concatenate[str, P], LlmClient]]:
-    """Give a function the signature (name, *, options of a config), for help and type checkers."""
+class _Maker(Protocol[P]):
+    """A client of a name, from a config or from its options."""
 
-    def signed(function: Callable[..., LlmClient]) -> Callable[Concatenate[str, P], LlmClient]:
-        name = inspect.Parameter("name", inspect.Parameter.POSITIONAL_ONLY, annotation="str")
+    @overload
+    def __call__(self, name: str, config: EngineConfig, /) -> LlmClient: ...
+    @overload
+    def __call__(self, name: str, /, *args: P.args, **kwargs: P.kwargs) -> LlmClient: ...
+
+
+def _taking(
+    config_type: Callable[P, EngineConfig],
+) -> Callable[[Callable[..., LlmClient]], _Maker[P]]:
+    """Tell type checkers and `help` that a function takes the options of a config."""
+
+    def signed(function: Callable[..., LlmClient]) -> _Maker[P]:
+        first = list(inspect.signature(function).parameters.values())[:2]
         options = inspect.signature(config_type).parameters.values()
-        function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [name, *options], return_annotation="LlmClient"
-        )
-        return function
+        signature = inspect.Signature([*first, *options], return_annotation="LlmClient")
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return cast("_Maker[P]", function)
 
     return signed
 
 
-@_named(EngineConfig)
-def llm_client(name: str, /, **options: Any) -> LlmClient:
+@_taking(EngineConfig)
+def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
-    options: those of `EngineConfig`, whose docstring says what each means; models and GPUs may be
-    given as names, as paths or as the specs themselves. A scheduler is an object of its own for
-    every client and has what it was made with; clients may share a predictor. For a config that
-    is at hand already, see `llm_clients`.
+    config: what the engine is, or instead of it
+    options: those of `EngineConfig`, whose docstring says what each means.
+
+    Models and GPUs may be given as names, as paths or as the specs themselves. A scheduler is an
+    object of its own for every client, and has what it was made with; clients may share a
+    predictor.
+
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
-    return llm_clients([name], EngineConfig(**options))[0]
+    if config is not None and options:
+        raise TypeError(f"llm_client takes a config or options, got {', '.join(options)} as well")
+    return llm_clients([name], config or EngineConfig(**options))[0]
 
 
 def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
