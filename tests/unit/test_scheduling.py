@@ -372,7 +372,9 @@ def test_request_overhead_comes_before_the_queue():
 def test_prompts_come_to_the_queue_as_they_are_tokenised():
     """Arrivals that are late by as much give the same times, and short prompts overtake."""
     prompts, arrivals = [40, 10, 8, 25], [1.0, 1.25, 7.0, 7.5]
-    late = run(ChunkedScheduler(), prompts, [2] * 4, arrivals, prompt_token_overhead=0.125)
+    late = run(
+        ChunkedScheduler(), prompts, [2] * 4, arrivals, overhead=EngineOverhead(prompt_token=0.125)
+    )
     entered = [1.0 + 5.0, 1.25 + 1.25, 7.0 + 1.0, 7.5 + 3.125]
     order = np.argsort(entered)
     plain = run(
