@@ -67,8 +67,8 @@ def _taking(
 def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
-    config: what the engine is, or instead of it
-    options: those of `EngineConfig`, whose docstring says what each means.
+    config: what the engine is. options: those of `EngineConfig`, whose docstring says what each
+        means, in place of a config.
 
     Models and GPUs may be given as names, as paths or as the specs themselves. A scheduler is an
     object of its own for every client, and has what it was made with; clients may share a
