@@ -17,9 +17,9 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import Slo
 from mist_sim.models import SpeculativeConfig
-from mist_sim.scenario.format.families import FAMILIES
-from mist_sim.scenario.load import json_schema
-from mist_sim.scenario.options.docstrings import documented_with_bases
+from mist_sim.scenario.format.docstrings import documented_with_bases
+from mist_sim.scenario.json_schema import json_schema
+from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.traces import Retries
 
 TARGET = Path(__file__).parent / "reference" / "scenario.md"
@@ -29,12 +29,6 @@ MEANINGS = {
     "workload": "which requests, when they are sent, which stages they walk",
     "clients": "the serving units, at least one",
     "type": "which kind of client",
-    "scheduler": "forms the batches of a step",
-    "predictor": "times a step",
-    "kv_cache": "memory for keys and values",
-    "speculative_config": "drafts tokens, and verifies several of a request in one step",
-    "overhead": "what an engine spends beside the kernels",
-    "admission": "which requests are turned away when the engine is too busy",
 }
 
 # (heading, family, where it stands in a file, properties of the schema that hold its choices)
@@ -226,6 +220,18 @@ def speculation(client: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def client_types(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of the types of clients that come with the package, by name."""
+    options = schema["properties"]["clients"]["items"]["anyOf"]
+    named = {option["properties"]["type"]["const"]: option for option in options}
+    ours = FAMILIES["clients"].registry
+    return {
+        name: option
+        for name, option in named.items()
+        if ours[name].__module__.startswith("mist_sim.")
+    }
+
+
 def lines() -> Iterator[str]:
     """Yield the whole page."""
     schema = json_schema()
@@ -240,24 +246,27 @@ def lines() -> Iterator[str]:
     yield "## workload"
     yield from table(parts["WorkloadSpec"], described(parts["WorkloadSpec"]))
     yield "## clients"
-    yield "A list; each entry is of one of two types."
+    own = "[one of your own](../guides/own_client.md)"
+    yield f"A list; each entry is of one of these types, or of {own}."
     yield ""
-    for title, name in (("llm", "LlmClientSpec"), ("sequential", "SequentialClientSpec")):
+    clients = client_types(schema)
+    for title, client in clients.items():
         yield f"### Clients of type {title}"
-        yield markdown(parts[name]["description"])
+        yield markdown(client["description"])
         yield ""
-        yield from table(parts[name], described(parts[name]))
+        yield from table(client, described(client))
+    engine = clients["llm"]
     yield "## kv_cache"
-    yield from plugin(KvCacheConfig, parts["LlmClientSpec"]["properties"]["kv_cache"])
+    yield from plugin(KvCacheConfig, engine["properties"]["kv_cache"])
     yield "## overhead"
-    yield from plugin(EngineOverhead, parts["LlmClientSpec"]["properties"]["overhead"])
+    yield from plugin(EngineOverhead, engine["properties"]["overhead"])
     yield "## admission"
-    yield from plugin(AdmissionControl, parts["LlmClientSpec"]["properties"]["admission"])
+    yield from plugin(AdmissionControl, engine["properties"]["admission"])
     yield "## retries"
     retries = parts["WorkloadSpec"]["properties"]["retries"]["anyOf"][0]
     yield from plugin(Retries, retries)
     yield "## speculative_config"
-    yield from plugin(SpeculativeConfig, speculation(parts["LlmClientSpec"]))
+    yield from plugin(SpeculativeConfig, speculation(engine))
     yield "## slo"
     yield from plugin(Slo, schema["properties"]["slo"])
     for heading, family, place, properties in SECTIONS:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mist_sim.clients import Client, LlmClient, SequentialClient
+    from mist_sim.clients import CLIENTS, Client, EngineConfig, LlmClient, SequentialClient
     from mist_sim.clients.kv_cache import KvCacheConfig
     from mist_sim.clients.overload import AdmissionControl
     from mist_sim.clients.scheduling import (
@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "mist_sim.clients": "Client LlmClient SequentialClient",
+    "mist_sim.clients": "CLIENTS Client EngineConfig LlmClient SequentialClient",
     "mist_sim.clients.overload": "AdmissionControl",
     "mist_sim.clients.kv_cache": "KvCacheConfig",
     "mist_sim.clients.scheduling": (
@@ -148,6 +148,7 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names.s
 
 __all__ = [
     "ARRIVALS",
+    "CLIENTS",
     "DURATIONS",
     "LENGTHS",
     "PREDICTORS",
@@ -169,6 +170,7 @@ __all__ = [
     "ConstantArrivals",
     "ContinuousScheduler",
     "Decode",
+    "EngineConfig",
     "EngineOverhead",
     "Estimate",
     "ExecutionPredictor",

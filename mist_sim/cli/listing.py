@@ -36,6 +36,7 @@ def list_(
 _PLACES = {
     "models": "model, clients.N.model",
     "gpus": "clients.N.gpu",
+    "clients": "clients",
     "routers": "router",
     "schedulers": "clients.N.scheduler",
     "predictors": "clients.N.predictor",
@@ -53,7 +54,7 @@ _PLACES = {
 def _listings() -> dict[str, Callable[[], RenderableType]]:
     from functools import partial
 
-    from mist_sim.scenario.format.families import FAMILIES, load_plugins
+    from mist_sim.scenario.plugins import FAMILIES, load_plugins
 
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
@@ -63,8 +64,8 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
 def _overview() -> RenderableType:
     from mist_sim.hardware import gpu_names
     from mist_sim.models import model_names
-    from mist_sim.scenario.format.families import FAMILIES
     from mist_sim.scenario.options.listing import engine_options
+    from mist_sim.scenario.plugins import FAMILIES
     from mist_sim.scenario.presets import preset_names
 
     names = {
@@ -84,13 +85,13 @@ def _overview() -> RenderableType:
 def _plugins(family_name: str) -> RenderableType:
     from rich.markup import escape
 
-    from mist_sim.scenario.format.families import FAMILIES
+    from mist_sim.scenario.plugins import FAMILIES
 
     family = FAMILIES[family_name]
     table = _table("type", f"in a scenario: {_PLACES[family_name]}")
-    for name, plugin in family.registry.items():
+    for name in family.registry:
         model = family.part_type(name)
-        about = escape(_summary(plugin, model))
+        about = escape(_summary(model))
         parameters = ", ".join(_parameters(model))
         table.add_row(name, f"{about}\n[dim]{escape(parameters)}[/dim]" if parameters else about)
     return table
@@ -106,7 +107,7 @@ def _parameters(model: type[Part]) -> Iterator[str]:
         if name in defaults and name != "type":
             value = defaults[name]
             yield f"{name} = {value if isinstance(value, str) else json.dumps(value)}"
-        elif name != "type":
+        elif name not in ("", "type"):
             kinds = [mark.kind.base for mark in info.metadata if isinstance(mark, Quantity)]
             yield f"{name} (required{''.join(f', in {unit}' for unit in kinds)})"
 
@@ -196,10 +197,10 @@ def _table(*titles: str) -> Table:
     return table
 
 
-def _summary(plugin: type, model: type[Part]) -> str:
+def _summary(model: type[Part]) -> str:
     """Return the first paragraph of a class's docstring, without what parameters mean."""
-    from mist_sim.scenario.options.docstrings import documented
+    from mist_sim.scenario.format.docstrings import documented
 
     names = [info.alias or name for name, info in model.model_fields.items()]
-    paragraphs, _ = documented(plugin, names)
+    paragraphs, _ = documented(model.plugin, names)
     return next(iter(paragraphs), "")

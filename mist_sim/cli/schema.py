@@ -15,7 +15,7 @@ def schema(
     """Print the JSON Schema of a scenario file, with which editors check and complete it."""
     import json
 
-    from mist_sim.scenario.load import json_schema
+    from mist_sim.scenario.json_schema import json_schema
     from mist_sim.user_paths import write_whole
 
     text = json.dumps(json_schema(), indent=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from simpy.events import Event
 
@@ -42,7 +42,10 @@ class Client(ABC):
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
 
-    def __init__(self, name: str, serves: frozenset[str]) -> None:
+    name: str
+    serves: Collection[str]
+
+    def __init__(self, name: str, serves: Collection[str]) -> None:
         self.name = name
         self.serves = serves
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from collections.abc import Sequence as Stages
-from typing import Literal
 
 from simpy.events import Event
 
@@ -14,13 +13,11 @@ from mist_sim.clients.decode.speculative_clock import Speculation
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_records import StepRecords
-from mist_sim.clients.kv_cache import (
-    CacheTier,
-    SwapSpace,
-    lane_memory,
-)
+from mist_sim.clients.engine_config import ROLES, EngineConfig
+from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
-from mist_sim.clients.scheduling import LaneState, Scheduler
+from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
@@ -30,128 +27,67 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
-from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 
 ENGINES_A_CLIENT = 2**16  # at most; numbers engines across clients
 
 
-Role = Literal["prefill", "decode"]
-
-ROLES: Mapping[Role | None, frozenset[str]] = {
-    None: frozenset({Prefill.kind, Decode.kind}),
-    "prefill": frozenset({Prefill.kind}),
-    "decode": frozenset({Decode.kind}),
-}
-"""The stages that a client of each role serves."""
-
-
+@CLIENTS.register("llm")
 class LlmClient(Client):
     """Takes visits of prefill and decode, and has engines serve them.
 
-    scheduler: the batching policy; may be shared. Its `max_num_seqs` is an engine's, and the lanes
-        of a pipeline share it.
-    predictor: times the steps; may be shared. A `PipelinePredictor` makes an engine a pipeline
-        with as many lanes as ranks.
-    num_gpu_blocks, block_size, watermark: KV-cache memory of an engine (see `KvCacheConfig`), of
-        which each lane has an equal part (vLLM v0 divides by pipeline_parallel_size as well).
-    data_parallel_size: engines; a request goes to the least loaded one (vLLM's name).
-    lockstep: whether these share their experts, so that they step together.
-    kv_groups: how the layers of a model with sliding windows share the blocks; None: the model
-        has none.
-    enable_prefix_caching: whether full blocks are kept for later requests with equal tokens.
-        None, as in vLLM v1: yes.
-    cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first.
-        Every engine has its own, and each lane of a pipeline an equal part of that; the lanes
-        share the links.
-    swap_space: where an engine keeps the blocks of preempted sequences, for a scheduler whose
-        `preemption` is "swap"; the lanes of a pipeline have equal parts of it.
-    max_model_len: most tokens of a prompt and its answer; a longer prompt is refused, a longer
-        answer ends there (vLLM's name and meaning). None: no limit.
-    request_overhead, prompt_token_overhead: seconds from arrival until a request can be scheduled,
-        for each request and for each token of its prompt.
-    speculative_config: how the engine drafts tokens; None: it does not. The predictor's step
-        times include the drafting.
-    async_scheduling: whether a step is planned while the step before it runs (vLLM's name).
-    admission: which requests are turned away when the engine is too busy.
-    role: "prefill" or "decode" for a client that serves only that; None: both, in one visit.
-    kv_block_bytes: size of a block over all GPUs of an engine; None: nothing can come here.
+    config: what the engines are (see `EngineConfig`). The `max_num_seqs` of its scheduler is an
+        engine's, whose lanes share it. Of the overhead, it is the times before a request can be
+        scheduled that the client adds. `llm_client` resolves what is left open.
+    predictor: times the steps, with drafting and overhead; may be shared. A `PipelinePredictor`
+        makes an engine a pipeline with as many lanes as ranks.
+    memory: the KV cache of each engine.
     Raises ScenarioError for parts that do not go together.
     """
 
     def __init__(
         self,
         name: str,
+        config: EngineConfig,
         *,
-        scheduler: Scheduler,
         predictor: Predictor | PipelinePredictor,
-        num_gpu_blocks: int,
-        block_size: int = 16,
-        watermark: float = 0.0,
-        data_parallel_size: int = 1,
-        lockstep: bool = False,
-        kv_groups: KvGroups | None = None,
-        enable_prefix_caching: bool | None = None,
-        cache_tiers: Stages[CacheTier] = (),
-        swap_space: SwapSpace | None = None,
-        max_model_len: int | None = None,
-        request_overhead: float = 0.0,
-        prompt_token_overhead: float = 0.0,
-        speculative_config: SpeculativeConfig | None = None,
-        async_scheduling: bool = False,
-        admission: AdmissionControl | None = None,
-        role: Role | None = None,
-        kv_block_bytes: float | None = None,
+        memory: EngineMemory,
     ) -> None:
-        super().__init__(name, ROLES[role])
-        self.role = role
-        self.kv_block_bytes = kv_block_bytes
-        self.scheduler = scheduler
+        super().__init__(name, ROLES[config.role])
+        if config.scheduler is None:
+            raise ScenarioError("scheduler must be given; llm_client chooses one by the GPU")
+        self.config = config
+        self.scheduler = scheduler = config.scheduler
         self.predictor = ranks_of(predictor)
         num_lanes = len(self.predictor.ranks)
-        if data_parallel_size < 1:
-            raise ScenarioError(f"data_parallel_size must be >= 1, got {data_parallel_size}")
+        if num_lanes != config.pipeline_parallel_size:
+            raise ScenarioError(
+                f"pipeline_parallel_size must be {num_lanes}, the ranks that the predictor times, "
+                f"got {config.pipeline_parallel_size}"
+            )
         self.memory = lane_memory(
+            memory,
+            config.kv_cache,
             num_lanes,
-            num_gpu_blocks=num_gpu_blocks,
-            block_size=block_size,
-            watermark=watermark,
-            kv_groups=kv_groups,
-            speculative_config=speculative_config,
-            enable_prefix_caching=enable_prefix_caching,
-            cache_tiers=cache_tiers,
-            swap_space=swap_space,
+            drafting=config.speculative_config,
             swaps=scheduler.preemption == "swap",
         )
-        self.num_gpu_blocks = num_gpu_blocks * data_parallel_size
-        self.data_parallel_size = data_parallel_size
-        self.lockstep = lockstep
-        self.max_model_len = max_model_len
-        self.request_overhead = request_overhead
-        self.prompt_token_overhead = prompt_token_overhead
-        self.speculative_config = speculative_config
-        self.async_scheduling = async_scheduling
-        self.admission = admission or AdmissionControl()
+        self.data_parallel_size = config.data_parallel_size
+        self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
+        self.lockstep = config.lockstep
+        self.max_model_len = config.max_model_len
+        self.request_overhead = config.overhead.request or 0.0
+        self.prompt_token_overhead = config.overhead.prompt_token or 0.0
+        self.speculative_config = config.speculative_config
+        self.async_scheduling = config.async_scheduling
+        self.admission = config.admission
+        self.role = config.role
+        self.kv_block_bytes = memory.kv_block_bytes
         self.estimate = self.predictor.traits.estimate
-        self._shares = lane_shares(scheduler.max_num_seqs, data_parallel_size, num_lanes)
-        if async_scheduling:
-            self._check_async(num_lanes)
-        if speculative_config:
-            self._check_speculation(speculative_config)
-
-    def _check_async(self, num_lanes: int) -> None:
-        other = ""
-        if num_lanes > 1:
-            other = f"pipeline_parallel_size {num_lanes}"
-        elif self.lockstep:
-            other = f"enable_expert_parallel and data_parallel_size {self.data_parallel_size}"
-        elif self.speculative_config:
-            other = "speculative_config, where nobody knows a step ahead who finishes"
-        if other:
-            raise ScenarioError(
-                f"async_scheduling must be false with {other}; that combination is not simulated"
-            )
+        self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
+        if config.speculative_config:
+            self._check_speculation(config.speculative_config)
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
         if self.predictor.traits.needs_longest_context:

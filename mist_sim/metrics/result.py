@@ -45,7 +45,15 @@ class Result:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
-        return summarise(self)
+        return summarise(
+            self.recorder,
+            num_clients=len(self.client_names),
+            slo=self.slo,
+            warmup=self.warmup,
+            open_loop=self.open_loop,
+            estimates=self.estimates,
+            assumed=self.assumed,
+        )
 
     @cached_property
     def requests(self) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +14,28 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.step_figures import peak_token_rate, pooled_gaps, utilisation
 
-if TYPE_CHECKING:
-    from mist_sim.metrics.result import Result
-
 Mask = NDArray[np.bool_]
 
 _MS = 1e3
 
 
-def summarise(result: Result) -> dict[str, Any]:
-    """Return the metrics of a run.
+def summarise(
+    recorder: ColumnRecorder,
+    *,
+    num_clients: int,
+    slo: Slo,
+    warmup: float,
+    open_loop: bool,
+    estimates: Mapping[str, str],
+    assumed: Mapping[str, tuple[str, ...]],
+) -> dict[str, Any]:
+    """Return the metrics of a run; the parameters are as in `Result`.
 
     Requests that users send count, and not the children of these. What arrives before the warm-up
     ends is left out, and so are token gaps and engine time
     before it. Rates are per second of `duration`, from the end of the warm-up to the last
     completion. Latencies are in milliseconds over finished requests, ITL over all gaps.
     """
-    recorder, warmup = result.recorder, result.warmup
     c: dict[str, Any] = recorder.requests.columns()
     counted = (c["arrival_time"] >= warmup) & (c["parent_id"] == c["request_id"])
     done = counted & (c["status"] == 0)
@@ -43,17 +49,17 @@ def summarise(result: Result) -> dict[str, Any]:
         ),
         **_failures(c, counted),
         **_memory(recorder, c, counted),
-        **_goodput(result.slo, samples, c["num_gaps"][done], int(counted.sum()), duration),
+        **_goodput(slo, samples, c["num_gaps"][done], int(counted.sum()), duration),
         **_latencies(samples, recorder, warmup),
         **_speculation(recorder, warmup),
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
-        "unstable": result.open_loop
-        and stats.backlog_grows(c["arrival_time"], c["finished_at"], len(result.client_names)),
-        "estimates": dict(result.estimates),
+        "unstable": open_loop
+        and stats.backlog_grows(c["arrival_time"], c["finished_at"], num_clients),
+        "estimates": dict(estimates),
     }
-    if result.assumed:
-        summary["assumed"] = {name: list(options) for name, options in result.assumed.items()}
-    if "measured" in result.estimates.values():
+    if assumed:
+        summary["assumed"] = {name: list(options) for name, options in assumed.items()}
+    if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary
 

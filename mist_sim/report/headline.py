@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.client_schemas import AnyClient, LlmClientSpec
+from mist_sim.scenario.client_schemas import ClientPart, LlmPart
 
 
 def headline(scenario: Scenario) -> str:
@@ -14,9 +14,9 @@ def headline(scenario: Scenario) -> str:
     return "\n".join(line for line in (scenario.origin.source, sentence) if line)
 
 
-def _client(client: AnyClient, model: str | None) -> str:
+def _client(client: ClientPart, model: str | None) -> str:
     copies = f"{client.count} x " if client.count > 1 else ""
-    if not isinstance(client, LlmClientSpec):
+    if not isinstance(client, LlmPart):
         return f"{copies}{client.name} ({', '.join(client.stages)})"
     ranks = client.tensor_parallel_size
     gpus = f"{ranks} x {client.gpu}" if ranks > 1 else client.gpu

@@ -1,42 +1,32 @@
-"""The clients of a scenario file: what may be said about a language model's engine, and others."""
+"""The clients of a scenario file: engines of a language model, workers, and plugins of others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationInfo,
-    WrapValidator,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
+from mist_sim.clients import CLIENTS, Client, EngineConfig
+from mist_sim.clients.engine_config import Count
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.errors import did_you_mean
+from mist_sim.clients.scheduling import Scheduler
+from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
-from mist_sim.hardware.specs import AllReduce
 from mist_sim.models import load_model
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_defaults import with_server_limits
 from mist_sim.scenario.format import paths
-from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, STAGE, Settings
-from mist_sim.scenario.format.fields import Duration, as_tuple
+from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, STAGE, Family, Settings
+from mist_sim.scenario.format.fields import as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
-from mist_sim.scenario.format.problems import Problem, failure
-from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.format.problems import Problem, failure, said_by, shown
 from mist_sim.stages import Decode, Prefill
-
-_TIER = Annotated[Part, Settings(part_type(MemoryTier))]
-_KV_CACHE = part_type(
-    KvCacheConfig,
-    meanings={tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)]},
-)
 
 LLM_STAGES = (Prefill.kind, Decode.kind)
 
@@ -54,25 +44,20 @@ ModelName = Annotated[
     AfterValidator(_model),
     Field(description="a catalog name, a Hugging Face id, or the path of a config.json"),
 ]
-GpuName = Annotated[
-    str,
-    AfterValidator(_gpu),
-    Field(description="a catalog name, or the path of a .toml spec"),
-]
+GpuName = Annotated[str, AfterValidator(_gpu)]
 Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
-Count = Annotated[int, Field(ge=1, le=10**9)]
-Weights = Literal["fp8", "int8", "int4"]
+AtLeastOne = Annotated[int, Field(ge=1, le=10**9)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
-SPECULATION = part_type(SpeculativeConfig, meanings={"model": ModelName | None})
+class ClientPart(Part):
+    """What all clients have: a name, a type, and how many copies there are.
 
-
-class ClientSpec(Strict):
-    """What all clients have: a name, and how many copies there are."""
+    `part_type` adds the parameters of a type, which are the fields of its class.
+    """
 
     name: Name
-    type: str
+    type_: str = Field(alias="type")
     count: int = Field(
         1,
         ge=1,
@@ -87,56 +72,46 @@ class ClientSpec(Strict):
             return [self.name]
         return [f"{self.name}-{copy}" for copy in range(self.count)]
 
+    @property
+    def stages(self) -> Sequence[str]:
+        """The stages that the client serves."""
+        return sorted(self.make(name=self.name).serves)
 
-class LlmClientSpec(ClientSpec):
-    """Engines that serve prefill and decode of a language model."""
+    @property
+    def is_ours(self) -> bool:
+        """Whether its parts came with the package; those of others may look at anything."""
+        return self.plugin.__module__.startswith("mist_sim.")
 
-    type: Literal["llm"] = "llm"
-    model: ModelName | None = Field(None, description="served instead of the scenario's model")
-    gpu: GpuName
-    quantization: Weights | None = Field(
-        None, description="stores the weights so instead of as the checkpoint does"
-    )
-    tensor_parallel_size: Count = Field(1, description="GPUs that share every layer")
-    pipeline_parallel_size: Count = Field(1, description="ranks that each have some of the layers")
-    data_parallel_size: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        1, description="engines of the client, each with that many GPUs and a cache of its own"
-    )
-    enable_expert_parallel: bool = Field(
-        False, description="spreads whole experts over the GPUs instead of slices of each"
-    )
-    expert_load_imbalance: float = Field(
-        1.0, description="tokens of the GPU with the busiest experts over the mean (>= 1)"
-    )
-    all_reduce: AllReduce | None = Field(
-        None,
-        description="how ranks sum their parts of a layer, where the GPU's entry says otherwise",
-    )
-    speculative_config: Annotated[Part, Settings(SPECULATION)] | None = Field(
-        None, description="drafts tokens, and verifies several of a request in one step"
-    )
-    scheduler: Annotated[Part, SCHEDULER] = Field(SCHEDULER.default, validate_default=True)
-    kv_cache: Annotated[Part, Settings(_KV_CACHE)] = Field({}, validate_default=True)
-    predictor: Annotated[Part, PREDICTOR] = Field(PREDICTOR.default, validate_default=True)
-    overhead: Annotated[Part, Settings(part_type(EngineOverhead))] = Field(
-        {}, validate_default=True
-    )
-    async_scheduling: bool = Field(
-        False,
-        description="a step is planned while the step before it runs: host time hides behind the "
-        "GPU's, requests join and seats change hands one step later (vLLM has it on by default "
-        "from 0.14 on, where it is supported)",
-    )
-    admission: Annotated[Part, Settings(part_type(AdmissionControl))] = Field(
-        {}, validate_default=True
-    )
-    max_model_len: Count | None = Field(
-        None,
-        description="most tokens of a prompt and its answer; without it, the model's own, which "
-        "it may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN)",
-    )
+    @property
+    def engine(self) -> EngineConfig | None:
+        """What runs a language model; None for a client of another type."""
+        return None
 
-    @field_validator("scheduler", mode="before")
+    def clients(self, model: str | None) -> Iterable[Client]:
+        """Return the client and its copies. model: the scenario's."""
+        return [self.make(name=name) for name in self.names]
+
+    def problems(self) -> Iterable[Problem]:
+        """Return what the class refuses."""
+        try:
+            self.make(name=self.name)
+        except ValueError as error:
+            return [said_by(error, type(self))]
+        return ()
+
+
+class LlmPart(ClientPart):
+    """A client of type llm; its other keys are the fields of `EngineConfig`."""
+
+    if TYPE_CHECKING:
+        model: str | None
+        gpu: str
+        tensor_parallel_size: int
+        pipeline_parallel_size: int
+        scheduler: Part
+        predictor: Part
+
+    @field_validator("scheduler", mode="before", check_fields=False)
     @classmethod
     def _limits_of_the_gpu(cls, scheduler: object, info: ValidationInfo) -> object:
         gpu, drafts = info.data.get("gpu"), info.data.get("speculative_config")
@@ -146,57 +121,61 @@ class LlmClientSpec(ClientSpec):
         return with_server_limits(scheduler, load_gpu(gpu), num_drafts)
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages that the client serves."""
+    def stages(self) -> Sequence[str]:
+        """Prefill and decode."""
         return LLM_STAGES
 
     @property
-    def turns_away(self) -> bool:
-        """Whether the engine may turn requests away because it is busy."""
-        return bool(self.admission.make() != AdmissionControl())
+    def is_ours(self) -> bool:
+        """Whether its scheduler, which sees the requests, came with the package."""
+        return self.scheduler.plugin.__module__.startswith("mist_sim.")
 
     @property
-    def uses_priorities(self) -> bool:
-        """Whether the engine looks at the requests' priorities."""
-        return getattr(self.scheduler, "order", "") == "priority"
+    def engine(self) -> EngineConfig:
+        """What its keys say; the model is a default one where only the scenario names it."""
+        said = self.parameters()
+        if self.model is None:
+            del said["model"]
+        return EngineConfig(**said)
+
+    def clients(self, model: str | None) -> Iterable[Client]:
+        """Return the client and its copies, which share a predictor. model: the scenario's."""
+        config = self.engine
+        if self.model is None and model is not None:
+            config = replace(config, model=model)
+        return llm_clients(self.names, config)
+
+    def problems(self) -> Iterable[Problem]:
+        """Return the options that do not go together."""
+        if self.pipeline_parallel_size > 1 and "model" not in self.predictor.needs:
+            yield Problem(
+                ("pipeline_parallel_size",),
+                "must be 1 with a predictor that does not look at the model, "
+                f"got {self.pipeline_parallel_size}",
+            )
+        try:
+            _ = self.engine
+        except ValueError as error:
+            yield said_by(error, type(self))
+
+
+class SequentialPart(ClientPart):
+    """A client of type sequential."""
+
+    if TYPE_CHECKING:
+        serves: tuple[str, ...]
+        base_time: float | None
+        time_per_token: float | None
 
     @property
-    def uses_deadlines(self) -> str:
-        """The option with which the engine looks at deadlines; empty when it does not."""
-        control: AdmissionControl = self.admission.make()
-        if control.drop_expired:
-            return "admission.drop_expired"
-        if control.early_rejection:
-            return "admission.early_rejection"
-        by_deadline = getattr(self.scheduler, "order", "") == "earliest_deadline_first"
-        return "scheduler.order: earliest_deadline_first" if by_deadline else ""
-
-
-class SequentialClientSpec(ClientSpec):
-    """Workers that take one visit each: text processing, tools, retrieval."""
-
-    type: Literal["sequential"]
-    serves: Names = Field(
-        description="the stages that it serves, such as [preprocess]",
-        json_schema_extra={"minItems": 1},
-    )
-    num_workers: Count = Field(1, description="visits served at once")
-    base_time: Duration | None = Field(
-        None, description="time that every stage takes; a tool_call takes its own without it"
-    )
-    time_per_token: Duration | None = Field(
-        None, description="time for each of a stage's num_tokens, on top"
-    )
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages that the client serves."""
+    def stages(self) -> Sequence[str]:
+        """The stages that the client serves, in the order of the file."""
         return self.serves
 
-    @property
-    def kinds(self) -> list[str]:
-        """The stages as clients call them."""
-        return [STAGE.registry[name].kind for name in self.serves]
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters, with the stages as clients call them."""
+        kinds = [STAGE.registry[name].kind for name in self.serves]
+        return {**super().parameters(), "serves": kinds}
 
     def problems(self) -> Iterable[Problem]:
         """Yield what is wrong with stages and times."""
@@ -240,20 +219,63 @@ def _not_served(stage: str) -> str:
     return ""
 
 
-_TYPES: dict[object, type[ClientSpec]] = {"llm": LlmClientSpec, "sequential": SequentialClientSpec}
+_TIER = Annotated[Part, Settings(part_type(MemoryTier))]
+_TIERS = {tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)]}
+_DRAFTING = part_type(SpeculativeConfig, meanings={"model": ModelName | None})
+_ENGINE = {
+    "model": ModelName | None,
+    "gpu": GpuName,
+    "predictor": Annotated[Part, PREDICTOR],
+    Count: AtLeastOne,
+    Count | None: AtLeastOne | None,
+    SpeculativeConfig | None: Annotated[Part, Settings(_DRAFTING)] | None,
+    Scheduler | None: Annotated[Part, SCHEDULER],
+    KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],
+    EngineOverhead: Annotated[Part, Settings(part_type(EngineOverhead))],
+    AdmissionControl: Annotated[Part, Settings(part_type(AdmissionControl))],
+}
+_IN_A_FILE = {
+    "model": None,
+    "gpu": ...,
+    "scheduler": SCHEDULER.default,
+    "predictor": PREDICTOR.default,
+}
 
 
-def _by_type(value: Any, _handler: object, info: ValidationInfo) -> ClientSpec:
-    """Read a client with the model that its type names, so that errors speak of it alone."""
-    if isinstance(value, ClientSpec):
-        return value
-    name = value.get("type", "llm") if isinstance(value, dict) else "llm"
-    if name not in ("llm", "sequential"):
-        known = ", ".join(map(str, _TYPES))
-        hint = did_you_mean(str(name), map(str, _TYPES))
-        raise failure([Problem(("type",), f"no client type {name!r}{hint} Known: {known}")])
-    return _TYPES[name].model_validate(value, context=info.context)
+@dataclass(frozen=True, eq=False)
+class ClientFamily(Family):
+    """The types of clients. Those of others are dataclasses whose first field is the name."""
+
+    def _schema(self, name: str, plugin: type[Any]) -> type[Part]:
+        if name == "llm":
+            return part_type(
+                EngineConfig,
+                name,
+                meanings=_ENGINE,
+                defaults=_IN_A_FILE,
+                is_default=True,
+                base=LlmPart,
+            )
+        if name == "sequential":
+            needs, meanings = ("name", "service_time"), {"serves": Names, int: AtLeastOne}
+            return part_type(plugin, name, needs=needs, meanings=meanings, base=SequentialPart)
+        schema = part_type(plugin, name, needs=("name",), base=ClientPart)
+        if "name" not in schema.needs:
+            raise ScenarioError(f"{name}: a client type is a dataclass with a field `name`")
+        return schema
+
+    def read(self, value: object, info: ValidationInfo) -> Part | str:
+        """Return the client that a mapping in a file describes."""
+        if not isinstance(value, dict | Part):
+            text = f"must be a mapping of keys to values, got {shown(value)}"
+            raise failure([Problem((), text)])
+        return super().read(value, info)
+
+    def _unknown(self, name: object) -> str:
+        hint, known = did_you_mean(str(name), self.registry), ", ".join(self.registry)
+        return f"no client type {name!r}{hint} Known: {known}"
 
 
-AnyClient = Annotated[LlmClientSpec | SequentialClientSpec, WrapValidator(_by_type)]
-"""A client of either type."""
+CLIENT = ClientFamily(CLIENTS, default="llm")
+AnyClient = Annotated[ClientPart, CLIENT]
+"""A client of any type."""

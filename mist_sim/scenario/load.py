@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.scenario.format import overrides as overriding
 from mist_sim.scenario.format import yaml_text
-from mist_sim.scenario.format.families import load_plugins
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import problems_of, summed_up
+from mist_sim.scenario.plugins import load_plugins
 from mist_sim.scenario.presets import preset_names, preset_path
-from mist_sim.scenario.schema import Scenario
-from mist_sim.units import KINDS
 
 _HEADER = """\
 # A resolved scenario: every default is written out, and quantities are in base units.
@@ -24,14 +22,18 @@ _HEADER = """\
 """
 
 
-def load(name: str | Path, overrides: Mapping[str, Any]) -> Scenario:
+S = TypeVar("S", bound=BaseModel)
+"""The model of a scenario, which knows this module and not the other way round."""
+
+
+def load(model: type[S], name: str | Path, overrides: Mapping[str, Any]) -> S:
     """Return the scenario of a file or preset; see `Scenario.load`."""
     path = Path(name)
     if path.exists() and not path.is_dir():  # a file, or a pipe
-        return _read(path, overrides, Origin(str(path), path.parent, tuple(overrides)))
+        return _read(model, path, overrides, Origin(str(path), path.parent, tuple(overrides)))
     if str(name) in preset_names():
         origin = Origin(f"preset {name}", overrides=tuple(overrides))
-        return _read(preset_path(str(name)), overrides, origin)
+        return _read(model, preset_path(str(name)), overrides, origin)
     if path.exists():
         raise ScenarioError(f"{path}: is a folder; give the scenario file in it")
     known = [*preset_names(), *_neighbours(path)]
@@ -48,7 +50,7 @@ def _neighbours(path: Path) -> list[str]:
     return [str(folder / entry.name) for entry in folder.iterdir() if entry.is_file()]
 
 
-def _read(path: Path, overrides: Mapping[str, Any], origin: Origin) -> Scenario:
+def _read(model: type[S], path: Path, overrides: Mapping[str, Any], origin: Origin) -> S:
     source = origin.source
     data = yaml_text.parse(yaml_text.read_text(path), source)
     if data is None:
@@ -57,45 +59,28 @@ def _read(path: Path, overrides: Mapping[str, Any], origin: Origin) -> Scenario:
         raise ScenarioError(
             f"{source}: must hold a mapping of keys to values, got a {type(data).__name__}"
         )
-    return validated(data, overrides, origin)
+    return validated(model, data, overrides, origin)
 
 
-def validated(data: dict[str, Any], overrides: Mapping[str, Any], origin: Origin) -> Scenario:
+def validated(
+    model: type[S], data: dict[str, Any], overrides: Mapping[str, Any], origin: Origin
+) -> S:
     """Return the scenario of parsed YAML, with overrides applied; see `Scenario.load`."""
     load_plugins()
     try:
-        return Scenario.model_validate(overriding.apply(data, overrides), context=origin)
+        return model.model_validate(overriding.apply(data, overrides), context=origin)
     except ValidationError as error:
         raise summed_up(problems_of(error), origin) from None
 
 
-def as_text(scenario: Scenario) -> str:
+def as_text(scenario: BaseModel) -> str:
     """Return a scenario as YAML text; see `Scenario.resolved`."""
     return _HEADER + yaml_text.dump(as_data(scenario))
 
 
-def as_data(scenario: Scenario) -> dict[str, Any]:
+def as_data(scenario: BaseModel) -> dict[str, Any]:
     """Return what the resolved scenario says as plain mappings, lists and values."""
     data: dict[str, Any] = scenario.model_dump(mode="json", by_alias=True)
-    del data["workload"]["trace" if scenario.workload.trace is None else "lengths"]
+    workload = data["workload"]
+    del workload["trace" if workload["trace"] is None else "lengths"]
     return data
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a scenario file, plugins of installed packages included."""
-    load_plugins()
-    schema = Scenario.model_json_schema(by_alias=True)
-    _write_defaults(schema)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _write_defaults(schema: Any) -> None:
-    """Write the defaults of quantities with their units, as a file has to."""
-    for inner in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(inner, dict | list):
-            _write_defaults(inner)
-    if isinstance(schema, dict) and isinstance(schema.get("default"), float):
-        for choice in (schema, *schema.get("anyOf", ())):
-            if "pattern" in choice:
-                kind = next(kind for kind in KINDS if choice["examples"] == [f"1 {kind.base}"])
-                schema["default"] = kind.format(schema["default"])

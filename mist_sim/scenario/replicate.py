@@ -13,8 +13,8 @@ import numpy as np
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Replications
 from mist_sim.scenario.build import build
-from mist_sim.scenario.format.families import FAMILIES
 from mist_sim.scenario.load import as_data
+from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.schema import Scenario
 
 _STREAM = 7  # the children of streams have keys of three numbers (mist_sim.rng)

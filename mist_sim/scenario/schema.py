@@ -9,13 +9,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from mist_sim.metrics import Slo
-from mist_sim.scenario.client_schemas import AnyClient, LlmClientSpec, ModelName
+from mist_sim.scenario.client_schemas import AnyClient, LlmPart, ModelName
 from mist_sim.scenario.format.families import ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.load import as_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
@@ -63,18 +64,15 @@ class Scenario(Strict):
         overrides: values by dotted path, as `--set` gives them: {"clients.0.count": 8}.
         Raises ScenarioError that lists every problem of the file, a line each.
         """
-        from mist_sim.scenario.load import load
-
-        return load(path, overrides or {})
+        return load(cls, path, overrides or {})
 
     @classmethod
     def from_dict(
         cls, data: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
     ) -> Scenario:
         """Return the scenario of what a file would hold. Raises ScenarioError as `load` does."""
-        from mist_sim.scenario.load import validated
-
-        return validated(dict(data), overrides or {}, Origin(overrides=tuple(overrides or {})))
+        origin = Origin(overrides=tuple(overrides or {}))
+        return validated(cls, dict(data), overrides or {}, origin)
 
     @property
     def origin(self) -> Origin:
@@ -87,8 +85,6 @@ class Scenario(Strict):
         The text loads to an equal scenario. Relative paths in it are relative to the working
         directory, which is where they are found again when the text lies somewhere else.
         """
-        from mist_sim.scenario.load import as_text
-
         return as_text(self)
 
     def __eq__(self, other: object) -> bool:
@@ -111,7 +107,7 @@ class Scenario(Strict):
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):
-            if isinstance(client, LlmClientSpec) and client.model is None and self.model is None:
+            if isinstance(client, LlmPart) and client.model is None and self.model is None:
                 yield Problem(
                     ("clients", position, "model"),
                     "is required, since the scenario names no model",

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mist_sim.scenario.client_schemas import ClientSpec, LlmClientSpec
+from mist_sim.clients import EngineConfig
+from mist_sim.scenario.client_schemas import ClientPart
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.workload import WorkloadSpec
 
 
 def useless_options(
-    workload: WorkloadSpec, clients: Iterable[ClientSpec], router: Part
+    workload: WorkloadSpec, clients: Iterable[ClientPart], router: Part
 ) -> Iterable[Problem]:
     """Yield the options of a workload that no client looks at, and those that clients miss.
 
     Plugins of others may look at anything, so beside them nothing counts as useless.
     """
-    engines = [client for client in clients if isinstance(client, LlmClientSpec)]
-    plugins = [router.plugin, *(client.scheduler.plugin for client in engines)]
-    if all(plugin.__module__.startswith("mist_sim.") for plugin in plugins):
+    clients = list(clients)
+    engines = [engine for client in clients if (engine := client.engine)]
+    if router.plugin.__module__.startswith("mist_sim.") and all(c.is_ours for c in clients):
         yield from _useless_deadlines(workload, engines)
         yield from _useless_priorities(workload, engines)
         yield from _useless_retries(workload, engines)
@@ -27,7 +28,7 @@ def useless_options(
     yield from _deadlines_of_nobody(workload)
 
 
-def _useless_deadlines(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+def _useless_deadlines(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
     if workload.ttft_deadline is None or any(engine.uses_deadlines for engine in engines):
         return
     yield Problem(
@@ -37,13 +38,13 @@ def _useless_deadlines(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> 
     )
 
 
-def _missing_deadlines(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+def _missing_deadlines(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
     used = [using for engine in engines if (using := engine.uses_deadlines)]
     if workload.ttft_deadline is None and used:
         yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
 
 
-def _useless_priorities(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+def _useless_priorities(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
     by_priority = isinstance(workload.ttft_deadline, dict)
     if workload.priorities is None or by_priority:
         return
@@ -67,7 +68,7 @@ def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
         )
 
 
-def _useless_retries(workload: WorkloadSpec, engines: list[LlmClientSpec]) -> Iterable[Problem]:
+def _useless_retries(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
     if workload.retries is None:
         return
     why_not = {

@@ -10,6 +10,7 @@ takes the class itself) and raises AssertionError with the rule, the case and th
 random cases come from fixed seeds, so that a check that passes keeps passing.
 """
 
+from mist_sim.testing.clients import check_client
 from mist_sim.testing.predictors import check_predictor
 from mist_sim.testing.routers import check_router
 from mist_sim.testing.schedulers import check_scheduler
@@ -17,6 +18,7 @@ from mist_sim.testing.stages import check_stage
 from mist_sim.testing.trace_readers import check_trace_reader
 
 __all__ = [
+    "check_client",
     "check_predictor",
     "check_router",
     "check_scheduler",

@@ -29,7 +29,7 @@ def check_stage(cls: type[Stage], **parameters: object) -> None:
     require("kind" not in {item.name for item in fields(cls)}, f"{name}.kind must be a ClassVar")
     known = dict(STAGES).get(cls.kind, cls)
     require(known is cls, f"{name}.kind is {kind!r}, which already names {known.__name__}")
-    values = _example_values(cls) | parameters
+    values = example_values(cls) | parameters
     one, same = cls(**values), cls(**values)
     require(one == same and hash(one) == hash(same), f"{name} must be equal for equal parameters")
     try:
@@ -45,7 +45,8 @@ def check_stage(cls: type[Stage], **parameters: object) -> None:
             _check_refusal(cls, values | {field: -1}, field)
 
 
-def _example_values(cls: type[Stage]) -> dict[str, Any]:
+def example_values(cls: type[Stage]) -> dict[str, Any]:
+    """Return a value for each parameter that is a number or a string."""
     hints = get_type_hints(cls)
     return {
         item.name: _EXAMPLES[hints[item.name]]

@@ -97,7 +97,7 @@ def _scenario(value: object, folder: Path, path: Path) -> Scenario:
     if isinstance(value, dict):
         from mist_sim.scenario.load import validated
 
-        return validated(value, {}, Origin(f"{path}: scenario", folder))
+        return validated(Scenario, value, {}, Origin(f"{path}: scenario", folder))
     raise ScenarioError(f"{path}: scenario must be a file or a mapping, got {value!r}")
 
 

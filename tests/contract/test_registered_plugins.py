@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 from mist_sim import testing
+from mist_sim.clients import CLIENTS
 from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.models import load_model
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
+from mist_sim.scenario.client_schemas import CLIENT
 from mist_sim.stages import STAGES
 from mist_sim.traces import TRACE_READERS
 from tests.conftest import ROOT
@@ -35,6 +37,10 @@ Configurations = dict[str, list[dict[str, Any]]]
 def parts(model: str, gpu: str, ranks: int) -> dict[str, Any]:
     return {"model": load_model(model), "cluster": Cluster(load_gpu(gpu), ranks)}
 
+
+H100 = {"gpu": "h100-sxm"}
+EXPERTS = H100 | {"model": "mixtral-8x7b", "tensor_parallel_size": 2}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 ROUTERS_TO_CHECK: Configurations = {
     "least_outstanding": [{}],
@@ -131,7 +137,28 @@ TRACES: dict[str, str] = {
 
 READERS_TO_CHECK: Configurations = {name: [{}] for name in TRACES}
 
+CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
+    "llm": [
+        H100,
+        H100 | {"scheduler": {"type": "static", "max_num_seqs": 8}},
+        H100 | {"scheduler": {"type": "continuous", "order": "least_work_left"}},
+        H100 | {"pipeline_parallel_size": 2},
+        H100 | {"data_parallel_size": 2},
+        H100 | {"async_scheduling": True},
+        H100 | {"kv_cache": {"num_gpu_blocks_override": 60}},  # preempts
+        H100 | {"admission": {"max_num_waiting": 5}},
+        H100 | {"speculative_config": NGRAM},
+        EXPERTS | {"data_parallel_size": 2, "enable_expert_parallel": True},
+    ],
+    "sequential": [
+        {"serves": ["preprocess", "rag"], "base_time": "100 ms", "num_workers": 3},
+        {"serves": ["postprocess"], "time_per_token": "1 ms"},
+        {"serves": ["tool_call"]},
+    ],
+}
+
 FAMILIES: list[tuple[Registry, Configurations]] = [
+    (CLIENTS, CLIENTS_TO_CHECK),
     (ROUTERS, ROUTERS_TO_CHECK),
     (SCHEDULERS, SCHEDULERS_TO_CHECK),
     (PREDICTORS, PREDICTORS_TO_CHECK),
@@ -165,6 +192,19 @@ def test_every_registered_plugin_is_checked(registry, configurations):
     """Add a configuration for the new plugin above. (Other tests may register some of theirs.)"""
     ours = {name for name, cls in registry.items() if cls.__module__.startswith("mist_sim.")}
     assert set(configurations) >= ours
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        pytest.param(kind, options, id=f"{kind}-{position}")
+        for kind, configurations in CLIENTS_TO_CHECK.items()
+        for position, options in enumerate(configurations)
+    ],
+)
+def test_clients(kind, options):
+    spec = CLIENT.part_type(kind).model_validate({"name": "client", "type": kind, **options})
+    testing.check_client(lambda: next(iter(spec.clients("llama-3.1-8b"))))
 
 
 @pytest.mark.parametrize("factory", each(ROUTERS, ROUTERS_TO_CHECK))

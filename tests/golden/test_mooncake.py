@@ -9,7 +9,6 @@ from mist_sim import (
     ChunkedScheduler,
     ClosedLoop,
     KvCacheConfig,
-    LlmClient,
     MooncakeReader,
     Result,
     Simulation,
@@ -22,6 +21,7 @@ from mist_sim.hardware.memory import MemoryTier
 from mist_sim.models import load_model
 from mist_sim.models.kv_groups import KvGroups
 from tests.conftest import ROOT
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 
 TRACE = "traces/mooncake_synthetic_trace.jsonl"
@@ -36,7 +36,7 @@ def replay(
     tiers: tuple[CacheTier, ...] = (),
     groups: KvGroups | None = None,
 ) -> Result:
-    client = LlmClient(
+    client = llm_engine(
         "llm",
         scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
         predictor=ConstantPredictor(0.01),

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from mist_sim import ChunkedScheduler, LlmClient, Simulation, Workload
+from mist_sim import ChunkedScheduler, Simulation, Workload
 from mist_sim.core.request import Content
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import METHODS, SpeculativeConfig
 from tests.reference.comparison import OfJobs
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job
 
@@ -60,7 +61,7 @@ def last_hit(
     drafting: dict[str, Any] = {"num_speculative_tokens": 1, "acceptance_rate": 0.5}
     if method == "draft_model":
         drafting["model"] = "llama-3.2-1b"
-    client = LlmClient(
+    client = llm_engine(
         "llm",
         scheduler=ChunkedScheduler(max_num_batched_tokens=512),
         predictor=ConstantPredictor(0.01),

@@ -37,6 +37,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.engines import llm_engine
 from tests.reference.host import Host
 from tests.reference.memory import SwapSpace, Tier
 from tests.reference.parallel import StepwiseFleet, StepwisePipeline
@@ -115,12 +116,12 @@ class EngineOptions:
             preemption="swap" if self.swap else "recompute",
             **more,
         )
-        return LlmClient(
+        return llm_engine(
             name,
             scheduler=scheduler,
             predictor=self._with_host(self._times(predictor)),
             data_parallel_size=self.data_parallel_size,
-            lockstep=self.lockstep,
+            enable_expert_parallel=self.lockstep,
             num_gpu_blocks=self.num_blocks,
             block_size=self.block_size,
             watermark=self.watermark,

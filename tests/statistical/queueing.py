@@ -28,6 +28,7 @@ from mist_sim.core.views import ClientView
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.traces import FixedLength, LengthDistribution, PoissonArrivals, Synthetic, Workload
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 
 CONFIDENCE = 0.999
@@ -59,8 +60,9 @@ class Queue:
     num_requests: int = 6_000
 
     def client(self, kind: type[LlmClient] = LlmClient) -> LlmClient:
-        return kind(
+        return llm_engine(
             "queue",
+            kind=kind,
             scheduler=ChunkedScheduler(max_num_seqs=self.servers),
             predictor=ConstantPredictor(self.step),
             num_gpu_blocks=1_000_000,

@@ -167,7 +167,7 @@ def test_demo_takes_a_folder(mist, short_demo):
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("clients.0.cuont=3", "clients.0.cuont: unknown key; did you mean 'count'?"),
+        ("clients.0.cuont=3", "clients.0.cuont: unknown key for type llm; did you mean 'count'?"),
         ("workload.arrivals.rate=5 s", "'s' is not a unit of rate"),
         ("workload.arrivals.rate=5", "a rate needs a number and a unit, such as '1 /s', got 5"),
         ("clients.0.count=-1", "clients.0.count: must be >= 1, got -1"),

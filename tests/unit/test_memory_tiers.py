@@ -25,6 +25,7 @@ from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.scenario.build import build
 from tests.reference.comparison import workload
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job
 
@@ -195,7 +196,7 @@ def engine(num_lanes: int = 1, **more: Any) -> LlmClient:
         "block_size": 4,
         "cache_tiers": [CacheTier("cpu", 200 * num_lanes, 0.0, LOAD)],
     }
-    return LlmClient("llm", **options | more)
+    return llm_engine("llm", **options | more)
 
 
 def served(client: LlmClient, jobs: list[Job]) -> Result:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.clients import LlmClient, SequentialClient
+from mist_sim.clients import SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
@@ -19,6 +19,7 @@ from mist_sim.routers import LeastOutstandingRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import PoissonArrivals, Profile, Workload, template
+from tests.reference.engines import llm_engine
 
 
 class AffinePredictor:
@@ -30,7 +31,7 @@ class AffinePredictor:
 
 
 def engine(name="llm"):
-    return LlmClient(
+    return llm_engine(
         name, scheduler=ChunkedScheduler(), predictor=AffinePredictor(), num_gpu_blocks=5000
     )
 
@@ -245,7 +246,7 @@ def test_a_run_of_ages_needs_no_memory_for_its_seconds():
 
 
 def test_answers_cut_at_the_longest_context_are_counted():
-    client = LlmClient(
+    client = llm_engine(
         "llm",
         scheduler=ChunkedScheduler(),
         predictor=AffinePredictor(),

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from mist_sim.clients import LlmClient, SequentialClient
+from mist_sim.clients import SequentialClient
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.predictors import PipelinePredictor
+from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
 from mist_sim.metrics import Slo
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
@@ -22,6 +22,7 @@ from mist_sim.traces import (
     Workload,
     template,
 )
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import AffinePredictor
 
 
@@ -47,14 +48,13 @@ def engine(
 ):
     rank = rank or ConstantPredictor()
     ranks = PipelinePredictor((rank,) * num_ranks, lambda num_tokens: 0.5)
-    return LlmClient(
+    return llm_engine(
         "llm",
         scheduler=scheduler or ContinuousScheduler(),
         predictor=ranks if num_ranks > 1 else rank,
         data_parallel_size=num_engines,
         num_gpu_blocks=num_gpu_blocks,
-        request_overhead=request_overhead,
-        prompt_token_overhead=prompt_token_overhead,
+        overhead=EngineOverhead(request=request_overhead, prompt_token=prompt_token_overhead),
         async_scheduling=async_scheduling,
         enable_prefix_caching=enable_prefix_caching,
         admission=AdmissionControl(**admission),

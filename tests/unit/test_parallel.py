@@ -18,7 +18,6 @@ from mist_sim import (
     Workload,
     llm_client,
 )
-from mist_sim.clients import LlmClient
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.loop import least_loaded
 from mist_sim.clients.kv_cache import num_gpu_blocks
@@ -28,6 +27,7 @@ from mist_sim.hardware.predictors import RooflinePredictor, pipeline_predictor
 from mist_sim.models import load_model
 from mist_sim.models.partition import layers_per_rank, rank_part
 from mist_sim.scenario.build import build
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 
 MODEL = load_model("llama-3.1-8b")
@@ -149,7 +149,7 @@ SECONDS = 0.25  # of a pass on a rank
 
 
 def constant_pipeline(num_ranks, num_requests, num_output_tokens):
-    client = LlmClient(
+    client = llm_engine(
         "pipeline",
         scheduler=ChunkedScheduler(max_num_seqs=8, max_num_batched_tokens=8),
         predictor=PipelinePredictor((ConstantPredictor(SECONDS),) * num_ranks, lambda _: 0.0),

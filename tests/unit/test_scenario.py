@@ -16,9 +16,10 @@ from mist_sim.errors import ScenarioError
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario, simulate
-from mist_sim.scenario.format.families import FAMILIES, Family
+from mist_sim.scenario.format.families import Family
 from mist_sim.scenario.format.parts import part_type
-from mist_sim.scenario.load import json_schema
+from mist_sim.scenario.json_schema import json_schema
+from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names
 from mist_sim.units import Seconds
 
@@ -120,16 +121,20 @@ def test_scenarios_are_equal_when_they_say_the_same():
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        ("clients__0__cuont", 3, "clients.0.cuont: unknown key; did you mean 'count'? Known: name"),
+        (
+            "clients__0__cuont",
+            3,
+            "clients.0.cuont: unknown key for type llm; did you mean 'count'?",
+        ),
         (
             "clients__0__gpu_memory_utilization",
             0.8,
-            "clients.0.gpu_memory_utilization: unknown key; it belongs in kv_cache. Known: name",
+            "clients.0.gpu_memory_utilization: unknown key for type llm; it belongs in kv_cache.",
         ),
         (
             "clients__0__max_num_seqs",
             8,
-            "clients.0.max_num_seqs: unknown key; it belongs in scheduler. Known: name",
+            "clients.0.max_num_seqs: unknown key for type llm; it belongs in scheduler.",
         ),
         (
             "workload__priorities",
@@ -457,7 +462,8 @@ def test_a_plugin_without_parameters_needs_no_dataclass():
 
 def test_the_json_schema_writes_defaults_as_files_do():
     schema = json_schema()
-    cache = schema["$defs"]["LlmClientSpec"]["properties"]["kv_cache"]["properties"]
+    llm = schema["properties"]["clients"]["items"]["anyOf"][0]
+    cache = llm["properties"]["kv_cache"]["properties"]
     assert cache["context_memory"]["default"] == "268435456.0 B"
     assert cache["gpu_memory_utilization"]["default"] == 0.9
     assert schema["properties"]["warmup"]["default"] == "0.0 s"

@@ -26,10 +26,11 @@ from mist_sim import (
     llm_client,
     simulate,
 )
+from mist_sim.clients.processing import ServiceTime
 from mist_sim.hardware import load_gpu
 from mist_sim.report import results_table
 from mist_sim.rng import Streams
-from mist_sim.scenario.build import ServiceTime, build
+from mist_sim.scenario.build import build
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import BASE, PRESSED, scenario

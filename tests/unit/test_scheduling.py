@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mist_sim import Cluster, RooflinePredictor, llm_client, load_model
-from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling import (
     SCHEDULERS,
     ChunkedScheduler,
@@ -26,6 +25,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
 from mist_sim.traces import Workload
+from tests.reference.engines import llm_engine
 
 
 class ConstantPredictor:
@@ -38,7 +38,7 @@ class ConstantPredictor:
 
 def run(scheduler, prompts, outputs, times, priorities=None, **engine):
     options = {"predictor": ConstantPredictor(), "num_gpu_blocks": 1000} | engine
-    client = LlmClient("llm", scheduler=scheduler, **options)
+    client = llm_engine("llm", scheduler=scheduler, **options)
     workload = Workload.from_lists(prompts, outputs, times)
     if priorities is not None:
         requests = list(workload.requests(None))
@@ -378,7 +378,7 @@ def test_a_source_of_kernels_may_have_an_overhead_of_its_own():
 
 
 def test_request_overhead_comes_before_the_queue():
-    result = run(ChunkedScheduler(), [10], [2], [1.0], request_overhead=0.5)
+    result = run(ChunkedScheduler(), [10], [2], [1.0], overhead=EngineOverhead(request=0.5))
     assert tokens(result) == [[2.5, 3.5]]
     assert result.requests.queued[0] == 0.5
     assert result.clients.num_visits[0] == 1
@@ -387,7 +387,9 @@ def test_request_overhead_comes_before_the_queue():
 def test_prompts_come_to_the_queue_as_they_are_tokenised():
     """Arrivals that are late by as much give the same times, and short prompts overtake."""
     prompts, arrivals = [40, 10, 8, 25], [1.0, 1.25, 7.0, 7.5]
-    late = run(ChunkedScheduler(), prompts, [2] * 4, arrivals, prompt_token_overhead=0.125)
+    late = run(
+        ChunkedScheduler(), prompts, [2] * 4, arrivals, overhead=EngineOverhead(prompt_token=0.125)
+    )
     entered = [1.0 + 5.0, 1.25 + 1.25, 7.0 + 1.0, 7.5 + 3.125]
     order = np.argsort(entered)
     plain = run(

@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from mist_sim.clients import LlmClient, SequentialClient
+from mist_sim.clients import SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StepPlan
 from mist_sim.core.request import Stage
 from mist_sim.environment import MOVE, PLAN, STEP_END, Environment
@@ -15,6 +15,7 @@ from mist_sim.routers import LeastOutstandingRouter, RandomRouter, RoundRobinRou
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import ClosedLoop, Workload, template
+from tests.reference.engines import llm_engine
 
 
 class ConstantPredictor:
@@ -33,7 +34,7 @@ class Translate(Stage):
 
 
 def engine(name="llm", scheduler=None, num_gpu_blocks=1000):
-    return LlmClient(
+    return llm_engine(
         name,
         scheduler=scheduler or ContinuousScheduler(),
         predictor=ConstantPredictor(),

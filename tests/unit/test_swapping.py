@@ -23,6 +23,7 @@ from mist_sim.clients.scheduling import Scheduler
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import PipelinePredictor
 from tests.reference.comparison import POLICIES, workload
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job
 
@@ -44,7 +45,7 @@ def engine(num_ranks: int = 1, **more: Any) -> LlmClient:
         "enable_prefix_caching": False,
         "swap_space": SwapSpace(6 * num_ranks, COPY),
     }
-    return LlmClient("llm", **options | more)
+    return llm_engine("llm", **options | more)
 
 
 def served(client: LlmClient, *jobs: Job) -> Result:

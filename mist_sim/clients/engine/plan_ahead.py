@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor, traits_of
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.lane import Lane
+    from collections.abc import Callable
+
     from mist_sim.clients.engine.run import Run
-    from mist_sim.clients.scheduling import StepPlan
+    from mist_sim.clients.scheduling import LaneState, StepPlan
+    from mist_sim.environment import Environment
+
+
+class PlanningLane(Protocol):
+    """A lane, as what plans ahead of it knows it."""
+
+    env: Environment
+    state: LaneState
+    ahead: PlanAhead | None
+
+    def plan(
+        self, limit: int | None, plan_on_the_spot: Callable[[], bool] | None, /
+    ) -> StepPlan | None: ...
 
 
 class PlanAhead:
@@ -35,7 +49,7 @@ class PlanAhead:
     latest: the run that was started last; None: nothing is computed, so plans know everything.
     """
 
-    def __init__(self, lane: Lane, predictor: Predictor) -> None:
+    def __init__(self, lane: PlanningLane, predictor: Predictor) -> None:
         self.latest: Run | None = None
         self._lane = lane
         self._predictor = predictor

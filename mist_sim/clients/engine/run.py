@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch
@@ -12,13 +12,21 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mist_sim.clients.engine.lane import Lane
+    from mist_sim.clients.scheduling import LaneState
+
+
+class RunningLane(Protocol):
+    """A lane, as runs know it."""
+
+    @property
+    def state(self) -> LaneState: ...
+    def end(self, run: Run, part: Part, /) -> None: ...
 
 
 class Part(NamedTuple):
     """What one lane computes in a run: its plan, and the batch of the first step."""
 
-    lane: Lane
+    lane: RunningLane
     plan: StepPlan
     batch: StepBatch
 
@@ -67,6 +75,6 @@ class Run:
         if not isinstance(self.ends, float):
             self.end = self.ends.item(num_steps - 1)
 
-    def has(self, lane: Lane) -> bool:
+    def has(self, lane: RunningLane) -> bool:
         """Whether a lane computes something in it."""
         return any(part.lane is lane for part in self.parts)

@@ -4,10 +4,11 @@ from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import (
     KvCacheConfig,
     cache_tiers,
+    kv_block_bytes,
     num_gpu_blocks,
     swap_space,
 )
-from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
+from mist_sim.clients.kv_cache.lane_memory import EngineMemory, LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
@@ -18,6 +19,7 @@ from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 __all__ = [
     "BlockPool",
     "CacheTier",
+    "EngineMemory",
     "KvCacheConfig",
     "KvCacheManager",
     "LaneMemory",
@@ -28,6 +30,7 @@ __all__ = [
     "TieredManager",
     "WindowPool",
     "cache_tiers",
+    "kv_block_bytes",
     "lane_memory",
     "num_gpu_blocks",
     "swap_space",

@@ -93,13 +93,23 @@ class KvCacheConfig:
             raise ValueError(f"tiers must have different names, got {', '.join(names)}")
 
 
+def kv_block_bytes(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> float:
+    """Return the size of a block over all layers and GPUs of an engine, in bytes.
+
+    With sliding windows a block holds one group of layers.
+    """
+    ranks = cluster.tensor_parallel_size
+    token_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks
+    share = model.kv_groups.layers_per_group / model.num_layers
+    return token_bytes * config.block_size * share
+
+
 def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> list[CacheTier]:
     """Return the tiers of one engine in blocks of all its layers and ranks.
 
     Raises ScenarioError for a tier without room for a block.
     """
-    ranks = cluster.tensor_parallel_size
-    block_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks * config.block_size
+    ranks, block_bytes = cluster.tensor_parallel_size, kv_block_bytes(config, model, cluster)
     host_bandwidth = cluster.gpu.host_bandwidth * ranks * cluster.pipeline_parallel_size
     tiers = []
     for tier in config.tiers:
@@ -121,10 +131,7 @@ def swap_space(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> Swa
     Every rank copies its part over its own host link (vLLM v0's `CacheEngine.swap_out`).
     Raises ScenarioError when it has no room for a block.
     """
-    ranks = cluster.tensor_parallel_size
-    token_bytes = model.kv_bytes_per_token_per_rank(ranks) * ranks
-    share = model.kv_groups.layers_per_group / model.num_layers
-    block_bytes = token_bytes * config.block_size * share
+    ranks, block_bytes = cluster.tensor_parallel_size, kv_block_bytes(config, model, cluster)
     num_gpus = ranks * cluster.pipeline_parallel_size
     num_bytes = num_gpus * (config.swap_space or _SWAP_SPACE)
     if num_bytes < block_bytes:

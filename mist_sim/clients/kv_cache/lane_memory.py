@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.capacity import KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
@@ -68,50 +69,68 @@ class LaneMemory:
         return PrefixHistory(self.block_size, self.num_recomputed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """The KV memory of one engine: what its model and its GPUs make of a `KvCacheConfig`.
+
+    num_gpu_blocks: blocks on the GPUs (see `num_gpu_blocks`), of which each lane has an equal part
+        (vLLM v0 divides by pipeline_parallel_size as well).
+    kv_groups: how the layers of a model with sliding windows share the blocks; None: the model has
+        none.
+    cache_tiers: memory below the GPU that the prefix cache is written to, the nearest first. The
+        lanes of a pipeline have equal parts of it and share the links.
+    swap_space: where the blocks of preempted sequences are kept, for a scheduler whose
+        `preemption` is "swap"; the lanes have equal parts of it.
+    kv_block_bytes: size of a block over all GPUs of the engine; None: no other client's entries can
+        come here.
+    """
+
+    num_gpu_blocks: int
+    kv_groups: KvGroups | None = None
+    cache_tiers: Sequence[CacheTier] = ()
+    swap_space: SwapSpace | None = None
+    kv_block_bytes: float | None = None
+
+
 def lane_memory(
+    memory: EngineMemory,
+    config: KvCacheConfig,
     num_lanes: int,
     *,
-    num_gpu_blocks: int,
-    block_size: int,
-    watermark: float,
-    kv_groups: KvGroups | None,
-    speculative_config: SpeculativeConfig | None,
-    enable_prefix_caching: bool | None,
-    cache_tiers: Sequence[CacheTier],
-    swap_space: SwapSpace | None,
+    drafting: SpeculativeConfig | None,
     swaps: bool,
 ) -> LaneMemory:
-    """Divide an engine's memory among its lanes; the parameters are those of `LlmClient`.
+    """Divide an engine's memory among its lanes.
 
-    swaps: whether its scheduler preempts by swapping.
+    drafting: how it drafts tokens. swaps: whether its scheduler preempts by swapping.
     Raises ScenarioError for too few blocks and for parts that do not go together.
     """
-    if num_gpu_blocks < num_lanes:
+    if memory.num_gpu_blocks < num_lanes:
         raise ScenarioError(
             f"num_gpu_blocks must be >= pipeline_parallel_size ({num_lanes}), "
-            f"got {num_gpu_blocks}; every lane of the pipeline has its own"
+            f"got {memory.num_gpu_blocks}; every lane of the pipeline has its own"
         )
-    if cache_tiers and kv_groups:
+    if memory.cache_tiers and memory.kv_groups:
         raise ScenarioError(
             "tiers must be empty for a model with sliding windows; that combination is not "
             "simulated"
         )
-    caches_prefixes = enable_prefix_caching is not False
-    if cache_tiers and not caches_prefixes:
+    caches_prefixes = config.enable_prefix_caching is not False
+    if memory.cache_tiers and not caches_prefixes:
         raise ScenarioError("tiers must be empty without a prefix cache")
-    _check_swap_space(swap_space, swaps, cache_tiers)
-    num_blocks, drafting = num_gpu_blocks // num_lanes, speculative_config
+    _check_swap_space(memory.swap_space, swaps, memory.cache_tiers)
+    num_blocks = memory.num_gpu_blocks // num_lanes
     return LaneMemory(
         num_blocks=num_blocks,
-        num_in_all=num_gpu_blocks,
-        block_size=block_size,
-        num_reserved=int(watermark * num_blocks),
-        groups=kv_groups,
+        num_in_all=memory.num_gpu_blocks,
+        block_size=config.block_size,
+        num_reserved=int(config.watermark * num_blocks),
+        groups=memory.kv_groups,
         num_extra_slots=drafting.num_extra_slots if drafting else 0,
         num_recomputed=drafting.num_recomputed_blocks if drafting else 0,
         caches_prefixes=caches_prefixes,
-        tiers=tuple(tier.divided_by(num_lanes) for tier in cache_tiers),
-        swap_space=swap_space.divided_by(num_lanes) if swap_space else None,
+        tiers=tuple(tier.divided_by(num_lanes) for tier in memory.cache_tiers),
+        swap_space=memory.swap_space.divided_by(num_lanes) if memory.swap_space else None,
     )
 
 

@@ -2,134 +2,163 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, Protocol, cast, overload
 
-from mist_sim.clients import LlmClient
+from mist_sim.clients import EngineConfig, LlmClient
+from mist_sim.clients.engine_config import PredictorFactory
 from mist_sim.clients.kv_cache import (
+    EngineMemory,
     KvCacheConfig,
     SwapSpace,
     cache_tiers,
+    kv_block_bytes,
     num_gpu_blocks,
     swap_space,
 )
-from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.drafter import drafter, shared_groups
+from mist_sim.hardware.drafter import Drafter, drafter, shared_groups
 from mist_sim.hardware.predictors import (
-    EngineOverhead,
     PipelinePredictor,
     Predictor,
     RooflinePredictor,
     pipeline_predictor,
-    ranks_of,
     with_drafting,
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
+from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.models import ModelSpec, load_model
-from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.default_overhead import assumed_times, own_time
 from mist_sim.scenario.engines.server_defaults import server_limits
 
+P = ParamSpec("P")
 
-def llm_client(
-    name: str,
-    *,
-    model: str | ModelSpec = "llama-3.1-8b",
-    gpu: str | GpuSpec = "h100-sxm",
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    data_parallel_size: int = 1,
-    scheduler: Scheduler | None = None,
-    kv_cache: KvCacheConfig | None = None,
-    predictor: Predictor | PipelinePredictor | None = None,
-    overhead: EngineOverhead | None = None,
-    async_scheduling: bool = False,
-    max_model_len: int | None = None,
-    quantization: str | None = None,
-    enable_expert_parallel: bool = False,
-    expert_load_imbalance: float = 1.0,
-    speculative_config: SpeculativeConfig | None = None,
-    admission: AdmissionControl | None = None,
-) -> LlmClient:
+
+class _Maker(Protocol[P]):
+    """A client of a name, from a config or from its options."""
+
+    @overload
+    def __call__(self, name: str, config: EngineConfig, /) -> LlmClient: ...
+    @overload
+    def __call__(self, name: str, /, *args: P.args, **kwargs: P.kwargs) -> LlmClient: ...
+
+
+def _taking(
+    config_type: Callable[P, EngineConfig],
+) -> Callable[[Callable[..., LlmClient]], _Maker[P]]:
+    """Tell type checkers and `help` that a function takes the options of a config."""
+
+    def signed(function: Callable[..., LlmClient]) -> _Maker[P]:
+        first = list(inspect.signature(function).parameters.values())[:2]
+        options = inspect.signature(config_type).parameters.values()
+        signature = inspect.Signature([*first, *options], return_annotation="LlmClient")
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return cast("_Maker[P]", function)
+
+    return signed
+
+
+@_taking(EngineConfig)
+def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any) -> LlmClient:
     """Return a client that serves a language model, for simulations made in Python.
 
-    model, gpu: catalog names, paths of a config.json and a .toml spec, or the specs themselves.
-    tensor_parallel_size, pipeline_parallel_size: GPUs that share every layer, and ranks that
-        each have some of the layers. data_parallel_size: engines of that kind.
-    scheduler: the batching policy; clients may share one. Without it, chunked prefill with the
-        limits of vLLM's server on that GPU (see `server_limits`); an object has what it was made
-        with.
-    predictor: a roofline of model and GPUs without it, in a pipeline one for each rank (see
-        `pipeline_predictor`); clients may share one.
-    overhead: the engine's own time, by default a measured one (see `EngineOverhead`).
-    async_scheduling: whether a step is planned while the step before it runs.
-    max_model_len: most tokens of a prompt and its answer, by default the model's own.
-    quantization: "fp8", "int8" or "int4" weights instead of those of the checkpoint.
-    enable_expert_parallel, expert_load_imbalance: see `Cluster`.
-    speculative_config: who drafts tokens that a step verifies; None: nobody.
-    admission: which requests are turned away when the engine is too busy; None: none.
+    config: what the engine is. options: those of `EngineConfig`, whose docstring says what each
+        means, in place of a config.
+
+    Models and GPUs may be given as names, as paths or as the specs themselves. Clients may share a
+    scheduler and a predictor.
+
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
-    if max_model_len is not None and max_model_len < 1:
-        raise ScenarioError(f"max_model_len must be >= 1, got {max_model_len}")
-    gpu = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    kv_cache = kv_cache or KvCacheConfig()
-    spec = stored_as(model, quantization, kv_cache)
-    if scheduler is None:
-        num_drafts = speculative_config.num_speculative_tokens if speculative_config else 0
-        scheduler = ChunkedScheduler(**server_limits(gpu, num_drafts)._asdict())
-    cluster = cluster_of(
-        gpu,
-        spec,
-        tensor_parallel_size=tensor_parallel_size,
-        pipeline_parallel_size=pipeline_parallel_size,
-        data_parallel_size=data_parallel_size,
-        enable_expert_parallel=enable_expert_parallel,
-        expert_load_imbalance=expert_load_imbalance,
-    )
-    max_model_len = max_model_len or spec.max_position_embeddings
-    scheduler = _with_token_budget(scheduler, max_model_len)
-    if predictor is None:
-        predictor = pipeline_predictor(
-            lambda part: with_graphs_of(RooflinePredictor(part, cluster), scheduler), spec, cluster
-        )
-    predictor = ranks_of(predictor)
-    _check_ranks(predictor, pipeline_parallel_size)
-    overhead = own_time(overhead, predictor, gpu)
+    if config is not None and options:
+        raise TypeError(f"llm_client takes a config or options, got {', '.join(options)} as well")
+    return llm_clients([name], config or EngineConfig(**options))[0]
+
+
+def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
+    """Return clients with equal engines; they share predictor and scheduler.
+
+    Raises ScenarioError when the model cannot be split that way or does not fit.
+    """
+    model = stored_as(config.model, config.quantization, config.kv_cache)
+    gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
+    gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
+    cluster = cluster_of(gpu, model, config)
+    max_model_len = config.max_model_len or model.max_position_embeddings
+    scheduler = _with_token_budget(config.scheduler or _of_the_server(config, gpu), max_model_len)
+    predictor = _predictor(config, model, cluster, scheduler)
+    if config.all_reduce is not None:
+        check_sums_over_links(predictor)
+    overhead = own_time(config.overhead, predictor, gpu)
     assumed = assumed_times(overhead, predictor, gpu)
+    config = replace(config, scheduler=scheduler, overhead=overhead, max_model_len=max_model_len)
     draft = None
-    if speculative_config:
-        draft = drafter(speculative_config, spec, cluster)
-        predictor = with_drafting(predictor, speculative_config, draft)
-    first = overhead.around(predictor.ranks[0], overlapped=async_scheduling)
-    num_tokens = getattr(scheduler, "max_num_batched_tokens", max_model_len)
-    sizes = {"max_num_batched_tokens": num_tokens, "max_num_seqs": scheduler.max_num_seqs}
-    client = LlmClient(
-        name,
-        scheduler=scheduler,
-        predictor=predictor.with_first(first),
-        data_parallel_size=data_parallel_size,
-        lockstep=cluster.num_sharing_replicas > 1,
-        num_gpu_blocks=num_gpu_blocks(kv_cache, spec, cluster, **sizes, drafter=draft),
-        block_size=kv_cache.block_size,
-        watermark=kv_cache.watermark,
-        kv_groups=shared_groups(spec, draft) if spec.sliding_window else None,
-        enable_prefix_caching=kv_cache.enable_prefix_caching,
-        cache_tiers=cache_tiers(kv_cache, spec, cluster),
-        swap_space=_swap_space(scheduler, kv_cache, spec, cluster),
-        max_model_len=max_model_len,
-        request_overhead=overhead.request or 0.0,
-        prompt_token_overhead=overhead.prompt_token or 0.0,
-        speculative_config=speculative_config,
-        async_scheduling=async_scheduling,
-        admission=admission,
+    if config.speculative_config:
+        draft = drafter(config.speculative_config, model, cluster)
+        predictor = with_drafting(predictor, config.speculative_config, draft)
+    first = overhead.around(predictor.ranks[0], overlapped=config.async_scheduling)
+    predictor = predictor.with_first(first)
+    memory = _memory(config, model, cluster, scheduler, draft)
+    clients = [LlmClient(name, config, predictor=predictor, memory=memory) for name in names]
+    for client in clients:
+        client.assumed = assumed
+    return clients
+
+
+def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
+    """Return the scheduler that vLLM's server has on a GPU."""
+    drafting = config.speculative_config
+    num_drafts = drafting.num_speculative_tokens if drafting else 0
+    return ChunkedScheduler(**server_limits(gpu, num_drafts)._asdict())
+
+
+def _predictor(
+    config: EngineConfig, model: ModelSpec, cluster: Cluster, scheduler: Scheduler
+) -> PipelinePredictor:
+    """Return what times the model's steps: the given object, or one that is made here."""
+    given: Any = config.predictor
+    if given is not None and not callable(given):
+        return ranks_of(cast("Predictor | PipelinePredictor", given))
+    make: PredictorFactory = given or RooflinePredictor
+
+    def timed(part: ModelSpec) -> Predictor:
+        return with_graphs_of(make(model=part, cluster=cluster), scheduler)
+
+    try:
+        return pipeline_predictor(timed, model, cluster)
+    except ValueError as error:
+        if config.predictor is None:
+            raise
+        raise ScenarioError(f"predictor: {error}") from error
+
+
+def _memory(
+    config: EngineConfig,
+    model: ModelSpec,
+    cluster: Cluster,
+    scheduler: Scheduler,
+    draft: Drafter | None,
+) -> EngineMemory:
+    """Return the KV cache of an engine. Raises ScenarioError for one without room."""
+    kv_cache = config.kv_cache
+    num_tokens = getattr(scheduler, "max_num_batched_tokens", config.max_model_len)
+    sizes: dict[str, Any] = {
+        "max_num_batched_tokens": num_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+    }
+    return EngineMemory(
+        num_gpu_blocks=num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft),
+        kv_groups=shared_groups(model, draft) if model.sliding_window else None,
+        cache_tiers=cache_tiers(kv_cache, model, cluster),
+        swap_space=_swap_space(scheduler, kv_cache, model, cluster),
+        kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
     )
-    client.assumed = assumed
-    return client
 
 
 def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
@@ -140,15 +169,6 @@ def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
     if isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None:
         return replace(scheduler, max_num_batched_tokens=max_model_len)
     return scheduler
-
-
-def _check_ranks(predictor: PipelinePredictor, pipeline_parallel_size: int) -> None:
-    num_ranks = len(predictor.ranks)
-    if num_ranks != pipeline_parallel_size:
-        raise ScenarioError(
-            f"pipeline_parallel_size must be {num_ranks}, the ranks that the predictor times, "
-            f"got {pipeline_parallel_size}"
-        )
 
 
 def _swap_space(
@@ -165,10 +185,17 @@ def _swap_space(
     return None
 
 
-def cluster_of(gpu: GpuSpec, model: ModelSpec, **split: Any) -> Cluster:
+def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
     """Return the GPUs that serve a model. Raises ScenarioError when it cannot be split so."""
     try:
-        cluster = Cluster(gpu, **split)
+        cluster = Cluster(
+            gpu,
+            tensor_parallel_size=config.tensor_parallel_size,
+            pipeline_parallel_size=config.pipeline_parallel_size,
+            data_parallel_size=config.data_parallel_size,
+            enable_expert_parallel=config.enable_expert_parallel,
+            expert_load_imbalance=config.expert_load_imbalance,
+        )
     except ValueError as error:
         raise ScenarioError(str(error)) from None
     cluster.check_split(model)

@@ -53,15 +53,17 @@ class Family:
         """Return the schema of a plugin. Raises ScenarioError for a class that has none."""
         plugin = self.registry[name]
         if (name, plugin) not in self._models:
-            model = part_type(
-                plugin,
-                name,
-                needs=self.needs,
-                meanings=self.meanings,
-                is_default=name == self.default,
-            )
-            self._models[name, plugin] = model
+            self._models[name, plugin] = self._schema(name, plugin)
         return self._models[name, plugin]
+
+    def _schema(self, name: str, plugin: type[Any]) -> type[Part]:
+        return part_type(
+            plugin,
+            name,
+            needs=self.needs,
+            meanings=self.meanings,
+            is_default=name == self.default,
+        )
 
     def read(self, value: object, info: ValidationInfo) -> Part | str:
         """Return the part that a value in a file describes; a bare name has all defaults."""
@@ -107,7 +109,8 @@ class Family:
         models = {name: self.part_type(name) for name in self.registry}
         bare = {name for name, model in models.items() if has_defaults(model)}
         choices = [handler(model.__pydantic_core_schema__) for model in models.values()]
-        return {"anyOf": [{"enum": sorted(bare | set(self.words))}, *choices]}
+        words = sorted(bare | set(self.words))
+        return {"anyOf": [*([{"enum": words}] if words else []), *choices]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,21 +150,3 @@ DURATION_LAW = Family(DURATIONS)
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 STAGE = Family(STAGES, words=("prefill", "decode"))
-
-FAMILIES: Mapping[str, Family] = {
-    "routers": ROUTER,
-    "schedulers": SCHEDULER,
-    "predictors": PREDICTOR,
-    "trace_readers": TRACE_READER,
-    "arrivals": ARRIVAL,
-    "samplers": SAMPLER,
-    "lengths": LENGTH,
-    "durations": DURATION_LAW,
-    "stages": STAGE,
-}
-
-
-def load_plugins() -> None:
-    """Register what installed packages offer to any family; once in a process."""
-    for family in FAMILIES.values():
-        family.registry.load_entry_points()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
 
 from mist_sim.errors import ScenarioError
+from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.fields import file_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
@@ -35,12 +36,15 @@ class Part(Strict):
         asks for is passed on. Raises ValueError for parameters that the class refuses.
         """
         given = {name: value for name, value in context.items() if name in self.needs}
-        values = {
+        return self.plugin(**given, **self.parameters())
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters by name; a part that needs more stays a function that makes it."""
+        return {
             info.alias: _made(getattr(self, name))
             for name, info in type(self).model_fields.items()
             if info.alias and info.alias != "type"
         }
-        return self.plugin(**given, **values)
 
     def problems(self) -> Iterable[Problem]:
         """Return what the class refuses; nothing yet where it needs more than the file says."""
@@ -54,13 +58,13 @@ class Part(Strict):
 
 def _made(value: object) -> object:
     if isinstance(value, Part):
-        return value.make()
+        return value.make if value.needs else value.make()
     return tuple(map(_made, value)) if isinstance(value, tuple) else value
 
 
-def written(part: Part | str) -> object:
-    """Return what a file says for a part, with every default."""
-    return part if isinstance(part, str) else part.model_dump(mode="json", by_alias=True)
+def written(part: Part | object) -> object:
+    """Return what a file says for a part, with every default; a name as it is."""
+    return part.model_dump(mode="json", by_alias=True) if isinstance(part, Part) else part
 
 
 def has_defaults(model: type[BaseModel]) -> bool:
@@ -76,7 +80,9 @@ def part_type(
     *,
     needs: tuple[str, ...] = (),
     meanings: Mapping[Any, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     is_default: bool = False,
+    base: type[Part] = Part,
 ) -> type[Part]:
     """Return the schema made from a dataclass's init fields; no dataclass, no parameters.
 
@@ -84,7 +90,9 @@ def part_type(
     needs: init fields that the file does not set.
     meanings: types to read parameters with, by parameter name or annotation, where they mean
         more to a file than the annotation says.
+    defaults: of parameters that have another one in a file; `...` where they have none.
     is_default: whether `type` may be left out.
+    base: what the schema derives from, with its keys.
     Raises ScenarioError when the class has a parameter that a file cannot express.
     """
     title = name or plugin.__name__
@@ -92,13 +100,19 @@ def part_type(
     if name is not None:
         fields["type_"] = (Literal[name], Field(name if is_default else ..., alias="type"))
     parameters = _init_fields(plugin, title)
-    for parameter, (hint, field) in parameters.items():
-        if parameter not in needs:
-            own = f"{parameter}_" if hasattr(Part, parameter) else parameter
-            read = _read_with(parameter, hint, meanings or {}, title)
-            fields[own] = (read, _with_default(parameter, field))
-    summary = (plugin.__doc__ or title).split("\n\n", maxsplit=1)[0]
-    model: type[Part] = create_model(title, __base__=Part, __doc__=summary, **fields)
+    shown = {key: found for key, found in parameters.items() if key not in needs}
+    texts, described = documented_with_bases(plugin, shown)
+    for parameter, (hint, field) in shown.items():
+        if parameter == "type" or parameter in base.model_fields:
+            raise ScenarioError(f"{title}: a parameter cannot be called {parameter!r}; rename it")
+        own = f"{parameter}_" if hasattr(base, parameter) else parameter
+        read = _read_with(parameter, hint, meanings or {}, title)
+        default = (defaults or {}).get(parameter, _default(field))
+        description = described.get(parameter) if base is not Part else None
+        fields[own] = (read, _key(parameter, read, default, description))
+    first = plugin.__doc__ or title
+    summary = first.split("\n\n", maxsplit=1)[0] if base is Part else next(iter(texts), title)
+    model: type[Part] = create_model(title, __base__=base, __doc__=summary, **fields)
     model.plugin = plugin
     model.needs = tuple(parameter for parameter in parameters if parameter in needs)
     return model
@@ -120,16 +134,29 @@ def _init_fields(plugin: type[Any], title: str) -> dict[str, tuple[Any, dataclas
 
 
 def _read_with(parameter: str, hint: Any, meanings: Mapping[Any, Any], title: str) -> Any:
-    if parameter == "type":
-        raise ScenarioError(f"{title}: a parameter cannot be called 'type'; rename it")
     try:
         return meanings.get(parameter) or meanings.get(hint) or file_type(hint)
     except TypeError as error:
         raise ScenarioError(f"{title}: parameter {parameter}: {error}") from None
 
 
-def _with_default(parameter: str, field: dataclasses.Field[Any]) -> Any:
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return a field's default, `...` where it has none, or what makes it."""
     if field.default_factory is not MISSING:
-        return Field(alias=parameter, default_factory=field.default_factory)
-    default = ... if field.default is MISSING else field.default
-    return Field(default, alias=parameter)
+        return field.default_factory
+    return ... if field.default is MISSING else field.default
+
+
+def _key(parameter: str, read: Any, default: Any, description: str | None) -> Any:
+    """Return the field of a schema; settings have their defaults where a file leaves them out."""
+    if dataclasses.is_dataclass(default) and not isinstance(default, type):
+        default = {}
+    if callable(default):
+        return Field(alias=parameter, default_factory=default, description=description)
+    of_part = get_origin(read) is Annotated and get_args(read)[0] is Part
+    return Field(
+        default,
+        alias=parameter,
+        description=description,
+        validate_default=True if of_part and default is not ... else None,
+    )

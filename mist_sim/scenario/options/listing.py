@@ -9,11 +9,12 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from mist_sim.scenario.client_schemas import ClientSpec, LlmClientSpec
+from mist_sim.clients import EngineConfig
+from mist_sim.scenario.client_schemas import CLIENT, ClientPart
 from mist_sim.scenario.engines.server_defaults import by_gpu
+from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.families import Family, Settings
 from mist_sim.scenario.format.parts import Part
-from mist_sim.scenario.options.docstrings import documented_with_bases
 from mist_sim.scenario.options.vllm_names import VLLM_NAMES
 
 
@@ -39,8 +40,8 @@ class EngineOption:
 def engine_options() -> list[EngineOption]:
     """Return all options of a client that runs a language model, in the order of the schema."""
     found: list[EngineOption] = []
-    for name, info in LlmClientSpec.model_fields.items():
-        if name in ClientSpec.model_fields:
+    for name, info in CLIENT.part_type("llm").model_fields.items():
+        if name in ClientPart.model_fields:
             continue
         mark = _mark(info)
         if isinstance(mark, Settings):
@@ -98,7 +99,13 @@ def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
 
 
 def _option(key: str, default: str | None, values: tuple[str, ...], meaning: str) -> EngineOption:
-    return EngineOption(key, (), default, values, VLLM_NAMES.get(key), meaning)
+    return EngineOption(key, (), default, values, _vllm_name(key), meaning)
+
+
+def _vllm_name(key: str) -> str | None:
+    """Return vLLM's flag as the field of a config says it, or as the table of names does."""
+    field = EngineConfig.__dataclass_fields__.get(key)
+    return field.metadata.get("vllm") if field else VLLM_NAMES.get(key)
 
 
 def _words(found: object) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""What vLLM calls each option of an engine; a test holds the list complete.
+"""What vLLM calls the options of an engine's parts; a test holds the list complete.
+
+Options of the engine itself say it in `EngineConfig`.
 
 Source: `vllm serve --help` of vLLM 0.12 (`vllm/engine/arg_utils.py`, `vllm/config/`).
 """
@@ -7,19 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-NO_COUNTERPART = "no counterpart"
+from mist_sim.clients.engine_config import NO_COUNTERPART
 
 VLLM_NAMES: Mapping[str, str] = {
-    "model": "--model",
-    "gpu": NO_COUNTERPART,
-    "quantization": "--quantization",
-    "tensor_parallel_size": "--tensor-parallel-size",
-    "pipeline_parallel_size": "--pipeline-parallel-size",
-    "data_parallel_size": "--data-parallel-size",
-    "enable_expert_parallel": "--enable-expert-parallel",
-    "expert_load_imbalance": NO_COUNTERPART,
-    "all_reduce": NO_COUNTERPART,
-    "max_model_len": "--max-model-len",
     # scheduler
     "scheduler.type": "--enable-chunked-prefill (chunked)",
     "scheduler.max_num_seqs": "--max-num-seqs",
@@ -73,7 +65,6 @@ VLLM_NAMES: Mapping[str, str] = {
     ),
     "speculative_config.acceptance_rate": NO_COUNTERPART,
     "speculative_config.drafting_time": NO_COUNTERPART,
-    "async_scheduling": "--async-scheduling",
     # admission
     "admission.max_num_waiting": NO_COUNTERPART,
     "admission.drop_expired": NO_COUNTERPART,

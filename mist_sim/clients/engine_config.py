@@ -1,0 +1,160 @@
+"""Every option of an engine, in one place and in the words of vLLM's arguments.
+
+The scenario's schema of a client of type llm, `mist list options`, the reference, `llm_client` and
+`LlmClient` follow from this class. A new option is a field here with its line in the docstring,
+and the code that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Protocol
+
+from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.scheduling import Scheduler
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster, GpuSpec
+from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
+from mist_sim.hardware.specs import AllReduce
+from mist_sim.models import ModelSpec
+from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.stages import Decode, Prefill
+
+Role = Literal["prefill", "decode"]
+
+ROLES: Mapping[Role | None, frozenset[str]] = {
+    None: frozenset({Prefill.kind, Decode.kind}),
+    "prefill": frozenset({Prefill.kind}),
+    "decode": frozenset({Decode.kind}),
+}
+"""The stages that a client of each role serves."""
+
+WeightDtype = Literal["fp8", "int8", "int4"]
+Count = Annotated[int, ">= 1"]
+
+NO_COUNTERPART = "no counterpart"
+_MOST_ENGINES = 10_000
+
+
+def _flag(name: str) -> Mapping[str, str]:
+    """Say which flag of `vllm serve` sets an option, for `mist list options`."""
+    return {"vllm": name}
+
+
+_NOT_IN_VLLM = _flag(NO_COUNTERPART)
+
+
+class PredictorFactory(Protocol):
+    """Makes the predictor of a model's part on one rank; a predictor's class is one."""
+
+    def __call__(self, *, model: ModelSpec, cluster: Cluster) -> Predictor:
+        """Return what times the steps of a model on a cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Engines that serve prefill and decode of a language model.
+
+    model: served instead of the scenario's model.
+    gpu: a catalog name, or the path of a .toml spec.
+    quantization: stores the weights so instead of as the checkpoint does.
+    tensor_parallel_size: GPUs that share every layer.
+    pipeline_parallel_size: ranks that each have some of the layers.
+    role: prefill or decode for a client that serves only this; a prompt's KV entries are handed
+        over from one to the other on the network. Without a role it serves both, in one visit.
+    data_parallel_size: engines of the client, each with that many GPUs and a cache of its own; a
+        request goes to the least loaded one.
+    enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
+    expert_load_imbalance: tokens of the GPU with the busiest experts over the mean (>= 1).
+    all_reduce: how ranks sum their parts of a layer, where the GPU's entry says otherwise.
+    speculative_config: drafts tokens, and verifies several of a request in one step.
+    scheduler: forms the batches of a step.
+    kv_cache: memory for keys and values.
+    predictor: times a step.
+    overhead: what an engine spends beside the kernels.
+    async_scheduling: a step is planned while the step before it runs: host time hides behind the
+        GPU's, requests join and seats change hands one step later (vLLM has it on by default from
+        0.14 on, where it is supported).
+    admission: which requests are turned away when the engine is too busy.
+    max_model_len: most tokens of a prompt and its answer; without it, the model's own, which it
+        may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN).
+
+    In Python, model and GPU may be the specs themselves. Without a scheduler there is chunked
+    prefill with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an
+    object, which clients may share, or what makes one for a model and a cluster; without it, a
+    roofline. What is None of the overhead is what the GPU's entry says.
+
+    Raises ScenarioError for options that do not go together.
+    """
+
+    model: str | ModelSpec = field(default="llama-3.1-8b", metadata=_flag("--model"))
+    gpu: str | GpuSpec = field(default="h100-sxm", metadata=_NOT_IN_VLLM)
+    quantization: WeightDtype | None = field(default=None, metadata=_flag("--quantization"))
+    tensor_parallel_size: Count = field(default=1, metadata=_flag("--tensor-parallel-size"))
+    pipeline_parallel_size: Count = field(default=1, metadata=_flag("--pipeline-parallel-size"))
+    role: Role | None = field(default=None, metadata=_flag("--kv-transfer-config"))
+    data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
+    enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
+    expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
+    all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
+    speculative_config: SpeculativeConfig | None = None
+    scheduler: Scheduler | None = None
+    kv_cache: KvCacheConfig = KvCacheConfig()
+    predictor: Predictor | PipelinePredictor | PredictorFactory | None = None
+    overhead: EngineOverhead = EngineOverhead()
+    async_scheduling: bool = field(default=False, metadata=_flag("--async-scheduling"))
+    admission: AdmissionControl = AdmissionControl()
+    max_model_len: Count | None = field(default=None, metadata=_flag("--max-model-len"))
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+            if getattr(self, name) < 1:
+                raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.data_parallel_size > _MOST_ENGINES:
+            raise ScenarioError(
+                f"data_parallel_size must be <= {_MOST_ENGINES}, got {self.data_parallel_size}"
+            )
+        if self.max_model_len is not None and self.max_model_len < 1:
+            raise ScenarioError(f"max_model_len must be >= 1, got {self.max_model_len}")
+        if self.async_scheduling:
+            self._check_async()
+
+    def _check_async(self) -> None:
+        other = ""
+        if self.pipeline_parallel_size > 1:
+            other = f"pipeline_parallel_size {self.pipeline_parallel_size}"
+        elif self.lockstep:
+            other = f"enable_expert_parallel and data_parallel_size {self.data_parallel_size}"
+        elif self.speculative_config:
+            other = "speculative_config, where nobody knows a step ahead who finishes"
+        if other:
+            raise ScenarioError(
+                f"async_scheduling must be false with {other}; that combination is not simulated"
+            )
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether the engines share their experts, so that they step together."""
+        return self.enable_expert_parallel and self.data_parallel_size > 1
+
+    @property
+    def turns_away(self) -> bool:
+        """Whether the engine may turn requests away because it is busy."""
+        return self.admission != AdmissionControl()
+
+    @property
+    def uses_priorities(self) -> bool:
+        """Whether the engine looks at the requests' priorities."""
+        return getattr(self.scheduler, "order", "") == "priority"
+
+    @property
+    def uses_deadlines(self) -> str:
+        """The option with which the engine looks at deadlines; empty when it does not."""
+        if self.admission.drop_expired:
+            return "admission.drop_expired"
+        if self.admission.early_rejection:
+            return "admission.early_rejection"
+        by_deadline = getattr(self.scheduler, "order", "") == "earliest_deadline_first"
+        return "scheduler.order: earliest_deadline_first" if by_deadline else ""

@@ -1,0 +1,5 @@
+"""The registry of client types (entry-point group `mist_sim.clients`)."""
+
+from mist_sim.registry import Registry
+
+CLIENTS = Registry("clients")

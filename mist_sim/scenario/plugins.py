@@ -1,0 +1,38 @@
+"""All families of plugins of scenario files, and those that installed packages offer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mist_sim.scenario.client_schemas import CLIENT
+from mist_sim.scenario.format.families import (
+    ARRIVAL,
+    DURATION_LAW,
+    LENGTH,
+    PREDICTOR,
+    ROUTER,
+    SAMPLER,
+    SCHEDULER,
+    STAGE,
+    TRACE_READER,
+    Family,
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "clients": CLIENT,
+    "routers": ROUTER,
+    "schedulers": SCHEDULER,
+    "predictors": PREDICTOR,
+    "trace_readers": TRACE_READER,
+    "arrivals": ARRIVAL,
+    "samplers": SAMPLER,
+    "lengths": LENGTH,
+    "durations": DURATION_LAW,
+    "stages": STAGE,
+}
+
+
+def load_plugins() -> None:
+    """Register what installed packages offer to any family; once in a process."""
+    for family in FAMILIES.values():
+        family.registry.load_entry_points()

@@ -1,0 +1,29 @@
+"""Engines of a given size and speed, without a model and a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from mist_sim.clients import EngineConfig, LlmClient
+from mist_sim.clients.kv_cache import EngineMemory, KvCacheConfig
+from mist_sim.hardware.predictors import PipelinePredictor, Predictor
+
+_MEMORY = {item.name for item in fields(EngineMemory)}
+_KV_CACHE = {item.name for item in fields(KvCacheConfig)}
+
+
+def llm_engine(
+    name: str = "llm",
+    *,
+    predictor: Predictor | PipelinePredictor,
+    kind: type[LlmClient] = LlmClient,
+    **options: Any,
+) -> LlmClient:
+    """Return a client whose options are those of an engine, of its KV cache and of its memory."""
+    memory = {key: options.pop(key) for key in _MEMORY & set(options)}
+    kv_cache = {key: options.pop(key) for key in _KV_CACHE & set(options)}
+    num_ranks = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
+    options = {"pipeline_parallel_size": num_ranks, "kv_cache": KvCacheConfig(**kv_cache)} | options
+    config = EngineConfig(**options)
+    return kind(name, config, predictor=predictor, memory=EngineMemory(**memory))
