@@ -15,7 +15,7 @@ from simpy.events import Event
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.visit import Failure, HeldKv, Moved, Visit
+from mist_sim.core.visit import SERVED, Failure, HeldKv, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.routers import Router
@@ -48,7 +48,11 @@ class Coordinator:
         request.send(self.env.now)
         kv: HeldKv | None = None  # entries that the next stage goes on from
         failure: Failure | None = None
-        while failure is None and (stages := _to_serve(request)):
+        while failure is None and (stages := request.to_serve):
+            if stages[0].continues and stages[0].is_empty:
+                request.to_serve = stages[1:]
+                request.num_stages -= 1
+                continue
             client = self._route(request, stages[0])
             num_stages = client.takes(stages) if client else 0
             if client is None or not num_stages or (stages[0].continues and kv is None):
@@ -58,10 +62,14 @@ class Coordinator:
             if later and client.asks_ahead:
                 self._ask_ahead(request, later[0])
             taken, kv = (kv, None) if here[0].continues else (None, kv)
-            visit = yield client.serve(request, here, taken, is_followed=_continues(later))
+            is_followed = bool(later) and later[0].continues and not later[0].is_empty
+            visit = yield client.serve(request, here, taken, is_followed)
             visits.append(visit)
             kv = visit.held_kv or kv
-            failure = yield from self._follow(request, visit, later)
+            if visit.outcome is SERVED:
+                request.to_serve = later
+            else:
+                failure = yield from self._follow(request, visit, later)
         if kv is not None:
             kv.drop()
         return failure
@@ -123,20 +131,6 @@ class Coordinator:
         """Let the router choose now for a stage that comes after the next visit."""
         client = self._route(request, stage)
         request.chosen_ahead = client.client_id if client is not None else None
-
-
-def _to_serve(request: Request) -> tuple[Stage, ...]:
-    """Return the stages left, without empty ones in front."""
-    stages = request.to_serve
-    while stages and stages[0].is_empty:
-        request.to_serve = stages = stages[1:]
-        request.num_stages -= 1
-    return stages
-
-
-def _continues(later: tuple[Stage, ...]) -> bool:
-    """Whether the next of some stages needs the KV entries of the one before."""
-    return bool(later) and later[0].continues and not later[0].is_empty
 
 
 def _nobody_serves(stage: Stage, client: Client | None) -> str:

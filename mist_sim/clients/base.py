@@ -63,7 +63,6 @@ class Client(ABC):
         request: Request,
         stages: tuple[Stage, ...],
         kv: HeldKv | None = None,
-        *,
         is_followed: bool = False,
     ) -> Event:
         """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.
@@ -116,7 +115,7 @@ class Client(ABC):
         if visit.outcome is None:
             visit.outcome = SERVED
         visit.finished_at = now = self.env.now
-        if visit.has_token:
+        if visit.first_token_at == visit.first_token_at:
             visit.request.has_token = True
             if visit.last_token_at != visit.last_token_at:
                 visit.last_token_at = now

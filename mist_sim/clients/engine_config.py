@@ -118,6 +118,10 @@ class EngineConfig:
             )
         if self.max_model_len is not None and self.max_model_len < 1:
             raise ScenarioError(f"max_model_len must be >= 1, got {self.max_model_len}")
+        if self.role == "decode" and self.scheduler and not self.scheduler.takes_over:
+            raise ScenarioError(
+                "scheduler must not be static with role decode: nobody joins a static batch"
+            )
         if self.async_scheduling:
             self._check_async()
 

@@ -163,6 +163,8 @@ class LlmClient(Client):
 
         The next turn's prompt is a visit of its own.
         """
+        if stages[0].continues and not self.scheduler.takes_over:
+            return 0
         num_stages = int(stages[0].kind in self.serves)
         if num_stages and Decode.kind in self.serves:
             while num_stages < len(stages) and stages[num_stages].kind == Decode.kind:
@@ -186,6 +188,7 @@ class LlmClient(Client):
         sequence = SequenceState(visit, num_prompt_tokens, num_output_tokens)
         if kv is not None:
             sequence.num_tokens += num_before
+            sequence.num_before = num_before
             sequence.incoming = kv
             sequence.last_token_at = kv.last_token_at
         return sequence

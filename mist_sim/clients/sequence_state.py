@@ -35,6 +35,7 @@ class SequenceState(Stay):
     chain: what its blocks are, for a prefix cache; None when no other block can be like them.
     path: how many tokens its decode steps give, in an engine that drafts; None before the first.
     incoming: its entries that another client keeps, until it goes on from a copy of them.
+    num_before: tokens of the answer that other clients emitted.
     num_coming: moves of its entries that are under way.
     The other fields belong to `DecodeClock`.
     """
@@ -48,6 +49,7 @@ class SequenceState(Stay):
         "join_step",
         "lane",
         "last_token_at",
+        "num_before",
         "num_coming",
         "num_computed_tokens",
         "num_prompt_tokens",
@@ -71,6 +73,7 @@ class SequenceState(Stay):
         self.path: DraftPath | None = None
         self.incoming: HeldKv | None = None
         self.num_coming = 0
+        self.num_before = 0
         self.join_step = 0
         self.block_phase = 0
         self.ticket = 0
@@ -83,5 +86,4 @@ class SequenceState(Stay):
     @property
     def num_new_tokens(self) -> int:
         """Tokens of the answer that were emitted in this visit."""
-        kv = self.visit.kv
-        return self.num_output_tokens - (kv.num_output_tokens if kv else 0)
+        return self.num_tokens - self.num_prompt_tokens - self.num_before

@@ -134,7 +134,8 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
     }
     if tier_hit_rates := _tier_hit_rates(recorder, c, counted):
         memory["tier_hit_rates"] = tier_hit_rates
-    return memory | _swaps(recorder, c["request_id"][counted])
+    request_ids = c["request_id"][counted]
+    return memory | _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
 
 
 def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
@@ -149,6 +150,20 @@ def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
         "num_swaps": int(is_out[mine].sum()),
         "swapped_tokens": int(moves["num_tokens"][mine].sum()),
         "swap_time": float((moves["end"][mine] - moves["start"][mine]).sum()),
+    }
+
+
+def _hand_overs(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+    """Return what clients handed over to others, and how long the entries of a request took."""
+    moves: dict[str, Any] = recorder.moves.columns()
+    is_hand_over = moves["kind"] == recorder.move_names.code("hand_over")
+    mine = is_hand_over & np.isin(moves["request_id"], request_ids)
+    if not mine.any():
+        return {}
+    return {
+        "num_hand_overs": int(mine.sum()),
+        "handed_over_tokens": int(moves["num_tokens"][mine].sum()),
+        "mean_hand_over_ms": float((moves["end"][mine] - moves["start"][mine]).mean()) * _MS,
     }
 
 

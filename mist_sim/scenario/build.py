@@ -57,6 +57,7 @@ def build(scenario: Scenario) -> Simulation:
         seed=scenario.seed,
         slo=scenario.slo.make(),
         warmup=scenario.warmup,
+        network=scenario.network.make() if scenario.network else None,
     )
 
 

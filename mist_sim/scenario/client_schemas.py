@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from mist_sim.clients import CLIENTS, Client, EngineConfig
-from mist_sim.clients.engine_config import Count
+from mist_sim.clients.engine_config import Count, Role
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
@@ -108,6 +108,7 @@ class LlmPart(ClientPart):
         gpu: str
         tensor_parallel_size: int
         pipeline_parallel_size: int
+        role: Role | None
         scheduler: Part
         predictor: Part
 
@@ -122,8 +123,8 @@ class LlmPart(ClientPart):
 
     @property
     def stages(self) -> Sequence[str]:
-        """Prefill and decode."""
-        return LLM_STAGES
+        """Prefill and decode, or the one of these that its role is."""
+        return [self.role] if self.role else LLM_STAGES
 
     @property
     def is_ours(self) -> bool:

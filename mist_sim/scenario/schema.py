@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from mist_sim.metrics import Slo
+from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import AnyClient, LlmPart, ModelName
 from mist_sim.scenario.format.families import ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
@@ -37,6 +38,9 @@ class Scenario(Strict):
     )
     router: Annotated[Part, ROUTER] = Field(
         ROUTER.default, validate_default=True, description="which client serves a visit"
+    )
+    network: Annotated[Part, Settings(part_type(Link))] | None = Field(
+        None, description="over which clients with roles hand over KV entries"
     )
     slo: Annotated[Part, Settings(part_type(Slo))] = Field(
         {}, validate_default=True, description="limits that a good request keeps"
@@ -103,6 +107,7 @@ class Scenario(Strict):
         yield from self._nameless_models()
         yield from self._equal_names()
         yield from self._unserved_stages()
+        yield from self._hand_overs()
         yield from useless_options(self.workload, self.clients, self.router)
 
     def _nameless_models(self) -> Iterable[Problem]:
@@ -122,6 +127,27 @@ class Scenario(Strict):
                     ("clients", position, "name"), f"must be unique, got {names} a second time"
                 )
             seen.update(client.names)
+
+    def _hand_overs(self) -> Iterable[Problem]:
+        """Yield what is wrong with roles: no network, another model, or a network for nobody."""
+        roles = {k: c for k, c in enumerate(self.clients) if c.engine and c.engine.role}
+        if self.network is not None and not roles:
+            yield Problem(("network",), "has no effect: no client has a role")
+        if self.network is None and roles:
+            yield Problem(
+                ("network",),
+                "is required, since KV entries go from clients with role prefill to those with "
+                "role decode; such as {bandwidth: 400 Gb/s, latency: 1 ms}",
+            )
+        models = {k: getattr(client, "model", None) or self.model for k, client in roles.items()}
+        first = next(iter(models.values()), None)
+        for position, model in models.items():
+            if model != first:
+                yield Problem(
+                    ("clients", position, "model"),
+                    f"must be {first} as of the other clients with roles, whose KV entries it "
+                    f"takes or gives, got {model}",
+                )
 
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from simpy.events import Event
 
-from mist_sim.clients.engine.run import Part, Run
+from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.overload import Gate
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
 from mist_sim.core.views import RUNNING, WAITING, ClientState
 from mist_sim.core.visit import HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
@@ -205,12 +206,12 @@ class Lane:
             sequence.visit.num_output_tokens = sequence.num_new_tokens
             self._leave(sequence.visit, self.state.outgrown(sequence) or "dropped")
 
-    def end(self, run: Run, part: Part) -> None:
+    def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         """Account for executed steps and hand back what finished."""
-        state, records, plan = self.state, self._records, part.plan
+        state, records = self.state, self._records
         emitted, finished = update(state, plan, run.num_steps)
         tokens = state.clock.step_tokens if plan.decodes else None
-        records.run(run, part.batch, self.load.num_waiting, state.num_peak_blocks, tokens)
+        records.run(run, batch, self.load.num_waiting, state.num_peak_blocks, tokens)
         for sequence in emitted:
             records.emit(sequence, run.end)
             if self.gate is not None:

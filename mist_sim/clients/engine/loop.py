@@ -6,12 +6,11 @@ from collections.abc import Generator, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.engine.run import Part, Run
+from mist_sim.clients.engine.run import Run
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -56,6 +55,7 @@ class Engine:
         self.predictor = predictor
         self._ahead = plan_ahead
         self._step_end, self._plan_phase = STEP_END + rank, PLAN + rank
+        self._lane = lanes[0] if len(lanes) == 1 else None
         self._run: Run | None = None
         self._idle = False
         self._wake = env.event()
@@ -84,16 +84,16 @@ class Engine:
             if self._run is None:  # halted
                 continue
             self._run = None
-            for part in run.parts:
-                part.lane.end(run, part)
+            for lane, plan, batch in run.parts:
+                lane.end(run, plan, batch)
             if not env.phase_is_last:  # let requests that move at this time enter the queues
                 yield env.at(env.now, self._plan_phase)
 
     def _start(self) -> Run | None:
         """Return the next steps, which start now; None when there is nothing to do."""
-        if len(self.lanes) > 1:
+        ahead, lane = self._ahead, self._lane
+        if lane is None:
             return self._start_together()
-        ahead, lane = self._ahead, self.lanes[0]
         plan = lane.plan() if ahead is None else ahead.plan()
         if plan is None:
             return None
@@ -102,12 +102,14 @@ class Engine:
         if num_steps == 1:
             step_time = self.predictor.step_time if ahead is None else ahead.step_time
             end = now + (step_time(batch) + plan.swap_time)
-            run = Run((Part(lane, plan, batch),), now, end, 1, end)
+            run = Run(((lane, plan, batch),), now, end, 1, end)
         else:
             times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
-            times[0] += plan.swap_time
-            ends = _accumulated(times, now)
-            run = Run((Part(lane, plan, batch),), now, ends, num_steps, ends.item(-1))
+            if plan.swap_time:
+                times[0] += plan.swap_time
+            times[0] += now
+            ends = np.add.accumulate(times, out=times)  # from the start on, as step by step
+            run = Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
         if ahead is not None:
             ahead.latest = run
         return run
@@ -117,7 +119,7 @@ class Engine:
         plans = [(lane, plan) for lane in self.lanes if (plan := lane.plan())]
         if not plans:
             return None
-        parts = tuple(Part(lane, plan, lane.state.batch(plan)) for lane, plan in plans)
+        parts = tuple((lane, plan, lane.state.batch(plan)) for lane, plan in plans)
         num_steps = min(plan.num_steps for _, plan in plans)
         times_each = []
         for lane, plan, batch in parts:
@@ -126,14 +128,16 @@ class Engine:
         if len(parts) < len(self.lanes):
             times_each.append(self.predictor.run(StepBatch(), StepGrowth(), num_steps))
         now = self.env.now
-        ends = _accumulated(np.maximum.reduce(times_each), now)
+        times = np.maximum.reduce(times_each)
+        times[0] += now
+        ends = np.add.accumulate(times, out=times)
         return Run(parts, now, ends, num_steps, ends.item(-1))
 
     # --- what happens meanwhile -----------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the least loaded lane; cut the run that it could join."""
-        sequence.lane = lane = least_loaded(self.lanes)
+        sequence.lane = lane = self._lane or least_loaded(self.lanes)
         if self._ahead is not None and not self._idle:
             self._ahead.hold_arrival(sequence)
             self._cut_ahead()
@@ -183,8 +187,8 @@ class Engine:
         self._idle = True
         if num_steps := run.num_over(self.env.now):
             run.cut(num_steps)
-            for part in run.parts:
-                part.lane.end(run, part)
+            for lane, plan, batch in run.parts:
+                lane.end(run, plan, batch)
         for lane in self.lanes:
             lane.let_go()
 
@@ -229,10 +233,3 @@ def least_loaded(parts: Sequence[AnyPart]) -> AnyPart:
 
 def _score(part: Scored) -> int:
     return part.score
-
-
-def _accumulated(times: NDArray[np.float64], start: float) -> NDArray[np.float64]:
-    """Return when each step ends, added from the start on as step by step (equal bits)."""
-    times[0] += start
-    ends: NDArray[np.float64] = np.add.accumulate(times, out=times)
-    return ends

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.run import Part, Run
+from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -27,7 +27,8 @@ class PipelineLane:
         empty batch.
     ready: when its latest pass returned, or its work arrived; it may enter rank 0 then.
     idle: whether it has nothing to do.
-    run: the steps that its members have planned; None between two runs.
+    run: the steps that its members have planned, `num_steps` of which are carried out; None between
+        two runs.
     has_entered: whether all passes of the run have entered rank 0; true between two runs.
     times, rows: seconds of each step on each rank, as an array and as lists.
     hand_over: seconds between two ranks.
@@ -40,6 +41,7 @@ class PipelineLane:
         self.ready = 0.0
         self.idle = True
         self.run: Run | None = None
+        self.num_steps = 0
         self.has_entered = True
         self.times: Times = np.empty((0, 0))
         self.rows: list[list[float]] = []
@@ -57,11 +59,6 @@ class PipelineLane:
         """Sequences that wait or run."""
         return sum(map(num_unfinished, self.members))
 
-    @property
-    def num_steps(self) -> int:
-        """Steps of the run in flight; 0 between two runs."""
-        return self.run.num_steps if self.run else 0
-
     def plan(self, predictor: PipelinePredictor) -> bool:
         """Begin the next run; return whether there is anything to compute."""
         plans = [(member, plan) for member in self.members if (plan := member.plan())]
@@ -71,9 +68,9 @@ class PipelineLane:
 
     def _start(self, plans: list[tuple[Lane, StepPlan]], predictor: PipelinePredictor) -> None:
         """Begin as many steps as every plan allows."""
-        num_steps = min(plan.num_steps for _, plan in plans)
+        self.num_steps = num_steps = min(plan.num_steps for _, plan in plans)
         self.has_entered = False
-        parts = tuple(Part(member, plan, member.state.batch(plan)) for member, plan in plans)
+        parts = tuple((member, plan, member.state.batch(plan)) for member, plan in plans)
         self.run = Run(parts, self.ready, inf, num_steps, inf)
         self.hand_over = max(
             predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
@@ -94,21 +91,21 @@ class PipelineLane:
         run, self.run = self.run, None
         if run is None:
             return
-        num_steps = run.num_steps
+        run.num_steps = num_steps = self.num_steps
         run.end = self.ends[-1]
         run.ends = run.end if num_steps == 1 else np.array(self.ends)
         run.busy = float(self.times[:num_steps].sum())
         self.entries.clear()
         self.ends.clear()
-        for part in run.parts:
-            part.lane.end(run, part)
+        for member, plan, batch in run.parts:
+            member.end(run, plan, batch)
 
     def halt(self, now: float) -> None:
         """Account for the passes that have returned by now, and forget the others."""
         if self.run is not None:
             del self.ends[bisect_right(self.ends, now) :]
             if self.ends:
-                self.run.num_steps = len(self.ends)
+                self.num_steps = len(self.ends)
                 self.end()
         self.run = None
         self.entries.clear()

@@ -237,10 +237,10 @@ class PipelineEngine:
     ) -> None:
         """Take back the passes to come if a sequence, or the head, could be admitted before."""
         run, num_steps = lane.run, max(1, bisect_left(lane.entries, self.env.now))
-        if run is None or num_steps >= run.num_steps:
+        if run is None or num_steps >= lane.num_steps:
             return
         if always or not run.has(member) or member.would_admit(sequence, num_steps):
-            run.num_steps = num_steps
+            lane.num_steps = num_steps
             while len(lane.ends) > num_steps:
                 self._take_back()
             lane.has_entered = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch
@@ -20,15 +20,11 @@ class RunningLane(Protocol):
 
     @property
     def state(self) -> LaneState: ...
-    def end(self, run: Run, part: Part, /) -> None: ...
+    def end(self, run: Run, plan: StepPlan, batch: StepBatch, /) -> None: ...
 
 
-class Part(NamedTuple):
-    """What one lane computes in a run: its plan, and the batch of the first step."""
-
-    lane: RunningLane
-    plan: StepPlan
-    batch: StepBatch
+Part = tuple[RunningLane, StepPlan, StepBatch]
+"""What one lane computes in a run: its plan, and the batch of the first step."""
 
 
 @dataclass(slots=True)
@@ -77,4 +73,4 @@ class Run:
 
     def has(self, lane: RunningLane) -> bool:
         """Whether a lane computes something in it."""
-        return any(part.lane is lane for part in self.parts)
+        return any(part[0] is lane for part in self.parts)

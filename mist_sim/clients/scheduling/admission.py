@@ -28,8 +28,9 @@ def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = Non
 def next_to_admit(lane: LaneState, plan: StepPlan) -> SequenceState | None:
     """Return who is admitted next, if it fits; moves are started for those before it."""
     while (sequence := lane.head()) is not None and fits(lane, sequence):
-        moves = [] if lane.loaded else _moves_for(lane, sequence)
-        if not moves:
+        if lane.loaded or (sequence.incoming is None and not lane.kv_cache.has_tiers):
+            return sequence
+        if not (moves := _moves_for(lane, sequence)):
             return sequence
         lane.waiting.take()
         lane.loading[sequence] = None
@@ -44,8 +45,6 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
         num_blocks = kv_cache.reserve(sequence, kv.num_tokens)
         num_here = (lane.pool.blocks_for(kv.num_tokens) - num_blocks) * size
         return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, kv.num_tokens - num_here)]
-    if not kv_cache.has_tiers:
-        return []
     loads = kv_cache.start_load(sequence)
     return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mist_sim.clients.scheduling.admission import may_join
 from mist_sim.clients.scheduling.lane_state import LaneState
@@ -38,6 +39,8 @@ class Scheduler(ABC):
         "swap" copies them to host memory and back, while the engine waits (vLLM v0's
         `preemption_mode`; v1 has recompute alone).
     """
+
+    takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
 
     max_num_seqs: int = 256
     order: Order = "fcfs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mist_sim.clients.scheduling.admission import steps_until_join
 from mist_sim.clients.scheduling.base import SCHEDULERS
@@ -23,6 +24,8 @@ class StaticScheduler(WholePromptScheduler):
     is computed again with a later batch. max_num_batched_tokens limits the prompts of a batch.
     Source: MIST §II-B and §III-E1, Fig. 3(a).
     """
+
+    takes_over: ClassVar[bool] = False
 
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan new prompts only when nobody runs any more; else the decodes."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request
-from mist_sim.core.visit import Failure, Visit
+from mist_sim.core.visit import SERVED, Failure, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.metrics.records.run_tables import (
@@ -76,6 +76,8 @@ class ColumnRecorder:
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """Add a row to the visits."""
+        is_served = visit.outcome is SERVED or visit.failure is None
+        num_served = len(visit.stages) if visit.outcome is SERVED else visit.num_served_stages
         self.visits.append(
             (
                 visit.request.request_id,
@@ -87,8 +89,8 @@ class ColumnRecorder:
                 visit.finished_at,
                 visit.num_queried_tokens,
                 visit.num_cached_tokens,
-                visit.failure is None,
-                visit.num_served_stages,
+                is_served,
+                num_served,
             )
         )
 
