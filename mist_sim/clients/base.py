@@ -45,7 +45,7 @@ class Client(ABC):
         self.recorder = recorder
         self.view = ClientState(client_id, self.name)
         self._ends: dict[Visit, Event] = {}
-        self._deadlines = Deadlines(env, self._limit_reached)
+        self._deadlines = Deadlines(env, client_id, self._limit_reached)
 
     def serve(self, request: Request, stages: tuple[Stage, ...]) -> Event:
         """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.

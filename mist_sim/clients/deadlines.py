@@ -9,7 +9,7 @@ from math import inf
 from simpy.events import Event
 
 from mist_sim.core.events import Visit
-from mist_sim.environment import GIVE_UP, Environment
+from mist_sim.environment import Environment, give_up_phase
 
 
 class Deadlines:
@@ -18,11 +18,15 @@ class Deadlines:
     Most visits end before their deadline; such entries are skipped when they come up, so a
     deadline costs a push on a heap, and no event of its own (DESIGN §5).
 
+    client_id: orders clients whose deadlines are at the same time.
     ring: called with the visit and the limit's name at the time of each that is not over.
     """
 
-    def __init__(self, env: Environment, ring: Callable[[Visit, str], None]) -> None:
+    def __init__(
+        self, env: Environment, client_id: int, ring: Callable[[Visit, str], None]
+    ) -> None:
         self._env = env
+        self._phase = give_up_phase(client_id)
         self._ring = ring
         self._heap: list[tuple[float, int, Visit, str]] = []
         self._num_added = 0
@@ -40,7 +44,7 @@ class Deadlines:
     def _set(self, time: float) -> None:
         """Set the timer; one that was set to later rings unheard."""
         self._set_to = time
-        self._timer = timer = self._env.at(time, GIVE_UP)
+        self._timer = timer = self._env.at(time, self._phase)
         timer.callbacks = [self._time_is_up]
 
     def _time_is_up(self, timer: Event) -> None:

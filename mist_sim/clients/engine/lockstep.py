@@ -15,7 +15,7 @@ from mist_sim.clients.engine.step_records import Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.environment import PLAN, STEP_END, Environment
+from mist_sim.environment import Environment, engine_phases
 from mist_sim.hardware.predictors.base import Predictor
 
 _WAITING_WEIGHT = 4  # requests that wait count four times (vLLM, see `least_loaded`)
@@ -75,6 +75,7 @@ class LockstepEngine(Together):
     def __init__(self, env: Environment, lanes: Sequence[Lane], predictor: Predictor) -> None:
         super().__init__(lanes)
         self.env = env
+        self._step_end, self._planning = engine_phases(lanes[0].load.client_id, 0)
         self.lanes = lanes
         self.predictor = predictor
         self._runs: dict[Lane, Run] = {}
@@ -98,11 +99,11 @@ class LockstepEngine(Together):
                 yield self._wake
                 continue
             self._start(plans)
-            self._wake = env.at(self._ends.item(-1), STEP_END)
+            self._wake = env.at(self._ends.item(-1), self._step_end)
             yield self._wake
             self._end()
             if not env.phase_is_last:  # let requests that move at this time enter the queues
-                yield env.at(env.now, PLAN)
+                yield env.at(env.now, self._planning)
 
     def _start(self, plans: dict[Lane, StepPlan]) -> None:
         """Start as many steps as every plan allows."""
@@ -151,7 +152,7 @@ class LockstepEngine(Together):
         """Wake, or cut the steps that a sequence, or the head of the lane's queue, could join."""
         if self._idle:
             self._idle = False
-            self.env.trigger(self._wake, self.env.now, PLAN)
+            self.env.trigger(self._wake, self.env.now, self._planning)
         elif self._runs:
             num_steps = self._steps_in_flight()
             if lane not in self._runs or lane.would_admit(sequence, num_steps):
@@ -174,4 +175,5 @@ class LockstepEngine(Together):
         """End all runs after so many steps, if they have more."""
         if num_steps < self._num_steps:
             self._num_steps = num_steps
-            self._wake = self.env.move(self._wake, self._ends.item(num_steps - 1), STEP_END)
+            end = self._ends.item(num_steps - 1)
+            self._wake = self.env.move(self._wake, end, self._step_end)

@@ -11,7 +11,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.step_records import Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.environment import PLAN, STEP_END, Environment
+from mist_sim.environment import Environment, engine_phases
 from mist_sim.hardware.predictors.base import Predictor
 
 
@@ -20,10 +20,13 @@ class Engine:
 
     The loop is MIST's CLIENT-STEP. Steps that cannot change are one run and one event; an
     arrival that could be admitted cuts the run at the end of the step in flight.
+
+    number: its place among the client's engines; it orders what they do at the same time.
     """
 
-    def __init__(self, env: Environment, lane: Lane, predictor: Predictor) -> None:
+    def __init__(self, env: Environment, lane: Lane, predictor: Predictor, number: int = 0) -> None:
         self.env = env
+        self._step_end, self._planning = engine_phases(lane.load.client_id, number)
         self.lane = lane
         self.predictor = predictor
         lane.on_load_end = self._end_load
@@ -54,12 +57,12 @@ class Engine:
                 yield self._wake
                 continue
             self._run = run = self._start(plan)
-            self._wake = env.at(run.end, STEP_END)
+            self._wake = env.at(run.end, self._step_end)
             yield self._wake
             self._run = None
             lane.end(run)
             if not env.phase_is_last:  # let requests that move at this time enter the queues
-                yield env.at(env.now, PLAN)
+                yield env.at(env.now, self._planning)
 
     def _plan(self) -> StepPlan | None:
         """Return the next steps, which start now; None when there is nothing to do."""
@@ -96,7 +99,7 @@ class Engine:
         """Wake, or cut the run that a sequence, or the head of the queue, could join."""
         if self._idle:
             self._idle = False
-            self.env.trigger(self._wake, self.env.now, PLAN)
+            self.env.trigger(self._wake, self.env.now, self._planning)
         elif self._run is not None:
             self._cut(self._run, sequence)
 
@@ -124,4 +127,4 @@ class Engine:
         """Let a run end sooner, after so many steps."""
         run.num_steps = num_steps
         run.end = end
-        self._wake = self.env.move(self._wake, run.end, STEP_END)
+        self._wake = self.env.move(self._wake, run.end, self._step_end)

@@ -28,7 +28,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.lockstep import Together, least_loaded
 from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.environment import PLAN, STEP_END, Environment
+from mist_sim.environment import Environment, engine_phases
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 _FIRST_PASSES = 32  # passes computed ahead; doubles while nothing cuts them
@@ -44,6 +44,8 @@ class PipelineEngine(Together):
     Passes that cannot change are computed ahead in one go; SimPy has an event for the next end
     of a lane's run or for its next plan. An arrival that its lane could admit takes back the
     passes that have not entered rank 0.
+
+    number: its place among the client's engines; it orders what they do at the same time.
     """
 
     def __init__(
@@ -51,7 +53,10 @@ class PipelineEngine(Together):
         env: Environment,
         engines: Sequence[Sequence[Lane]],
         predictor: PipelinePredictor,
+        number: int = 0,
     ) -> None:
+        client_id = engines[0][0].load.client_id
+        self._step_end, self._planning = engine_phases(client_id, number)
         self.replicas = [_Replica(lanes) for lanes in engines]
         super().__init__(self.replicas)
         self.env = env
@@ -111,16 +116,16 @@ class PipelineEngine(Together):
     def _next_event(self) -> tuple[float, int]:
         """Return time and phase of what happens next: a run ends, a lane plans, more passes."""
         if not self._order:
-            return inf, PLAN
+            return inf, self._planning
         now, head = self.env.now, self._order[0]
         run_ends = (lane.ready for lane in self._order if lane.runs and lane.has_entered)
         run_end = max(next(run_ends, inf), now)
         if not head.runs:
             entry = max(head.ready, self._rank_ends[0], now)
-            return (entry, PLAN) if entry < run_end else (run_end, STEP_END)
+            return (entry, self._planning) if entry < run_end else (run_end, self._step_end)
         if head.has_entered:
-            return run_end, STEP_END
-        return min(run_end, max(self._entered[-1][0], now)), STEP_END
+            return run_end, self._step_end
+        return min(run_end, max(self._entered[-1][0], now)), self._step_end
 
     def _end_runs(self) -> bool:
         """Account for the runs that are over by now; return whether there were any."""

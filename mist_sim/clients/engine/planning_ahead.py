@@ -31,7 +31,7 @@ class AsyncEngine(Engine):
     in flight, and `vllm/v1/core/sched/async_scheduler.py`.
     """
 
-    def __init__(self, env: Environment, lane: Lane, predictor: Predictor) -> None:
+    def __init__(self, env: Environment, lane: Lane, predictor: Predictor, number: int = 0) -> None:
         lane.scheduler.plans_ahead = True
         self._arrived: deque[tuple[float, SequenceState]] = deque()  # when; no plan knows it yet
         self._loaded: deque[tuple[float, SequenceState]] = (
@@ -39,7 +39,7 @@ class AsyncEngine(Engine):
         )  # nor that their blocks came then
         self._latest: Run | None = None  # None: nothing is computed, so plans know everything
         self._on_the_spot = getattr(predictor, "step_time_on_the_spot", predictor.step_time)
-        super().__init__(env, lane, predictor)
+        super().__init__(env, lane, predictor, number)
 
     @property
     def num_waiting(self) -> int:

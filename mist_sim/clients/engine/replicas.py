@@ -56,12 +56,16 @@ class Engines:
         if isinstance(predictor, PipelinePredictor):
             groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
             together = [groups] if lockstep else [[group] for group in groups]
-            self._engines = [PipelineEngine(env, each, predictor) for each in together]
+            self._engines = [
+                PipelineEngine(env, each, predictor, number) for number, each in enumerate(together)
+            ]
         elif lockstep:
             self._engines = [LockstepEngine(env, lanes, predictor)]
         else:
             kind = AsyncEngine if async_scheduling else Engine
-            self._engines = [kind(env, lane, predictor) for lane in lanes]
+            self._engines = [
+                kind(env, lane, predictor, number) for number, lane in enumerate(lanes)
+            ]
         lanes_each = len(lanes) // len(self._engines)
         self._engine_of = {
             lane: self._engines[number // lanes_each] for number, lane in enumerate(lanes)
