@@ -48,13 +48,18 @@ class Deadlines:
         timer.callbacks = [self._time_is_up]
 
     def _time_is_up(self, timer: Event) -> None:
+        """Ring for one visit; others at the same time ring when what follows from it is done.
+
+        A step may end with it, so that its visit leaves before they do.
+        """
         if timer is not self._timer:
             return
         heap = self._heap
-        while heap and (heap[0][0] <= self._set_to or heap[0][2].is_over):
-            _, _, visit, limit = heappop(heap)
-            if not visit.is_over:
-                self._ring(visit, limit)
+        _, _, visit, limit = heappop(heap)
+        if not visit.is_over:
+            self._ring(visit, limit)
+        while heap and heap[0][2].is_over:
+            heappop(heap)
         self._set_to = inf
         if heap:
             self._set(heap[0][0])

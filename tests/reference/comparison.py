@@ -36,9 +36,10 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.cluster import AtGivenTimes, StepwiseCluster, in_turn
 from tests.reference.host import Host
 from tests.reference.memory import SwapSpace, Tier
-from tests.reference.parallel import StepwiseFleet, StepwisePipeline
+from tests.reference.parallel import StepwiseClient, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import (
     Job,
@@ -58,7 +59,7 @@ POLICIES = {
 }
 
 
-Reference = StepwiseEngine | StepwiseFleet
+Reference = StepwiseEngine | StepwiseClient
 
 
 @dataclass(frozen=True)
@@ -163,25 +164,27 @@ class EngineOptions:
         if self.drafting:
             jobs = list(jobs)
             jobs = with_paths(self.drafting, jobs, seed, request_ids or range(len(jobs)))
+        if self.pipeline_parallel_size * self.data_parallel_size > 1 or self.lockstep:
+            client = self.stepwise_client(predictor)
+            StepwiseCluster([client], in_turn()).run(AtGivenTimes(jobs))
+            return client
+        lane = self._lane(self._times(self._timed_by(predictor)), 0)
+        lane.run(jobs)
+        return lane
+
+    def stepwise_client(self, predictor: Predictor) -> StepwiseClient:
+        """Return the reference as a client of a cluster, with nothing to do yet."""
         predictor = self._timed_by(predictor)
         times = self._times(predictor)
-        size, replicas = self.pipeline_parallel_size, self.data_parallel_size
-        reference: Reference
-        if size * replicas > 1 or self.lockstep:
-            if not isinstance(times, PipelinePredictor):
-                times = pipeline_of(times, 1)
-            engines = [
-                [self._lane(predictor, number) for number in range(size)] for _ in range(replicas)
-            ]
-            together = [engines] if self.lockstep else [[engine] for engine in engines]
-            groups = [
-                StepwisePipeline(each, list(times.ranks), times.hand_over) for each in together
-            ]
-            reference = StepwiseFleet([*groups], replicas, self.max_num_waiting)
-        else:
-            reference = self._lane(times, 0)
-        reference.run(jobs)
-        return reference
+        if not isinstance(times, PipelinePredictor):
+            times = pipeline_of(times, 1)
+        engines = [
+            [self._lane(predictor, number) for number in range(self.pipeline_parallel_size)]
+            for _ in range(self.data_parallel_size)
+        ]
+        together = [engines] if self.lockstep else [[engine] for engine in engines]
+        groups = [StepwisePipeline(each, list(times.ranks), times.hand_over) for each in together]
+        return StepwiseClient([*groups], self.data_parallel_size, self.max_num_waiting)
 
     def _times(self, predictor: Predictor) -> Predictor | PipelinePredictor:
         """Return what times an engine: its ranks, and who drafts where that can be computed."""

@@ -297,6 +297,7 @@ class StepwiseEngine(ABC):
         self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
         self.taken: list[Live] = []  # on arrival
         self.leaving: list[Live] = []  # gave up during the step, in this order
+        self.gone: list[Live] = []  # has left for good, in this order
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -342,7 +343,7 @@ class StepwiseEngine(ABC):
             elif live in self.loaded:
                 self.loaded.remove(live)
                 self.memory.give_back(live)
-            live.outcome.left_at = time
+            self.let_go(live, time)
         elif in_step:
             self.leaving.append(live)
         else:
@@ -476,7 +477,12 @@ class StepwiseEngine(ABC):
 
     def reject(self, live: Live, time: float) -> None:
         live.outcome.status = "rejected"
-        live.outcome.finished_at = live.outcome.left_at = time
+        live.outcome.finished_at = time
+        self.let_go(live, time)
+
+    def let_go(self, live: Live, time: float) -> None:
+        live.outcome.left_at = time
+        self.gone.append(live)
 
     def begin_loads(self) -> bool:
         """Start loads for the heads of the queue that have blocks in tiers; is anyone left?"""
@@ -564,7 +570,7 @@ class StepwiseEngine(ABC):
         self.memory.leave(live, live.num_cached, preempted)
         live.num_cached = 0
         if live.has_given_up:
-            live.outcome.left_at = self.now
+            self.let_go(live, self.now)
             if self.plans_ahead:
                 self.num_left += 1
                 self.num_left_blocks += self.num_free - num_free
@@ -693,7 +699,8 @@ class StepwiseEngine(ABC):
             if live.has_given_up:
                 continue
             live.outcome.status = "finished"
-            live.outcome.finished_at = live.outcome.left_at = self.now
+            live.outcome.finished_at = self.now
+            self.let_go(live, self.now)
             self.finished.append(self.outcomes.index(live.outcome))
         if self.plans_ahead:
             self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
