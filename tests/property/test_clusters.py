@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,6 @@ from tests.property.strategies import (
     with_arrivals_on_boundaries,
 )
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
-from tests.reference.comparison import EngineOptions
 from tests.reference.predictors import AWKWARD, DYADIC
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
 from tests.reference.stepwise import Job

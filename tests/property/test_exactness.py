@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isnan
-from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from mist_sim.clients.engine import lane as lane_module
-from mist_sim.clients.engine import pipelined as pipeline_module
 from mist_sim.clients.kv_cache.windows.window_manager import WindowCachingManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
@@ -45,11 +42,11 @@ from tests.reference.comparison import (
     assert_exact,
     assert_same_gaps,
     assert_same_records,
-    expanded_steps,
     workload,
 )
 from tests.reference.measured import measured_layers
 from tests.reference.predictors import AWKWARD, DYADIC, STEEP
+from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
 from tests.reference.stepwise import Job, Outcome, Step, Windows
 
 
@@ -465,16 +462,6 @@ def test_stages_that_were_not_served_have_no_row():
 # --- the cut of runs does not show ------------------------------------------------------------
 
 
-def records(result: Result) -> dict[str, object]:
-    """All that does not depend on how steps were put together into runs."""
-    return {
-        "steps": [expanded_steps(result, k) for k in range(len(result.recorder.steps))],
-        "requests": result.requests.to_csv(),  # floats as repr writes them: all their bits
-        "stages": result.stages.to_csv(),
-        "tokens": [result.token_times(int(k)).tolist() for k in result.requests["request_id"]],
-    }
-
-
 @given(
     case=cases(),
     first=st.integers(1, 5),
@@ -483,14 +470,7 @@ def records(result: Result) -> dict[str, object]:
 )
 def test_the_length_of_runs_changes_nothing(case, first, longest, data):
     case = with_arrivals_on_boundaries(data, case, AWKWARD)
-    normal = records(case.simulate(AWKWARD))
-    for limits in (
-        {"_FIRST_RUN": 1, "_LONGEST_RUN": 1},
-        {"_FIRST_RUN": first, "_LONGEST_RUN": max(first, longest)},
-    ):
-        passes = {"_FIRST_PASSES": limits["_FIRST_RUN"], "_MOST_PASSES": limits["_LONGEST_RUN"]}
-        with patch.multiple(lane_module, **limits), patch.multiple(pipeline_module, **passes):
-            assert records(case.simulate(AWKWARD)) == normal
+    assert_run_lengths_do_not_show(lambda: case.simulate(AWKWARD), first, max(first, longest))
 
 
 # --- what routers see -------------------------------------------------------------------------

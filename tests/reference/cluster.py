@@ -80,6 +80,7 @@ class StepwiseCluster:
         self._moves: list[tuple[float, int, Callable[[], None]]] = []
         self._num_moves = 0
         self._gone: list[Live] = []
+        self._num_noted = 0  # of those
         for client in clients:
             client.report_to(self._gone)
 
@@ -137,11 +138,11 @@ class StepwiseCluster:
         self.note_who_left()
 
     def note_who_left(self) -> None:
-        for live in self._gone:
+        for live in self._gone[self._num_noted :]:
+            self._num_noted += 1
             place = self._places[live]
             self.left.append(place)
             self.at(self.now, self.sender.what_follows(self, place[1], live.outcome))
-        self._gone.clear()
 
 
 class Sender(ABC):

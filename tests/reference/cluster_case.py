@@ -1,4 +1,4 @@
-"""Runs several clients behind a router through mist-sim and the reference, and compares all bits."""
+"""Runs clients behind a router through mist-sim and the reference, and compares all bits."""
 
 from __future__ import annotations
 

@@ -378,10 +378,14 @@ def assert_same_records(
         )
         if outcome.status == "finished":
             assert row["num_output_tokens"] == len(outcome.token_times)
-    for group in engine.groups:  # of independent engines either may be first at equal times
-        finished = [request_ids[position] for position in group.finished]
-        assert [rid for rid in order if rid in set(finished)] == finished
+    assert order == [request_ids[position] for position in left(engine)]
     assert_same_totals(result, engine, client_id)
+
+
+def left(engine: Reference) -> list[int]:
+    """Return the positions of an engine's jobs in the order in which they left."""
+    positions = {id(outcome): position for position, outcome in enumerate(engine.outcomes)}
+    return [positions[id(live.outcome)] for live in engine.gone if id(live.outcome) in positions]
 
 
 def assert_same_steps(result: Result, engine: Reference, client_id: int) -> None:

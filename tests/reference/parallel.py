@@ -41,7 +41,6 @@ class StepwiseGroup(ABC):
 
     def __init__(self, lanes: list[StepwiseEngine]) -> None:
         self.lanes = lanes
-        self.finished: list[int] = []  # positions of jobs, in the order in which they finished
         for lane in lanes:
             lane.reset()
 
@@ -108,8 +107,6 @@ class StepwiseGroup(ABC):
     def complete(self, lane: StepwiseEngine, start: float, now: float, busy: float) -> None:
         lane.now = now
         lane.complete(start, busy)
-        self.finished += lane.finished
-        lane.finished.clear()
 
     def begin(self, lane: StepwiseEngine, now: float) -> StepBatch | None:
         """Plan until there is a step or no work is left."""
@@ -260,12 +257,14 @@ class StepwiseClient:
         self.num_engines = num_engines
         self.max_num_waiting = inf if max_num_waiting is None else max_num_waiting
         self.outcomes: list[Outcome] = []
+        self.gone: list[Live] = []
         self.taken: list[Live] = []  # on arrival
         for lane in self.tracks:
             lane.outcomes = self.outcomes
 
     def report_to(self, gone: list[Live]) -> None:
         """Let lanes note there who has left."""
+        self.gone = gone
         for lane in self.tracks:
             lane.gone = gone
 

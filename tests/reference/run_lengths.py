@@ -14,7 +14,9 @@ LIMITS = ((lane, "_FIRST_RUN", "_LONGEST_RUN"), (pipelined, "_FIRST_PASSES", "_M
 """Where it stands how many steps are computed ahead at first, and at most."""
 
 
-def assert_run_lengths_do_not_show(simulate: Callable[[], Result], first: int, longest: int) -> None:
+def assert_run_lengths_do_not_show(
+    simulate: Callable[[], Result], first: int, longest: int
+) -> None:
     """Compare all records of a simulation with those of single steps, and of some other runs."""
     normal = records(simulate())
     for limits in ((1, 1), (first, longest)):

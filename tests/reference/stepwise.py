@@ -191,7 +191,7 @@ class StepwiseEngine(ABC):
     """An engine with one scheduling policy, which is `plan`; `run` fills the fields after it.
 
     outcomes: one for each job, in their order. steps: in order of time.
-    finished: positions of the jobs that finished, in the order in which they did.
+    gone: those that have left for good, in this order.
     """
 
     predictor: TimesSteps
@@ -215,7 +215,6 @@ class StepwiseEngine(ABC):
     early_rejection: bool = False
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
-    finished: list[int] = field(default_factory=list, init=False)
 
     def run(self, jobs: Iterable[Job]) -> None:
         """Serve all jobs, given in order of arrival."""
@@ -273,10 +272,6 @@ class StepwiseEngine(ABC):
     @property
     def tracks(self) -> list[StepwiseEngine]:
         """Itself; a group of engines has several."""
-        return [self]
-
-    @property
-    def groups(self) -> list[StepwiseEngine]:
         return [self]
 
     def reset(self) -> None:
@@ -701,7 +696,6 @@ class StepwiseEngine(ABC):
             live.outcome.status = "finished"
             live.outcome.finished_at = self.now
             self.let_go(live, self.now)
-            self.finished.append(self.outcomes.index(live.outcome))
         if self.plans_ahead:
             self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
         for live in self.leaving:
