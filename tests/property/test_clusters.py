@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from hypothesis import event, given, settings
+import pytest
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mist_sim.routers import ROUTERS
 from mist_sim.traces import ClosedLoop
+from tests.effort import examples
 from tests.property.strategies import (
     arrival_times,
     cases,
@@ -23,7 +25,7 @@ from tests.property.strategies import (
 )
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.predictors import AWKWARD, DYADIC
-from tests.reference.run_lengths import assert_run_lengths_do_not_show
+from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
 from tests.reference.stepwise import Job
 
 AFFINE = st.sampled_from([AWKWARD, DYADIC])
@@ -110,7 +112,8 @@ def features(case: ClusterCase, served: Served) -> set[str]:
     return found | (statuses - {"finished"})
 
 
-@settings(max_examples=150)
+@pytest.mark.exact
+@examples(150)
 @given(case=clusters(), predictor=AFFINE, data=st.data())
 def test_clients_that_share_jobs_are_exact(case, predictor, data):
     if data.draw(st.booleans(), label="on boundaries"):
@@ -119,7 +122,8 @@ def test_clients_that_share_jobs_are_exact(case, predictor, data):
         event(feature)
 
 
-@settings(max_examples=150)
+@pytest.mark.exact
+@examples(150)
 @given(case=closed_loops(), predictor=AFFINE, data=st.data())
 def test_users_of_several_clients_are_exact(case, predictor, data):
     if data.draw(st.booleans(), label="time-outs together"):
@@ -128,7 +132,7 @@ def test_users_of_several_clients_are_exact(case, predictor, data):
         event(feature)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     case=clusters() | closed_loops(),
     predictor=AFFINE,
@@ -142,3 +146,12 @@ def test_the_length_of_runs_changes_nothing_with_several_clients(
     if case.loop and data.draw(st.booleans(), label="time-outs together"):
         case = with_time_outs_together(data, case, predictor)
     assert_run_lengths_do_not_show(lambda: case.simulate(predictor), first, max(first, longest))
+
+
+@examples(30)
+@given(case=clusters() | closed_loops(), predictor=AFFINE)
+def test_runs_repeat_and_a_simulation_can_run_again(case, predictor):
+    simulation = case.simulation(predictor)
+    first = records(simulation.run())
+    assert records(simulation.run()) == first
+    assert records(case.simulate(predictor)) == first

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Retries
+from tests.effort import examples
 from tests.property.strategies import overloads
 from tests.reference.comparison import (
     Case,
@@ -62,7 +63,7 @@ def impatient(draw: st.DrawFn) -> Case:
     return replace(case, jobs=tuple(jobs))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     case=impatient(),
     retries=some_retries(),
