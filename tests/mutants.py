@@ -147,10 +147,10 @@ MUTANTS = [
         "if done < len(stay) - 2:",
     ),
     Mutant(
-        "decodes that fill the memory to the last block preempt",
+        "a decode is preempted too few",
         f"{SCHEDULING}/preemption.py",
-        "if clock.blocks_needed_now() <= pool.num_free:",
-        "if clock.blocks_needed_now() < pool.num_free:",
+        "while clock.blocks_needed_now() > pool.num_free:",
+        "while clock.blocks_needed_now() > pool.num_free + 1:",
     ),
     Mutant(
         "who has no seat is admitted",

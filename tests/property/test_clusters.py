@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mist_sim.routers import ROUTERS
 from mist_sim.traces import ClosedLoop
-from tests.effort import examples
+from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
     arrival_times,
     cases,
@@ -24,11 +24,12 @@ from tests.property.strategies import (
     with_arrivals_on_boundaries,
 )
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
-from tests.reference.predictors import AWKWARD, DYADIC
+from tests.reference.comparison import POLICIES, EngineOptions
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN
 from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
 from tests.reference.stepwise import Job
 
-AFFINE = st.sampled_from([AWKWARD, DYADIC])
+PREDICTORS = st.sampled_from([AWKWARD, DYADIC, EVEN, EVEN])
 
 
 def jobs_for(times: list[float], few: bool) -> st.SearchStrategy[list[Job]]:
@@ -82,6 +83,42 @@ def closed_loops(draw: st.DrawFn) -> ClusterCase:
     return replace(case, loop=loop)
 
 
+STEP = 2.0**-8  # seconds of every step of `EVEN`
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> ClusterCase:
+    """Users of equal small clients whose steps all end together, as do their time-outs."""
+    options = EngineOptions(
+        draw(st.sampled_from(sorted(POLICIES))),
+        num_blocks=draw(st.sampled_from([12, 12, 40])),
+        block_size=4,
+        max_num_seqs=draw(st.integers(1, 4) | st.just(3)),
+        max_num_batched_tokens=32,
+        data_parallel_size=draw(st.sampled_from([1, 1, 2])),
+        async_scheduling=draw(st.sampled_from([False, False, True])),
+    )
+    job = st.builds(
+        lambda prompt, output, num_steps: Job(
+            0.0, prompt, output, timeout=num_steps * STEP if num_steps else inf
+        ),
+        st.sampled_from([3, 30, 30]),
+        st.integers(1, 6) | st.integers(6, 18),
+        st.sampled_from([0, 0, 3, 3, 4, 4, 9]),
+    )
+    jobs = draw(st.lists(job, min_size=3, max_size=16))
+    return ClusterCase(
+        (options,) * draw(st.sampled_from([1, 1, 2, 3])),
+        tuple(jobs),
+        draw(st.sampled_from(list(ROUTERS))),
+        ClosedLoop(
+            concurrency=draw(st.integers(2, 8) | st.just(3)),
+            think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
+            ramp_up=draw(st.sampled_from([0.0, 0.0, 4 * STEP])),
+        ),
+    )
+
+
 def with_time_outs_together(data: st.DataObject, case: ClusterCase, predictor) -> ClusterCase:
     """Let several jobs have the same time-out, which for the first ones is the end of a step."""
     start = [replace(job, arrival_time=0.0, timeout=inf, ttft_timeout=inf) for job in case.jobs]
@@ -114,7 +151,7 @@ def features(case: ClusterCase, served: Served) -> set[str]:
 
 @pytest.mark.exact
 @examples(150)
-@given(case=clusters(), predictor=AFFINE, data=st.data())
+@given(case=clusters(), predictor=PREDICTORS, data=st.data())
 def test_clients_that_share_jobs_are_exact(case, predictor, data):
     if data.draw(st.booleans(), label="on boundaries"):
         case = with_arrivals_on_boundaries(data, case, predictor)
@@ -124,7 +161,7 @@ def test_clients_that_share_jobs_are_exact(case, predictor, data):
 
 @pytest.mark.exact
 @examples(150)
-@given(case=closed_loops(), predictor=AFFINE, data=st.data())
+@given(case=closed_loops(), predictor=PREDICTORS, data=st.data())
 def test_users_of_several_clients_are_exact(case, predictor, data):
     if data.draw(st.booleans(), label="time-outs together"):
         case = with_time_outs_together(data, case, predictor)
@@ -132,10 +169,37 @@ def test_users_of_several_clients_are_exact(case, predictor, data):
         event(feature)
 
 
+@pytest.mark.parametrize("strategy", [clusters(), closed_loops()], ids=["open", "closed"])
+def test_each_hard_feature_of_clusters_is_reached(strategy):
+    wanted = ("steps of two clients end at the same time", "timed_out", "rejected")
+    seen = features_seen(strategy, lambda case: features(case, case.stepwise(EVEN)), wanted)
+    assert not missing(seen, wanted), seen
+    assert seen["several clients have jobs"] > seen["cases"] / 3, seen
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("policy", ["chunked", "mixed", "continuous"])
+def test_the_next_one_joins_when_the_first_of_those_that_wait_gives_up(policy, ahead):
+    """A long answer runs, a long prompt does not fit beside it, and a short one waits behind."""
+    options = EngineOptions(policy, 12, 4, 3, 32, async_scheduling=ahead)
+    jobs = (Job(0.0, 30, 18), Job(0.0, 30, 4, timeout=5 * STEP), Job(0.0, 3, 5))
+    case = ClusterCase((options,), jobs, loop=ClosedLoop(concurrency=3))
+    short = assert_cluster_exact(case, EVEN).outcomes[2]
+    assert short.started_at <= 6 * STEP
+
+
+@pytest.mark.exact
+@examples(600)
+@given(case=crowds())
+def test_crowds_are_exact(case):
+    assert_cluster_exact(case, EVEN)
+
+
 @examples(60)
 @given(
-    case=clusters() | closed_loops(),
-    predictor=AFFINE,
+    case=clusters() | closed_loops() | crowds(),
+    predictor=PREDICTORS,
     first=st.integers(1, 5),
     longest=st.integers(1, 40),
     data=st.data(),
@@ -149,7 +213,7 @@ def test_the_length_of_runs_changes_nothing_with_several_clients(
 
 
 @examples(30)
-@given(case=clusters() | closed_loops(), predictor=AFFINE)
+@given(case=clusters() | closed_loops(), predictor=PREDICTORS)
 def test_runs_repeat_and_a_simulation_can_run_again(case, predictor):
     simulation = case.simulation(predictor)
     first = records(simulation.run())
