@@ -87,7 +87,7 @@ MUTANTS = [
         "return int(self._ends.searchsorted(self.env.now)) + 2",
     ),
     Mutant(
-        "a step planned ahead knows who comes a step later",
+        "a step planned ahead knows who comes later",
         f"{ENGINE}/planning_ahead.py",
         "while news and news[0][0] <= known_until:",
         "while news:",
@@ -217,6 +217,42 @@ MUTANTS = [
         f"{ENGINE}/step_records.py",
         "sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)",
         "pass",
+    ),
+    Mutant(
+        "a step planned ahead knows who comes a step too late",
+        f"{ENGINE}/planning_ahead.py",
+        "int(run.ends.searchsorted(now)) + 2",
+        "int(run.ends.searchsorted(now)) + 3",
+    ),
+    Mutant(
+        "passes are cut one too late",
+        f"{ENGINE}/pipelined.py",
+        "bisect_left(lane.entries, self.env.now)",
+        "bisect_left(lane.entries, self.env.now) + 1",
+    ),
+    Mutant(
+        "one more than the limit may wait",
+        "clients/overload.py",
+        "if num_waiting >= self._max_num_waiting:",
+        "if num_waiting > self._max_num_waiting:",
+    ),
+    Mutant(
+        "who gives up while it runs keeps its memory",
+        f"{SCHEDULING}/members.py",
+        "self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)",
+        "pass",
+    ),
+    Mutant(
+        "the swap space is never filled to the last block",
+        f"{SCHEDULING}/preemption.py",
+        "num_used + swap.num_blocks > self.swap_space.num_blocks",
+        "num_used + swap.num_blocks >= self.swap_space.num_blocks",
+    ),
+    Mutant(
+        "a copy of a block does not close a chain",
+        f"{CACHE}/prefix_cache.py",
+        "known.first + known.num_cached > chain.num_held:",
+        "known.first + known.num_cached > chain.num_held + 1:",
     ),
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import event, given
@@ -25,6 +26,7 @@ from tests.property.strategies import (
 )
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
+from tests.reference.memory import SwapSpace
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN
 from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
 from tests.reference.stepwise import Job
@@ -89,14 +91,28 @@ STEP = 2.0**-8  # seconds of every step of `EVEN`
 @st.composite
 def crowds(draw: st.DrawFn) -> ClusterCase:
     """Users of equal small clients whose steps all end together, as do their time-outs."""
+    more: dict[str, Any] = draw(
+        st.sampled_from(
+            [
+                {},
+                {"async_scheduling": True},
+                {"data_parallel_size": 2},
+                {"data_parallel_size": 2, "async_scheduling": True},
+                {"data_parallel_size": 2, "lockstep": True},
+                {"pipeline_parallel_size": 2},
+            ]
+        )
+    )
+    num_lanes = more.get("pipeline_parallel_size", 1)
+    swap = st.sampled_from([None, SwapSpace(9, 0.0), SwapSpace(16, STEP / 4)])
     options = EngineOptions(
         draw(st.sampled_from(sorted(POLICIES))),
-        num_blocks=draw(st.sampled_from([12, 12, 40])),
+        num_blocks=num_lanes * draw(st.sampled_from([12, 12, 16, 40])),
         block_size=4,
-        max_num_seqs=draw(st.integers(1, 4) | st.just(3)),
+        max_num_seqs=num_lanes * draw(st.integers(1, 4)),
         max_num_batched_tokens=32,
-        data_parallel_size=draw(st.sampled_from([1, 1, 2])),
-        async_scheduling=draw(st.sampled_from([False, False, True])),
+        swap=draw(st.none() | swap),
+        **more,
     )
     job = st.builds(
         lambda prompt, output, num_steps: Job(
