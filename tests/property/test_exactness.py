@@ -149,7 +149,7 @@ def test_prompts_that_begin_alike(case, predictor):
 
 
 @pytest.mark.exact
-@examples(300)
+@examples(200)
 @given(case=alike_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike_in_windows(case, predictor):
     assert_exact(case, predictor)
@@ -167,7 +167,7 @@ def test_time_outs_at_the_end_of_a_step(case, predictor, data):
     assert_exact(with_time_outs_on_boundaries(data, case, predictor), predictor)
 
 
-@examples(200)
+@examples(150)
 @given(case=overloads(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_overloads(case, predictor):
     for feature in features(assert_exact(case, predictor)):
@@ -179,6 +179,7 @@ def test_early_rejection_of_prompts_that_begin_alike(case):
     assert_exact(case, STEEP)
 
 
+@examples(60)
 @given(case=cases(max_jobs=8), data=st.data())
 def test_roofline(case, data):
     predictor = windowed_roofline() if case.options.windows else roofline()
@@ -199,7 +200,7 @@ def test_measured_tables(case, data):
     assert_exact(with_arrivals_on_boundaries(data, case, layer_table()), layer_table())
 
 
-@examples(25)
+@examples(10)
 @given(case=cases(max_jobs=5, longest=2_000), data=st.data())
 def test_long_requests(case, data):
     assert_exact(with_arrivals_on_boundaries(data, case, AWKWARD), AWKWARD)
@@ -451,6 +452,7 @@ def test_stages_that_were_not_served_have_no_row():
 
 
 @pytest.mark.exact
+@examples(60)
 @given(
     case=cases(),
     first=st.integers(1, 5),
