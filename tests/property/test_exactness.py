@@ -236,7 +236,6 @@ def test_each_hard_feature_is_reached(strategy, wanted):
     """A change of the strategies that loses the pressure on memory shows here."""
     seen = features_seen(strategy, lambda case: features(case.stepwise(DYADIC)), wanted)
     assert not missing(seen, wanted), seen
-    assert "preempted" in seen
 
 
 # --- chosen cases -----------------------------------------------------------------------------
