@@ -4,11 +4,17 @@ A relative delay rounds: `now + (end - now)` need not be `end`. Steps of an engi
 that were computed as a vector, and an arrival on such a time must meet it to the bit, so events
 here are scheduled at absolute times.
 
-Ties in time are settled by phase: steps end, then requests move (arrive, re-enter queues), then
-users whose time is up give up, then clients plan. So who is served at the very end of a time-out
-is served. Within a phase, the event scheduled first goes first, but for engines: an engine adds
-its own number, which follows from its client's, to the phases of its steps and plans, so that
-their order does not depend on when these were scheduled.
+Ties in time are settled by phase:
+
+1. Steps end, those of the client with the lowest id first, and of its engines in their order.
+2. Requests move (arrive, re-enter queues, have their KV blocks), who was scheduled first first.
+3. Users whose time is up give up, those of the client with the lowest id first.
+4. Engines plan, in the order in which steps end.
+
+An event of an earlier phase that is scheduled at the present time goes before what is left of the
+later ones. So who is served at the very end of a time-out is served, and the results do not depend
+on when an event was put on the heap: a run of steps that is computed ahead, and whose end has been
+on the heap for long, ends in the same place as one that was cut a moment ago.
 """
 
 from __future__ import annotations
@@ -19,12 +25,30 @@ from typing import Any
 
 import simpy
 from simpy.core import StopSimulation
-from simpy.events import Event
+from simpy.events import NORMAL, Event
 
-STEP_END = 0
-MOVE = 1 << 40
-GIVE_UP = 2 << 40
-PLAN = 3 << 40
+# A phase has a place for each client or engine, between it and the next phase. `MOVE` has one
+# place, that of SimPy's own time-outs; what SimPy calls urgent happens just before.
+_PLACES = 2**40
+STEP_END = -_PLACES
+MOVE = NORMAL
+GIVE_UP = _PLACES
+PLAN = 2 * _PLACES
+_ENGINES = 2**16  # places of one client
+
+
+def engine_phases(client_id: int, engine: int) -> tuple[int, int]:
+    """Return the phases in which an engine of a client ends its steps, and in which it plans.
+
+    client_id: below 2**24. engine: its number in the client, from 0, below 2**16.
+    """
+    place = client_id * _ENGINES + engine
+    return STEP_END + place, PLAN + place
+
+
+def give_up_phase(client_id: int) -> int:
+    """Return the phase in which users give up on their visits to a client."""
+    return GIVE_UP + client_id
 
 
 class Due(Event):

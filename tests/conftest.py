@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+
+from tests.effort import load_profile
 
 ROOT = Path(__file__).resolve().parents[1]
 
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=False)
-settings.register_profile("explore", deadline=None, max_examples=2_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+load_profile()
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ class Client(ABC):
         self.recorder = recorder
         self.view = ClientState(client_id, self.name)
         self.stays: dict[Visit, Stay] = {}
-        self._deadlines = Deadlines(env, self._limit_reached)
+        self._deadlines = Deadlines(env, client_id, self._limit_reached)
 
     def serve(
         self,

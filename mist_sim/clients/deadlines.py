@@ -9,7 +9,7 @@ from math import inf
 from simpy.events import Event
 
 from mist_sim.core.visit import Visit
-from mist_sim.environment import GIVE_UP, Environment
+from mist_sim.environment import Environment, give_up_phase
 
 
 class Deadlines:
@@ -18,11 +18,15 @@ class Deadlines:
     Most visits end before their deadline; such entries are skipped when they come up, so a
     deadline costs a push on a heap, and no event of its own (DESIGN §5).
 
+    client_id: orders clients whose deadlines are at the same time.
     ring: called with the visit and the limit's name at the time of each that is not over.
     """
 
-    def __init__(self, env: Environment, ring: Callable[[Visit, str], None]) -> None:
+    def __init__(
+        self, env: Environment, client_id: int, ring: Callable[[Visit, str], None]
+    ) -> None:
         self._env = env
+        self._phase = give_up_phase(client_id)
         self._ring = ring
         self._heap: list[tuple[float, int, Visit, str]] = []
         self._num_added = 0
@@ -40,17 +44,22 @@ class Deadlines:
     def _set(self, time: float) -> None:
         """Set the timer; one that was set to later rings unheard."""
         self._set_to = time
-        self._timer = timer = self._env.at(time, GIVE_UP)
+        self._timer = timer = self._env.at(time, self._phase)
         timer.callbacks = [self._time_is_up]
 
     def _time_is_up(self, timer: Event) -> None:
+        """Ring for one visit; others at the same time ring when what follows from it is done.
+
+        A step may end with it, so that its visit leaves before they do.
+        """
         if timer is not self._timer:
             return
         heap = self._heap
-        while heap and (heap[0][0] <= self._set_to or heap[0][2].is_over):
-            _, _, visit, limit = heappop(heap)
-            if not visit.is_over:
-                self._ring(visit, limit)
+        _, _, visit, limit = heappop(heap)
+        if not visit.is_over:
+            self._ring(visit, limit)
+        while heap and heap[0][2].is_over:
+            heappop(heap)
         self._set_to = inf
         if heap:
             self._set(heap[0][0])

@@ -30,8 +30,6 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 
-ENGINES_A_CLIENT = 2**16  # at most; numbers engines across clients
-
 
 @CLIENTS.register("llm")
 class LlmClient(Client):
@@ -112,7 +110,7 @@ class LlmClient(Client):
             self._lane,
             lockstep=self.lockstep,
             async_scheduling=self.async_scheduling,
-            rank=client_id * ENGINES_A_CLIENT,
+            client_id=client_id,
         )
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isnan
-from unittest.mock import patch
 
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
-from mist_sim.clients.engine import lane as lane_module
-from mist_sim.clients.engine import pipelined as pipeline_module
 from mist_sim.clients.kv_cache.windows.window_manager import WindowCachingManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import Predictor, RooflinePredictor, TablePredictor
-from mist_sim.metrics import Result
+from mist_sim.hardware.predictors import RooflinePredictor, TablePredictor
 from mist_sim.models import SpeculativeConfig, load_model
-from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
-from mist_sim.traces import ClosedLoop, Workload
+from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
     alike,
     alike_in_windows,
-    arrival_times,
     cases,
-    lengths,
     overloads,
     overloads_of_alike,
     pieces_in_windows,
@@ -43,13 +35,11 @@ from tests.reference.comparison import (
     EngineOptions,
     Reference,
     assert_exact,
-    assert_same_gaps,
-    assert_same_records,
-    expanded_steps,
     workload,
 )
 from tests.reference.measured import measured_layers
 from tests.reference.predictors import AWKWARD, DYADIC, STEEP
+from tests.reference.run_lengths import assert_run_lengths_do_not_show
 from tests.reference.stepwise import Job, Outcome, Step, Windows
 
 
@@ -138,41 +128,46 @@ def how_failed(outcome: Outcome) -> str:
 # --- random cases -----------------------------------------------------------------------------
 
 
+@pytest.mark.exact
 @given(case=cases(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_random_cases(case, predictor):
     for feature in features(assert_exact(case, predictor)):
         event(feature)
 
 
+@pytest.mark.exact
 @given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_arrivals_on_the_end_of_a_step(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
-@settings(max_examples=300)
+@pytest.mark.exact
+@examples(300)
 @given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike(case, predictor):
     assert_exact(case, predictor)
 
 
-@settings(max_examples=300)
+@pytest.mark.exact
+@examples(200)
 @given(case=alike_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike_in_windows(case, predictor):
     assert_exact(case, predictor)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(case=pieces_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_pieces_of_prompts_in_windows(case, predictor):
     assert_exact(case, predictor)
 
 
+@pytest.mark.exact
 @given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_time_outs_at_the_end_of_a_step(case, predictor, data):
     assert_exact(with_time_outs_on_boundaries(data, case, predictor), predictor)
 
 
-@settings(max_examples=200)
+@examples(150)
 @given(case=overloads(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_overloads(case, predictor):
     for feature in features(assert_exact(case, predictor)):
@@ -184,6 +179,7 @@ def test_early_rejection_of_prompts_that_begin_alike(case):
     assert_exact(case, STEEP)
 
 
+@examples(60)
 @given(case=cases(max_jobs=8), data=st.data())
 def test_roofline(case, data):
     predictor = windowed_roofline() if case.options.windows else roofline()
@@ -198,59 +194,48 @@ def layer_table() -> TablePredictor:
     return TablePredictor(model, Cluster(load_gpu("h100-sxm")), path, "layer_profile")
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(case=cases(max_jobs=8, drafts=False), data=st.data())
 def test_measured_tables(case, data):
     assert_exact(with_arrivals_on_boundaries(data, case, layer_table()), layer_table())
 
 
-@settings(max_examples=25)
+@examples(10)
 @given(case=cases(max_jobs=5, longest=2_000), data=st.data())
 def test_long_requests(case, data):
     assert_exact(with_arrivals_on_boundaries(data, case, AWKWARD), AWKWARD)
 
 
-def test_the_random_cases_reach_what_is_hard():
+HARD = (
+    "preempted more than twice",
+    "rejected without a token",
+    "given up in a step",
+    "given up before its turn",
+    "several prompts in a step",
+    "a prompt in chunks",
+    "prompts beside decodes",
+    "lanes that wait for one another",
+    "lanes that are preempted",
+    "several engines that plan ahead",
+    "a context beyond its window",
+    "cached at its first admission",
+    "drafts accepted",
+    "drafts accepted and preempted",
+    "drafts beyond a window",
+    "loaded from a tier",
+    "swapped out",
+    "swapped out more than once",
+)
+HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "wanted"), [(cases(), HARD), (alike_in_windows(), HARD_IN_WINDOWS)]
+)
+def test_each_hard_feature_is_reached(strategy, wanted):
     """A change of the strategies that loses the pressure on memory shows here."""
-    seen = Counter()
-    number = 600
-
-    @settings(max_examples=number, database=None, derandomize=True)
-    @given(case=cases())
-    def look(case):
-        seen.update(features(case.stepwise(DYADIC)))
-
-    @settings(max_examples=number // 4, database=None, derandomize=True)
-    @given(case=alike_in_windows())
-    def look_at_windows(case):
-        seen.update(feature for feature in features(case.stepwise(DYADIC)) if "cached" in feature)
-
-    look()
-    look_at_windows()
-    assert seen["preempted"] > number / 4, seen
-    for feature in (
-        "preempted more than twice",
-        "rejected without a token",
-        "given up in a step",
-        "given up before its turn",
-        "several prompts in a step",
-        "a prompt in chunks",
-        "prompts beside decodes",
-        "lanes that wait for one another",
-        "lanes that are preempted",
-        "several engines that plan ahead",
-        "a context beyond its window",
-        "cached at its first admission",
-        "cached with windows",
-        "cached with windows and drafts",
-        "drafts accepted",
-        "drafts accepted and preempted",
-        "drafts beyond a window",
-        "loaded from a tier",
-        "swapped out",
-        "swapped out more than once",
-    ):
-        assert seen[feature] > number / 200, (feature, seen)
+    seen = features_seen(strategy, lambda case: features(case.stepwise(DYADIC)), wanted)
+    assert not missing(seen, wanted), seen
 
 
 # --- chosen cases -----------------------------------------------------------------------------
@@ -465,16 +450,8 @@ def test_stages_that_were_not_served_have_no_row():
 # --- the cut of runs does not show ------------------------------------------------------------
 
 
-def records(result: Result) -> dict[str, object]:
-    """All that does not depend on how steps were put together into runs."""
-    return {
-        "steps": [expanded_steps(result, k) for k in range(len(result.recorder.steps))],
-        "requests": result.requests.to_csv(),  # floats as repr writes them: all their bits
-        "stages": result.stages.to_csv(),
-        "tokens": [result.token_times(int(k)).tolist() for k in result.requests["request_id"]],
-    }
-
-
+@pytest.mark.exact
+@examples(60)
 @given(
     case=cases(),
     first=st.integers(1, 5),
@@ -483,14 +460,7 @@ def records(result: Result) -> dict[str, object]:
 )
 def test_the_length_of_runs_changes_nothing(case, first, longest, data):
     case = with_arrivals_on_boundaries(data, case, AWKWARD)
-    normal = records(case.simulate(AWKWARD))
-    for limits in (
-        {"_FIRST_RUN": 1, "_LONGEST_RUN": 1},
-        {"_FIRST_RUN": first, "_LONGEST_RUN": max(first, longest)},
-    ):
-        passes = {"_FIRST_PASSES": limits["_FIRST_RUN"], "_MOST_PASSES": limits["_LONGEST_RUN"]}
-        with patch.multiple(lane_module, **limits), patch.multiple(pipeline_module, **passes):
-            assert records(case.simulate(AWKWARD)) == normal
+    assert_run_lengths_do_not_show(lambda: case.simulate(AWKWARD), first, max(first, longest))
 
 
 # --- what routers see -------------------------------------------------------------------------
@@ -533,86 +503,3 @@ def test_counts_in_a_view_are_exact_at_any_time(case, predictor, data):
         assert num_outstanding == len(inside) == num_waiting + num_running
         if not any(outcome.preempted_at for outcome in inside):
             assert num_running == sum(outcome.started_at < now for outcome in inside)
-
-
-# --- several clients --------------------------------------------------------------------------
-
-SEED = 3
-Fleet = tuple[list[EngineOptions], list[Job]]
-
-
-@st.composite
-def fleets(draw: st.DrawFn, ample: bool = False) -> Fleet:
-    """Engines of different sizes, and the jobs that they share."""
-    some = cases(max_jobs=6, longest=60, ample=ample)
-    engines = [case.options for case in draw(st.lists(some, min_size=2, max_size=5))]
-    times = draw(st.integers(1, 30).flatmap(arrival_times))
-    length = lengths(8, 60)
-    return engines, [Job(time, draw(length), draw(length)) for time in times]
-
-
-def simulation(
-    engines: list[EngineOptions], jobs: Workload, router: str, predictor: Predictor
-) -> Simulation:
-    clients = [
-        options.client(predictor, f"engine{position}") for position, options in enumerate(engines)
-    ]
-    return Simulation(clients=clients, workload=jobs, router=ROUTERS[router](), seed=SEED)
-
-
-def assert_every_client_is_exact(result: Result, fleet: Fleet, predictor: Predictor) -> None:
-    """Replay what each client was sent, and when, on a stepwise engine of its own."""
-    engines, jobs = fleet
-    visits = result.recorder.visits.columns()
-    arrivals = result.requests["arrival_time"].tolist()
-    replays = []
-    for client_id, options in enumerate(engines):
-        ids = sorted(visits["request_id"][visits["client_id"] == client_id].tolist())
-        sent = [replace(jobs[k], arrival_time=arrivals[k]) for k in ids]
-        replays.append(options.stepwise(predictor, sent, seed=SEED, request_ids=ids))
-        assert_same_records(result, replays[-1], client_id, ids)
-    assert sum(len(replay.outcomes) for replay in replays) == len(jobs)
-    assert_same_gaps(result, replays)
-
-
-@pytest.mark.parametrize("router", list(ROUTERS))
-@settings(max_examples=40)
-@given(fleet=fleets(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_every_client_of_a_fleet_is_exact_and_runs_repeat(router, fleet, predictor):
-    engines, jobs = fleet
-    result = simulation(engines, workload(jobs), router, predictor).run()
-    assert_every_client_is_exact(result, fleet, predictor)
-    again = simulation(engines, workload(jobs), router, predictor).run()
-    assert records(again) == records(result)
-
-
-@pytest.mark.parametrize("router", list(ROUTERS))
-@settings(max_examples=10)
-@given(fleet=fleets())
-def test_a_simulation_can_run_again(router, fleet):
-    engines, jobs = fleet
-    twice = simulation(engines, workload(jobs), router, AWKWARD)
-    assert records(twice.run()) == records(twice.run())
-
-
-@settings(max_examples=60)
-@given(
-    fleet=fleets(),
-    concurrency=st.integers(1, 20),
-    think_time=st.sampled_from([0.0, 2.0**-8, 0.01]),
-    ramp_up=st.sampled_from([0.0, 0.25, 1.7]),
-    predictor=st.sampled_from([AWKWARD, DYADIC]),
-)
-def test_closed_loops_are_exact(fleet, concurrency, think_time, ramp_up, predictor):
-    """Without think time every arrival but the first ones comes at the end of a step."""
-    engines, jobs = fleet
-    loop = Workload.from_lists(
-        [job.num_prompt_tokens for job in jobs],
-        [job.num_output_tokens for job in jobs],
-        arrivals=ClosedLoop(concurrency=concurrency, think_time=think_time, ramp_up=ramp_up),
-    )
-    result = simulation(engines, loop, "least_outstanding", predictor).run()
-    # A rejection on the way frees its user after the plan of that time: no reference has that.
-    on_the_way = (result.requests["status"] == "rejected") & result.requests["queued"].notna()
-    assume(not on_the_way.any())
-    assert_every_client_is_exact(result, fleet, predictor)

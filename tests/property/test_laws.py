@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import BlockPool
@@ -31,6 +31,7 @@ from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Retries, TimeLimits, UniformDuration
+from tests.effort import examples
 from tests.property.strategies import arrival_times, cases, contents, lengths, time_limits
 from tests.reference.comparison import workload
 from tests.reference.predictors import AWKWARD
@@ -396,7 +397,7 @@ def test_more_work_of_the_same_kinds_never_takes_less_time(name, pair):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=50)
+@examples(50)
 @given(batch=batches, prompt=chunks)
 def test_another_member_never_makes_a_step_shorter(name, batch, prompt):
     step_time = predictor(name).step_time

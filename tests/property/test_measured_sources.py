@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mist_sim.core.batch import StepBatch
@@ -33,6 +33,7 @@ from mist_sim.hardware.predictors.measured.sampled import SampledSteps, SamplePo
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
+from tests.effort import examples
 from tests.reference import measured
 from tests.reference.regression_files import regression_content, written
 
@@ -275,7 +276,7 @@ factors = st.sampled_from([1.0, 1.01, 1.5, 4.0])
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("gpu", ["h100-sxm", "l40s", "ascend-910b3"])
-@settings(max_examples=30)
+@examples(30)
 @given(
     chunks=st.lists(st.tuples(st.integers(1, 8_192), st.integers(0, 30_000)), max_size=2),
     number=st.integers(0, 300),

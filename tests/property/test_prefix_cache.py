@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
@@ -14,6 +14,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import completion
+from tests.effort import examples
 from tests.property.strategies import cases, contents, lengths
 from tests.reference.comparison import Case, EngineOptions
 from tests.reference.memory import Memory
@@ -36,7 +37,7 @@ class Pair:
         manager.add(self.sequence)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
     """Admissions, pieces of prompts, decodes, ends and preemptions in any order."""
@@ -124,7 +125,7 @@ def one_at_a_time(options: EngineOptions, jobs: list[Job]) -> float:
     return Case(options, tuple(late)).simulate(AWKWARD).summary["prefix_cache_hit_rate"]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(case=cases(policy="chunked"), more=st.lists(st.integers(0, 40), min_size=1, max_size=4))
 def test_more_memory_never_means_fewer_hits_one_at_a_time(case, more):
     """Least recently used first: a larger cache holds all that a smaller one does."""

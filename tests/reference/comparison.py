@@ -37,10 +37,11 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
+from tests.reference.cluster import AtGivenTimes, StepwiseCluster, in_turn
 from tests.reference.engines import llm_engine
 from tests.reference.host import Host
 from tests.reference.memory import SwapSpace, Tier
-from tests.reference.parallel import StepwiseFleet, StepwisePipeline
+from tests.reference.parallel import StepwiseClient, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import (
     Job,
@@ -60,7 +61,7 @@ POLICIES = {
 }
 
 
-Reference = StepwiseEngine | StepwiseFleet
+Reference = StepwiseEngine | StepwiseClient
 
 
 @dataclass(frozen=True)
@@ -165,23 +166,25 @@ class EngineOptions:
         if self.drafting:
             jobs = list(jobs)
             jobs = with_paths(self.drafting, jobs, seed, request_ids or range(len(jobs)))
+        if self.pipeline_parallel_size * self.data_parallel_size > 1 or self.lockstep:
+            client = self.stepwise_client(predictor)
+            StepwiseCluster([client], in_turn()).run(AtGivenTimes(jobs))
+            return client
+        lane = self._lane(self._times(self._timed_by(predictor)).ranks[0], 0)
+        lane.run(jobs)
+        return lane
+
+    def stepwise_client(self, predictor: Predictor) -> StepwiseClient:
+        """Return the reference as a client of a cluster, with nothing to do yet."""
         predictor = self._timed_by(predictor)
         times = self._times(predictor)
-        size, replicas = self.pipeline_parallel_size, self.data_parallel_size
-        reference: Reference
-        if size * replicas > 1 or self.lockstep:
-            engines = [
-                [self._lane(predictor, number) for number in range(size)] for _ in range(replicas)
-            ]
-            together = [engines] if self.lockstep else [[engine] for engine in engines]
-            groups = [
-                StepwisePipeline(each, list(times.ranks), times.hand_over) for each in together
-            ]
-            reference = StepwiseFleet([*groups], replicas, self.max_num_waiting)
-        else:
-            reference = self._lane(times.ranks[0], 0)
-        reference.run(jobs)
-        return reference
+        engines = [
+            [self._lane(predictor, number) for number in range(self.pipeline_parallel_size)]
+            for _ in range(self.data_parallel_size)
+        ]
+        together = [engines] if self.lockstep else [[engine] for engine in engines]
+        groups = [StepwisePipeline(each, list(times.ranks), times.hand_over) for each in together]
+        return StepwiseClient([*groups], self.data_parallel_size, self.max_num_waiting)
 
     def _times(self, predictor: Predictor) -> PipelinePredictor:
         """Return what times an engine: its ranks, and who drafts where that can be computed."""
@@ -376,10 +379,14 @@ def assert_same_records(
         )
         if outcome.status == "finished":
             assert row["num_output_tokens"] == len(outcome.token_times)
-    for group in engine.groups:  # of independent engines either may be first at equal times
-        finished = [request_ids[position] for position in group.finished]
-        assert [rid for rid in order if rid in set(finished)] == finished
+    assert order == [request_ids[position] for position in left(engine)]
     assert_same_totals(result, engine, client_id)
+
+
+def left(engine: Reference) -> list[int]:
+    """Return the positions of an engine's jobs in the order in which they left."""
+    positions = {id(outcome): position for position, outcome in enumerate(engine.outcomes)}
+    return [positions[id(live.outcome)] for live in engine.gone if id(live.outcome) in positions]
 
 
 def assert_same_steps(result: Result, engine: Reference, client_id: int) -> None:

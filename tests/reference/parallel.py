@@ -1,4 +1,4 @@
-"""Plain pipelines and replicas, made of stepwise engines: one pass or step at a time.
+"""Plain clients, made of stepwise engines: pipelines and replicas, one pass or step at a time.
 
 Rules of a pipeline with p ranks, which has p lanes (engines with a part of memory and slots):
 
@@ -21,13 +21,11 @@ has an equal share of them all, and then the newcomer's prompt goes through all 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import inf
 
 from mist_sim.core.batch import StepBatch
 from tests.reference.stepwise import (
-    Job,
     Live,
     Outcome,
     Step,
@@ -43,7 +41,6 @@ class StepwiseGroup(ABC):
 
     def __init__(self, lanes: list[StepwiseEngine]) -> None:
         self.lanes = lanes
-        self.finished: list[int] = []  # positions of jobs, in the order in which they finished
         for lane in lanes:
             lane.reset()
 
@@ -77,6 +74,10 @@ class StepwiseGroup(ABC):
         """Return when a step ends or a lane can plan, whichever comes first."""
 
     @abstractmethod
+    def can_plan(self, now: float) -> bool:
+        """Tell whether a lane may begin something new."""
+
+    @abstractmethod
     def prompt_times(self, live: Live) -> tuple[list[float], float]:
         """Return the seconds of a prompt alone on each rank, and of a hand-over."""
 
@@ -106,8 +107,6 @@ class StepwiseGroup(ABC):
     def complete(self, lane: StepwiseEngine, start: float, now: float, busy: float) -> None:
         lane.now = now
         lane.complete(start, busy)
-        self.finished += lane.finished
-        lane.finished.clear()
 
     def begin(self, lane: StepwiseEngine, now: float) -> StepBatch | None:
         """Plan until there is a step or no work is left."""
@@ -190,6 +189,9 @@ class StepwisePipeline(StepwiseGroup):
             times.append(max(ready, self.free[0]))
         return min(times)
 
+    def can_plan(self, now: float) -> bool:
+        return any(max(ready, self.free[0]) <= now for ready, _ in self.wanting()[:1])
+
     def end_steps(self, now: float) -> None:
         for number, returns in enumerate(self.returns):
             if returns == now:
@@ -241,8 +243,12 @@ def num_tokens(batch: StepBatch) -> int:
     return sum(new for new, _ in batch.chunks) + batch.num_decodes * (1 + batch.num_drafts)
 
 
-class StepwiseFleet:
-    """Engines side by side; has the records of all, as a `StepwiseEngine` has its own."""
+class StepwiseClient:
+    """Engines side by side; has the records of all, as a `StepwiseEngine` has its own.
+
+    outcomes: one for each job that came, in the order in which they came.
+    gone: those that have left for good, in this order; clients of a cluster share the list.
+    """
 
     def __init__(
         self, groups: list[StepwiseGroup], num_engines: int, max_num_waiting: int | None
@@ -251,7 +257,21 @@ class StepwiseFleet:
         self.num_engines = num_engines
         self.max_num_waiting = inf if max_num_waiting is None else max_num_waiting
         self.outcomes: list[Outcome] = []
+        self.gone: list[Live] = []
         self.taken: list[Live] = []  # on arrival
+        for lane in self.tracks:
+            lane.outcomes = self.outcomes
+
+    def report_to(self, gone: list[Live]) -> None:
+        """Let lanes note there who has left."""
+        self.gone = gone
+        for lane in self.tracks:
+            lane.gone = gone
+
+    @property
+    def num_outstanding(self) -> int:
+        """Jobs that have come and not left."""
+        return sum(lane.num_inside for lane in self.tracks)
 
     @property
     def tracks(self) -> list[StepwiseEngine]:
@@ -261,30 +281,28 @@ class StepwiseFleet:
     def steps(self) -> list[Step]:
         return sorted((step for lane in self.tracks for step in lane.steps), key=lambda s: s.end)
 
-    def run(self, jobs: Iterable[Job]) -> None:
-        arriving = deque(Live(job, Outcome()) for job in jobs)
-        self.outcomes += [live.outcome for live in arriving]
-        for lane in self.tracks:
-            lane.outcomes = self.outcomes
-        while True:
-            times = [group.next_time() for group in self.groups]
-            times += [live.limits[0][0] for _, _, live in self.inside() if live.limits]
-            times += [time for lane in self.tracks for time, _ in lane.loading]
-            if arriving:
-                times.append(arriving[0].job.arrival_time)
-            now = min(times)
-            if now == inf:
-                return
-            for group in self.groups:
-                group.end_steps(now)
-            while arriving and arriving[0].job.arrival_time <= now:
-                self.arrive(arriving.popleft(), now)
-            for group in self.groups:
-                group.end_loads(now)
-            for group, lane, live in self.inside():
+    def next_time(self) -> float:
+        """Return when a step ends, a lane can plan, blocks come or somebody gives up."""
+        times = [group.next_time() for group in self.groups]
+        times += [live.limits[0][0] for _, _, live in self.inside() if live.limits]
+        times += [time for lane in self.tracks for time, _ in lane.loading]
+        return min(times)
+
+    def end_steps(self, now: float) -> None:
+        for group in self.groups:
+            group.end_steps(now)
+
+    def end_loads(self, now: float) -> None:
+        for group in self.groups:
+            group.end_loads(now)
+
+    def reach_limit(self, now: float) -> bool:
+        """Let the first job give up whose time is up; return whether there was one."""
+        for group, lane, live in self.inside():
+            if live.limits and live.limits[0][0] <= now:
                 group.reach_limits(lane, live, now)
-            for group in self.groups:
-                group.plan(now)
+                return True
+        return False
 
     def inside(self) -> list[tuple[StepwiseGroup, StepwiseEngine, Live]]:
         """Return all jobs in the fleet in order of arrival, with where they are."""
@@ -297,6 +315,8 @@ class StepwiseFleet:
         return sorted(found, key=lambda place: place[1].arrival(place[2]))
 
     def arrive(self, live: Live, now: float) -> None:
+        """Take a job in, or turn it away."""
+        self.outcomes.append(live.outcome)
         any_lane = self.tracks[0]
         num_waiting = sum(group.num_waiting for group in self.groups)
         busy = num_waiting >= self.max_num_waiting or self.comes_too_late(live)

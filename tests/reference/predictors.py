@@ -79,3 +79,7 @@ class ConstantPredictor:
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         return np.full(num_steps, self.seconds)
+
+
+EVEN = ConstantPredictor(2.0**-8)
+"""Steps of all engines end together."""

@@ -5,6 +5,7 @@ added to the jobs, and the engine serves them all anew, until nothing is due any
 
 - A job is sent again when its time was up, or when it was turned away because the engine was busy:
   on arrival, or while it waited without a token. Who could never be served is not.
+- Of those that are sent again at the same time, who left first is sent first.
 - After attempt k its sender waits min(backoff x factor^(k - 1), max_backoff) from when it gave up,
   and at least until the engine has let the last attempt go. There is no jitter.
 - An attempt is a job of its own: its limits count from its sending, it has no memory and no place
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.traces import Retries
-from tests.reference.comparison import Case, Reference
+from tests.reference.comparison import Case, Reference, left
 from tests.reference.stepwise import Job, Live, Outcome
 
 
@@ -47,8 +48,9 @@ def served_with_retries(
             [attempt.job for attempt in attempts],
             request_ids=[attempt.request_id for attempt in attempts],
         )
+        order = left(engine)
         due = [
-            (_resend_at(retries, attempt, outcome), _place(attempt, outcome), position, attempt)
+            (_resend_at(retries, attempt, outcome), order.index(position), attempt)
             for position, (attempt, outcome) in enumerate(
                 zip(attempts, engine.outcomes, strict=True)
             )
@@ -56,21 +58,11 @@ def served_with_retries(
         ]
         if not due:
             return engine, attempts
-        time, _, _, attempt = min(due, key=lambda each: each[:3])
+        time, _, attempt = min(due, key=lambda each: each[:2])
         attempt.was_last = False
         job = replace(attempt.job, arrival_time=time)
         again = Attempt(job, attempt.request_id, attempt.number + 1)
         insort(attempts, again, key=lambda each: each.sent_at)
-
-
-def _place(attempt: Attempt, outcome: Outcome) -> tuple[float, bool, float]:
-    """Return what orders those that are sent again at the same time.
-
-    That is the order in which the engine let them go: who has all tokens goes before others that
-    leave at the end of a step, and these in the order in which they gave up.
-    """
-    is_complete = len(outcome.token_times) == attempt.job.num_output_tokens
-    return outcome.left_at, not is_complete, outcome.finished_at
 
 
 def _resend_at(retries: Retries, attempt: Attempt, outcome: Outcome) -> float:

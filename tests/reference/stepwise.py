@@ -192,7 +192,7 @@ class StepwiseEngine(ABC):
     """An engine with one scheduling policy, which is `plan`; `run` fills the fields after it.
 
     outcomes: one for each job, in their order. steps: in order of time.
-    finished: positions of the jobs that finished, in the order in which they did.
+    gone: those that have left for good, in this order.
     """
 
     predictor: TimesSteps
@@ -216,7 +216,6 @@ class StepwiseEngine(ABC):
     early_rejection: bool = False
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
-    finished: list[int] = field(default_factory=list, init=False)
 
     def run(self, jobs: Iterable[Job]) -> None:
         """Serve all jobs, given in order of arrival."""
@@ -276,10 +275,6 @@ class StepwiseEngine(ABC):
         """Itself; a group of engines has several."""
         return [self]
 
-    @property
-    def groups(self) -> list[StepwiseEngine]:
-        return [self]
-
     def reset(self) -> None:
         """Begin empty."""
         self.now = 0.0
@@ -298,6 +293,7 @@ class StepwiseEngine(ABC):
         self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
         self.taken: list[Live] = []  # on arrival
         self.leaving: list[Live] = []  # gave up during the step, in this order
+        self.gone: list[Live] = []  # has left for good, in this order
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -343,7 +339,7 @@ class StepwiseEngine(ABC):
             elif live in self.loaded:
                 self.loaded.remove(live)
                 self.memory.give_back(live)
-            live.outcome.left_at = time
+            self.let_go(live, time)
         elif in_step:
             self.leaving.append(live)
         else:
@@ -477,7 +473,12 @@ class StepwiseEngine(ABC):
 
     def reject(self, live: Live, time: float) -> None:
         live.outcome.status = "rejected"
-        live.outcome.finished_at = live.outcome.left_at = time
+        live.outcome.finished_at = time
+        self.let_go(live, time)
+
+    def let_go(self, live: Live, time: float) -> None:
+        live.outcome.left_at = time
+        self.gone.append(live)
 
     def begin_loads(self) -> bool:
         """Start loads for the heads of the queue that have blocks in tiers; is anyone left?"""
@@ -565,7 +566,7 @@ class StepwiseEngine(ABC):
         self.memory.leave(live, live.num_cached, preempted)
         live.num_cached = 0
         if live.has_given_up:
-            live.outcome.left_at = self.now
+            self.let_go(live, self.now)
             if self.plans_ahead:
                 self.num_left += 1
                 self.num_left_blocks += self.num_free - num_free
@@ -694,8 +695,8 @@ class StepwiseEngine(ABC):
             if live.has_given_up:
                 continue
             live.outcome.status = "finished"
-            live.outcome.finished_at = live.outcome.left_at = self.now
-            self.finished.append(self.outcomes.index(live.outcome))
+            live.outcome.finished_at = self.now
+            self.let_go(live, self.now)
         if self.plans_ahead:
             self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
         for live in self.leaving:

@@ -9,7 +9,15 @@ import pytest
 from mist_sim.clients import SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StepPlan
 from mist_sim.core.request import Stage
-from mist_sim.environment import MOVE, PLAN, STEP_END, Environment
+from mist_sim.environment import (
+    GIVE_UP,
+    MOVE,
+    PLAN,
+    STEP_END,
+    Environment,
+    engine_phases,
+    give_up_phase,
+)
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.routers import LeastOutstandingRouter, RandomRouter, RoundRobinRouter
 from mist_sim.simulation import Simulation
@@ -79,12 +87,44 @@ def test_phases_order_events_at_the_same_time():
         yield env.at(1.0, phase)
         seen.append(phase)
 
-    for phase in (PLAN, MOVE, STEP_END):
+    phases = [STEP_END, MOVE, GIVE_UP, PLAN]
+    for phase in reversed(phases):
         env.process(wait(phase))
     env.run()
-    assert seen == [STEP_END, MOVE, PLAN]
+    assert seen == phases
     with pytest.raises(ValueError, match="cannot schedule at 0.5 s, the clock is at 1.0 s"):
         env.at(0.5)
+
+
+def test_phases_of_engines_are_in_the_order_of_clients_and_their_engines():
+    places = [(0, 0), (0, 1), (0, 65_535), (1, 0), (2**24 - 1, 0)]
+    ends, plans = zip(*[engine_phases(*place) for place in places], strict=True)
+    gives_up = [give_up_phase(client_id) for client_id, _ in places[2:]]
+    phases = [*ends, MOVE, *gives_up, *plans]
+    assert phases == sorted(set(phases))
+
+
+def test_simpys_own_events_are_moves():
+    """A time-out of SimPy comes after the steps that end then and before the plans."""
+    env, seen = Environment(), []
+    for phase in (PLAN, STEP_END):
+        env.at(1.0, phase).callbacks.append(lambda _, phase=phase: seen.append(phase))
+    env.timeout(1.0).callbacks.append(lambda _: seen.append(MOVE))
+    env.run()
+    assert seen == [STEP_END, MOVE, PLAN]
+
+
+def test_of_steps_that_end_at_the_same_time_that_of_the_first_client_goes_first():
+    """The step of the second client began long before; the heap alone would let it go first."""
+    clients = [engine(name="first"), engine(name="second")]
+
+    class SecondThenFirst:
+        def choose(self, request, stage, candidates):
+            return 1 - request.request_id
+
+    result = run([10, 10], [9, 1], [0.0, 8.0], clients, router=SecondThenFirst())
+    assert result.requests.finished_at.tolist() == [9.0, 9.0]
+    assert result.recorder.visits.columns()["request_id"].tolist() == [1, 0]
 
 
 def test_a_prompt_that_never_fits_is_rejected_with_its_size_and_the_room():

@@ -37,7 +37,7 @@ class Engine:
     The loop is MIST's CLIENT-STEP. Steps that cannot change are one run and one event; an
     arrival that could be admitted cuts the run at the end of the step in flight.
 
-    rank: orders engines whose steps end at the same time.
+    phases: in which its steps end and in which it plans (see `engine_phases`).
     plan_ahead: what plans may know where a step is planned while the one before it runs, for a
         single lane; None where each is planned when it starts.
     """
@@ -47,14 +47,14 @@ class Engine:
         env: Environment,
         lanes: Sequence[Lane],
         predictor: Predictor,
-        rank: int = 0,
+        phases: tuple[int, int] = (STEP_END, PLAN),
         plan_ahead: PlanAhead | None = None,
     ) -> None:
         self.env = env
         self.lanes = lanes
         self.predictor = predictor
         self._ahead = plan_ahead
-        self._step_end, self._plan_phase = STEP_END + rank, PLAN + rank
+        self._step_end, self._plan_phase = phases
         self._lane = lanes[0] if len(lanes) == 1 else None
         self._run: Run | None = None
         self._idle = False

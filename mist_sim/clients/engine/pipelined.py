@@ -51,11 +51,11 @@ class PipelineEngine:
         env: Environment,
         engines: Sequence[Sequence[Lane]],
         predictor: PipelinePredictor,
-        rank: int = 0,
+        phases: tuple[int, int] = (STEP_END, PLAN),
     ) -> None:
         self.replicas = [_Replica(lanes) for lanes in engines]
         self.env = env
-        self._step_end, self._plan_phase = STEP_END + rank, PLAN + rank
+        self._step_end, self._plan_phase = phases
         members = zip(*engines, strict=True)
         self.lanes = [PipelineLane(number, lanes) for number, lanes in enumerate(members)]
         self.predictor = predictor

@@ -9,7 +9,7 @@ from mist_sim.clients.engine.loop import Engine, least_loaded
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.environment import Environment
+from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
@@ -20,7 +20,7 @@ class Engines:
     shares: the sequences that each lane may run at once, engine by engine. make_lane: makes one of
         such a share for an engine, which is numbered from 0.
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
-    rank: orders the first engine among those of other clients whose steps end at the same time.
+    client_id: orders them among those of other clients whose steps end at the same time.
     """
 
     def __init__(
@@ -32,20 +32,21 @@ class Engines:
         *,
         lockstep: bool,
         async_scheduling: bool,
-        rank: int,
+        client_id: int,
     ) -> None:
         first, size = predictor.ranks[0], len(predictor.ranks)
         lanes = [make_lane(share, number // size) for number, share in enumerate(shares)]
         groups = [lanes[start : start + size] for start in range(0, len(lanes), size)]
         together = [groups] if lockstep else [[group] for group in groups]
         self.all: list[LaneEngine] = []
-        for number, several in enumerate(together, rank):
+        for number, several in enumerate(together):
+            phases = engine_phases(client_id, number)
             if size > 1:
-                self.all.append(PipelineEngine(env, several, predictor, number))
+                self.all.append(PipelineEngine(env, several, predictor, phases))
             else:
                 members = [lane for group in several for lane in group]
                 ahead = PlanAhead(members[0], first) if async_scheduling else None
-                self.all.append(Engine(env, members, first, number, ahead))
+                self.all.append(Engine(env, members, first, phases, ahead))
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""

@@ -1,0 +1,324 @@
+"""Mistakes that the exactness tests must notice: each is planted in a copy, which is tested.
+
+    python -m tests.mutants [-j N] [NUMBER...]    all of them, or some by number
+
+runs `pytest -m exact` on every copy, as `make exact` does, and says who survives. Where the text to
+be replaced has changed, the list below is to be changed with it: that fails before anything runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 300  # after which a copy that does not end counts as noticed
+
+
+class Mutant(NamedTuple):
+    """A mistake: `old` stands once in a file under mist_sim, and becomes `new`."""
+
+    what: str
+    path: str
+    old: str
+    new: str
+
+
+ENGINE, SCHEDULING, CACHE = "clients/engine", "clients/scheduling", "clients/kv_cache"
+
+MUTANTS = [
+    Mutant(
+        "a cut comes a step late",
+        f"{ENGINE}/loop.py",
+        "num_steps = int(run.ends.searchsorted(self.env.now)) + 1",
+        "num_steps = int(run.ends.searchsorted(self.env.now)) + 2",
+    ),
+    Mutant(
+        "an arrival at the end of a step waits for the next one",
+        f"{ENGINE}/loop.py",
+        "run.ends.searchsorted(self.env.now)",
+        'run.ends.searchsorted(self.env.now, side="right")',
+    ),
+    Mutant(
+        "an arrival does not cut",
+        f"{ENGINE}/loop.py",
+        "(always or self.lane.would_admit(sequence, num_steps))",
+        "always",
+    ),
+    Mutant(
+        "who is next is not looked at when somebody who waited gave up",
+        f"{ENGINE}/loop.py",
+        "            self._notice(None)  # another",
+        "            # another",
+    ),
+    Mutant(
+        "an engine plans before who moves at the same time has moved",
+        f"{ENGINE}/loop.py",
+        "if not env.phase_is_last:",
+        "if False:",
+    ),
+    Mutant(
+        "steps of several clients end in the order of the heap",
+        "environment.py",
+        "return STEP_END + place, PLAN + place",
+        "return STEP_END, PLAN",
+    ),
+    Mutant(
+        "all give up at once who do so at the same time",
+        "clients/deadlines.py",
+        "while heap and heap[0][2].is_over:\n            heappop(heap)",
+        "while heap and (heap[0][0] <= self._set_to or heap[0][2].is_over):\n"
+        "            _, _, visit, limit = heappop(heap)\n"
+        "            if not visit.is_over:\n"
+        "                self._ring(visit, limit)",
+    ),
+    Mutant(
+        "lockstep engines cut a step late",
+        f"{ENGINE}/lockstep.py",
+        "return int(self._ends.searchsorted(self.env.now)) + 1",
+        "return int(self._ends.searchsorted(self.env.now)) + 2",
+    ),
+    Mutant(
+        "a step planned ahead knows who comes later",
+        f"{ENGINE}/planning_ahead.py",
+        "while news and news[0][0] <= known_until:",
+        "while news:",
+    ),
+    Mutant(
+        "a pass starts on a rank before the pass ahead has left it",
+        f"{ENGINE}/pipelined.py",
+        "end = (arrives if arrives > free else free) + seconds",
+        "end = arrives + seconds",
+    ),
+    Mutant(
+        "a pass that is taken back leaves its rank ends",
+        f"{ENGINE}/pipelined.py",
+        "_, ready, lane, self._rank_ends = self._entered.pop()",
+        "_, ready, lane, _ = self._entered.pop()",
+    ),
+    Mutant(
+        "who finishes in the step in which it gives up leaves twice",
+        f"{ENGINE}/lane.py",
+        "            if sequence not in finished:\n                self.abort(sequence)",
+        "            self.abort(sequence)",
+    ),
+    Mutant(
+        "a decode stays a step too long",
+        "clients/decode/clock.py",
+        "heappush(self._heap, (self.steps + num_steps, sequence.ticket, sequence))",
+        "heappush(self._heap, (self.steps + num_steps + 1, sequence.ticket, sequence))",
+    ),
+    Mutant(
+        "the phase of a block is one off",
+        "clients/decode/clock.py",
+        "sequence.block_phase = (self.steps - context) % self._block_size",
+        "sequence.block_phase = (self.steps - context + 1) % self._block_size",
+    ),
+    Mutant(
+        "a run stops before the step that takes the last free block",
+        "clients/decode/clock.py",
+        "(need := phases[phase]) <= free",
+        "(need := phases[phase]) < free",
+    ),
+    Mutant(
+        "who left the clock still counts as the longest",
+        "clients/decode/clock.py",
+        "batch.longest_context = self.steps - _head(self._longest)[0]",
+        "batch.longest_context = self.steps - self._longest[0][0]",
+    ),
+    Mutant(
+        "a window is outgrown a step late",
+        "clients/decode/window_clock.py",
+        "step = self.steps + target - context\n",
+        "step = self.steps + target - context + 1\n",
+    ),
+    Mutant(
+        "drafts that were not taken stay in the sum",
+        "clients/decode/speculative_clock.py",
+        "if done < len(stay) - 1:",
+        "if done < len(stay) - 2:",
+    ),
+    Mutant(
+        "a decode is preempted too few",
+        f"{SCHEDULING}/preemption.py",
+        "while clock.blocks_needed_now() > pool.num_free:",
+        "while clock.blocks_needed_now() > pool.num_free + 1:",
+    ),
+    Mutant(
+        "who has no seat is admitted",
+        f"{SCHEDULING}/members.py",
+        "return len(self.running) + self._num_left < self.max_num_seqs",
+        "return len(self.running) + self._num_left <= self.max_num_seqs",
+    ),
+    Mutant(
+        "the reserve is kept from a request that is alone",
+        f"{SCHEDULING}/members.py",
+        "num_reserved = self.pool.num_reserved if self.running else 0",
+        "num_reserved = self.pool.num_reserved",
+    ),
+    Mutant(
+        "who may join the second step after a preemption waits",
+        f"{SCHEDULING}/base.py",
+        "return 1 if self.holds_back or self._may_join_second_step() else limit",
+        "return 1 if self.holds_back else limit",
+    ),
+    Mutant(
+        "the piece that completes a prompt is in the run before it",
+        f"{SCHEDULING}/chunked.py",
+        "spare = 1 if budget else 0",
+        "spare = 0",
+    ),
+    Mutant(
+        "a prompt that is cut is not counted",
+        f"{SCHEDULING}/chunked.py",
+        "num_partial += chunk < num_tokens",
+        "num_partial += chunk <= 0",
+    ),
+    Mutant(
+        "the last prompt token is found in the cache",
+        f"{CACHE}/manager.py",
+        "most = min(num_found, (sequence.num_tokens - 1) // size)",
+        "most = min(num_found, sequence.num_tokens // size)",
+    ),
+    Mutant(
+        "what a look-up found is trusted after a change",
+        f"{CACHE}/manager.py",
+        "if chain.found is None or chain.found[0] != changes:",
+        "if chain.found is None:",
+    ),
+    Mutant(
+        "blocks that a prompt holds are not given back",
+        f"{CACHE}/manager.py",
+        "            num_freed += self.cache.release(chain)",
+        "            self.cache.release(chain)",
+    ),
+    Mutant(
+        "growing evicts nothing",
+        f"{CACHE}/manager.py",
+        "            self.cache.evict(num_blocks)",
+        "            self.cache.evict(num_blocks - 1)",
+    ),
+    Mutant(
+        "a gap after a stall is lost",
+        f"{ENGINE}/step_records.py",
+        "        elif num_stalled:\n",
+        "        elif num_stalled > 1:\n",
+    ),
+    Mutant(
+        "a decode that was preempted keeps its old last token",
+        f"{ENGINE}/step_records.py",
+        "sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)",
+        "pass",
+    ),
+    Mutant(
+        "a step planned ahead knows who comes a step too late",
+        f"{ENGINE}/planning_ahead.py",
+        "int(run.ends.searchsorted(now)) + 2",
+        "int(run.ends.searchsorted(now)) + 3",
+    ),
+    Mutant(
+        "passes are cut one too late",
+        f"{ENGINE}/pipelined.py",
+        "bisect_left(lane.entries, self.env.now)",
+        "bisect_left(lane.entries, self.env.now) + 1",
+    ),
+    Mutant(
+        "one more than the limit may wait",
+        "clients/overload.py",
+        "if num_waiting >= self._max_num_waiting:",
+        "if num_waiting > self._max_num_waiting:",
+    ),
+    Mutant(
+        "who gives up while it runs keeps its memory",
+        f"{SCHEDULING}/members.py",
+        "self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)",
+        "pass",
+    ),
+    Mutant(
+        "the swap space is never filled to the last block",
+        f"{SCHEDULING}/preemption.py",
+        "num_used + swap.num_blocks > self.swap_space.num_blocks",
+        "num_used + swap.num_blocks >= self.swap_space.num_blocks",
+    ),
+    Mutant(
+        "a copy of a block does not close a chain",
+        f"{CACHE}/prefix_cache.py",
+        "known.first + known.num_cached > chain.num_held:",
+        "known.first + known.num_cached > chain.num_held + 1:",
+    ),
+]
+
+
+def main() -> int:
+    """Return how many mutants survive."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-j", type=int, default=1, help="copies tested at the same time")
+    parser.add_argument("numbers", type=int, nargs="*", help="mutants, from 1; all by default")
+    options = parser.parse_args()
+    stale = [mutant for mutant in MUTANTS if _source(mutant).count(mutant.old) != 1]
+    for mutant in stale:
+        print(f"{mutant.path}: not there once: {mutant.old!r}", file=sys.stderr)
+    if stale:
+        return len(stale)
+    numbers = options.numbers or range(1, len(MUTANTS) + 1)
+    with ThreadPoolExecutor(options.j) as pool:
+        return sum(pool.map(_survives, numbers))
+
+
+def _source(mutant: Mutant) -> str:
+    return (ROOT / "mist_sim" / mutant.path).read_text(encoding="utf-8")
+
+
+def _survives(number: int) -> bool:
+    """Test a copy with a mutant, and print what came of it."""
+    mutant = MUTANTS[number - 1]
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("mist_sim", "tests"):
+            shutil.copytree(
+                ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "unit")
+            )
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        mutated = _source(mutant).replace(mutant.old, mutant.new)
+        (copy / "mist_sim" / mutant.path).write_text(mutated, encoding="utf-8")
+        verdict = _test(copy)
+    seconds = time.monotonic() - start
+    print(f"{number:2} {seconds:4.0f} s  {verdict:40} {mutant.what}", flush=True)
+    return verdict == "SURVIVES"
+
+
+def _test(copy: Path) -> str:
+    """Run the exactness tests in a folder; return which one failed."""
+    command = [sys.executable, "-m", "pytest", "-m", "exact", "-x", "-q", "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTHONPATH": str(copy), "HYPOTHESIS_PROFILE": "quick"}
+    try:
+        run = subprocess.run(
+            [*command, "tests/property"],
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "does not end"
+    if run.returncode == 0:
+        return "SURVIVES"
+    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if run.returncode != 1 or not failed:
+        raise RuntimeError(f"pytest ended with {run.returncode}:\n{run.stdout}{run.stderr}")
+    return failed[0].split("::")[-1].split(" - ")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Several clients behind a router are exact too, and runs of any length give the same results.
+
+Times meet: clients are often equal, jobs come at once or on the ends of steps, and users send the
+next request when one ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from mist_sim.routers import ROUTERS
+from mist_sim.traces import ClosedLoop
+from tests.effort import examples, features_seen, missing
+from tests.property.strategies import (
+    arrival_times,
+    cases,
+    few_steps,
+    lengths,
+    with_arrivals_on_boundaries,
+)
+from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
+from tests.reference.comparison import POLICIES, EngineOptions
+from tests.reference.memory import SwapSpace
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN
+from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
+from tests.reference.stepwise import Job
+
+PREDICTORS = st.sampled_from([AWKWARD, DYADIC, EVEN, EVEN])
+
+
+def jobs_for(times: list[float], few: bool) -> st.SearchStrategy[list[Job]]:
+    """Jobs at these times; if `few`, of a few kinds, so that equal ones meet on equal clients."""
+    length = st.sampled_from([1, 5, 16]) if few else lengths(8, 60)
+    limit = st.sampled_from([{}, {}, {}, {"timeout": 2**-5}, {"ttft_timeout": 2**-7}])
+    if not few:
+        limit = st.just({}) | st.just({}) | st.builds(dict, timeout=few_steps())
+    content = st.sampled_from([(), (), ((0, 40),), ((1, 16), (2, 30))])
+    each = [
+        st.builds(
+            lambda time, prompt, output, priority, content, limits: Job(
+                time, prompt, output, priority, content, **limits
+            ),
+            st.just(time),
+            length,
+            length,
+            st.integers(0, 1),
+            content,
+            limit,
+        )
+        for time in times
+    ]
+    return st.tuples(*each).map(list)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> ClusterCase:
+    """Two to four clients, most often with equal ones among them, whose jobs come one by one."""
+    kinds = [
+        draw(cases(max_jobs=4, longest=60)).options for _ in range(draw(st.sampled_from([1, 1, 2])))
+    ]
+    more = draw(st.lists(st.sampled_from(kinds), min_size=2 - len(kinds), max_size=2))
+    clients = tuple(draw(st.permutations(kinds + more)))
+    if len(clients) == 1:
+        clients *= 2
+    times = draw(st.integers(2, 12).flatmap(arrival_times))
+    jobs = draw(jobs_for(times, few=draw(st.booleans())))
+    return ClusterCase(clients, tuple(jobs), draw(st.sampled_from(list(ROUTERS))))
+
+
+@st.composite
+def closed_loops(draw: st.DrawFn) -> ClusterCase:
+    """The same with users; some think for as long as a step takes, some not at all."""
+    case = draw(clusters())
+    loop = ClosedLoop(
+        concurrency=draw(st.integers(1, 8)),
+        think_time=draw(st.sampled_from([0.0, 0.0, 2.0**-8, 0.01])),
+        ramp_up=draw(st.sampled_from([0.0, 0.0, 2.0**-5, 0.05])),
+    )
+    return replace(case, loop=loop)
+
+
+STEP = 2.0**-8  # seconds of every step of `EVEN`
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> ClusterCase:
+    """Users of equal small clients whose steps all end together, as do their time-outs."""
+    more: dict[str, Any] = draw(
+        st.sampled_from(
+            [
+                {},
+                {"async_scheduling": True},
+                {"data_parallel_size": 2},
+                {"data_parallel_size": 2, "async_scheduling": True},
+                {"data_parallel_size": 2, "lockstep": True},
+                {"pipeline_parallel_size": 2},
+            ]
+        )
+    )
+    num_lanes = more.get("pipeline_parallel_size", 1)
+    swap = st.sampled_from([None, SwapSpace(9, 0.0), SwapSpace(16, STEP / 4)])
+    options = EngineOptions(
+        draw(st.sampled_from(sorted(POLICIES))),
+        num_blocks=num_lanes * draw(st.sampled_from([12, 12, 16, 40])),
+        block_size=4,
+        max_num_seqs=num_lanes * draw(st.integers(1, 4)),
+        max_num_batched_tokens=32,
+        swap=draw(st.none() | swap),
+        **more,
+    )
+    job = st.builds(
+        lambda prompt, output, num_steps: Job(
+            0.0, prompt, output, timeout=num_steps * STEP if num_steps else inf
+        ),
+        st.sampled_from([3, 30, 30]),
+        st.integers(1, 6) | st.integers(6, 18),
+        st.sampled_from([0, 0, 3, 3, 4, 4, 9]),
+    )
+    jobs = draw(st.lists(job, min_size=3, max_size=16))
+    return ClusterCase(
+        (options,) * draw(st.sampled_from([1, 1, 2, 3])),
+        tuple(jobs),
+        draw(st.sampled_from(list(ROUTERS))),
+        ClosedLoop(
+            concurrency=draw(st.integers(2, 8) | st.just(3)),
+            think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
+            ramp_up=draw(st.sampled_from([0.0, 0.0, 4 * STEP])),
+        ),
+    )
+
+
+def with_time_outs_together(data: st.DataObject, case: ClusterCase, predictor) -> ClusterCase:
+    """Let several jobs have the same time-out, which for the first ones is the end of a step."""
+    start = [replace(job, arrival_time=0.0, timeout=inf, ttft_timeout=inf) for job in case.jobs]
+    case = replace(case, jobs=tuple(start))
+    ends = sorted({step.end for step in case.stepwise(predictor).steps})
+    if not ends:
+        return case
+    end = data.draw(st.sampled_from(ends), label="end")
+    those = st.lists(st.booleans(), min_size=len(start), max_size=len(start))
+    jobs = [
+        replace(job, timeout=end) if gives_up else job
+        for job, gives_up in zip(start, data.draw(those, label="who gives up"), strict=True)
+    ]
+    return replace(case, jobs=tuple(jobs))
+
+
+def features(case: ClusterCase, served: Served) -> set[str]:
+    """What a case exercised."""
+    found = set()
+    if served.num_ties:
+        found.add("steps of two clients end at the same time")
+    if len({client for client, _ in served.cluster.sent}) > 1:
+        found.add("several clients have jobs")
+    ends = {step.end for step in served.steps}
+    if any(job.arrival_time in ends for job in case.jobs):
+        found.add("an arrival at the end of a step")
+    statuses = {outcome.status for outcome in served.outcomes}
+    return found | (statuses - {"finished"})
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=clusters(), predictor=PREDICTORS, data=st.data())
+def test_clients_that_share_jobs_are_exact(case, predictor, data):
+    if data.draw(st.booleans(), label="on boundaries"):
+        case = with_arrivals_on_boundaries(data, case, predictor)
+    for feature in features(case, assert_cluster_exact(case, predictor)):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=closed_loops(), predictor=PREDICTORS, data=st.data())
+def test_users_of_several_clients_are_exact(case, predictor, data):
+    if data.draw(st.booleans(), label="time-outs together"):
+        case = with_time_outs_together(data, case, predictor)
+    for feature in features(case, assert_cluster_exact(case, predictor)):
+        event(feature)
+
+
+@pytest.mark.parametrize("strategy", [clusters(), closed_loops()], ids=["open", "closed"])
+def test_each_hard_feature_of_clusters_is_reached(strategy):
+    wanted = ("steps of two clients end at the same time", "timed_out", "rejected")
+    seen = features_seen(strategy, lambda case: features(case, case.stepwise(EVEN)), wanted)
+    assert not missing(seen, wanted), seen
+    assert seen["several clients have jobs"] > seen["cases"] / 3, seen
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("policy", ["chunked", "mixed", "continuous"])
+def test_the_next_one_joins_when_the_first_of_those_that_wait_gives_up(policy, ahead):
+    """A long answer runs, a long prompt does not fit beside it, and a short one waits behind."""
+    options = EngineOptions(policy, 12, 4, 3, 32, async_scheduling=ahead)
+    jobs = (Job(0.0, 30, 18), Job(0.0, 30, 4, timeout=5 * STEP), Job(0.0, 3, 5))
+    case = ClusterCase((options,), jobs, loop=ClosedLoop(concurrency=3))
+    short = assert_cluster_exact(case, EVEN).outcomes[2]
+    assert short.started_at <= 6 * STEP
+
+
+@pytest.mark.exact
+@examples(600)
+@given(case=crowds())
+def test_crowds_are_exact(case):
+    assert_cluster_exact(case, EVEN)
+
+
+@examples(60)
+@given(
+    case=clusters() | closed_loops() | crowds(),
+    predictor=PREDICTORS,
+    first=st.integers(1, 5),
+    longest=st.integers(1, 40),
+    data=st.data(),
+)
+def test_the_length_of_runs_changes_nothing_with_several_clients(
+    case, predictor, first, longest, data
+):
+    if case.loop and data.draw(st.booleans(), label="time-outs together"):
+        case = with_time_outs_together(data, case, predictor)
+    assert_run_lengths_do_not_show(lambda: case.simulate(predictor), first, max(first, longest))
+
+
+@examples(30)
+@given(case=clusters() | closed_loops(), predictor=PREDICTORS)
+def test_runs_repeat_and_a_simulation_can_run_again(case, predictor):
+    simulation = case.simulation(predictor)
+    first = records(simulation.run())
+    assert records(simulation.run()) == first
+    assert records(case.simulate(predictor)) == first

@@ -1,0 +1,129 @@
+"""Runs clients behind a router through mist-sim and the reference, and compares all bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mist_sim.hardware.predictors import Predictor
+from mist_sim.metrics import Result
+from mist_sim.routers import ROUTERS
+from mist_sim.simulation import Simulation
+from mist_sim.traces import ClosedLoop, Workload
+from tests.reference.cluster import (
+    AtGivenTimes,
+    Sender,
+    StepwiseCluster,
+    Users,
+    router_named,
+)
+from tests.reference.comparison import (
+    EngineOptions,
+    assert_same_drafts,
+    assert_same_gaps,
+    assert_same_records,
+    with_paths,
+    workload,
+)
+from tests.reference.stepwise import Job, Outcome, Step
+
+SEED = 3
+
+
+@dataclass(frozen=True)
+class ClusterCase:
+    """Clients, their router, and jobs in order of arrival, or of users in a closed loop.
+
+    loop: None: jobs come at their arrival times.
+    """
+
+    clients: tuple[EngineOptions, ...]
+    jobs: tuple[Job, ...]
+    router: str = "round_robin"
+    loop: ClosedLoop | None = None
+
+    @property
+    def options(self) -> EngineOptions:
+        """Those of the first client."""
+        return self.clients[0]
+
+    def stepwise(self, predictor: Predictor) -> Served:
+        """Return the reference after it served the jobs."""
+        cluster = StepwiseCluster(
+            [options.stepwise_client(predictor) for options in self.clients],
+            router_named(self.router, SEED),
+            self._prepared,
+        )
+        cluster.run(self._sender())
+        return Served(cluster)
+
+    def _sender(self) -> Sender:
+        loop = self.loop
+        if loop is None:
+            return AtGivenTimes(self.jobs)
+        starts = [loop.ramp_up * user / loop.concurrency for user in range(loop.concurrency)]
+        return Users(self.jobs, starts, loop.think_time)
+
+    def _prepared(self, client: int, job: Job, number: int) -> Job:
+        """Return a job with the path that it has in an engine with drafts."""
+        drafting = self.clients[client].drafting
+        return with_paths(drafting, [job], SEED, [number])[0] if drafting else job
+
+    def simulation(self, predictor: Predictor) -> Simulation:
+        clients = [
+            options.client(predictor, f"engine{number}")
+            for number, options in enumerate(self.clients)
+        ]
+        return Simulation(
+            clients=clients, workload=self.workload, router=ROUTERS[self.router](), seed=SEED
+        )
+
+    @property
+    def workload(self) -> Workload:
+        jobs = workload(self.jobs)
+        return jobs if self.loop is None else replace(jobs, arrivals=self.loop)
+
+    def simulate(self, predictor: Predictor) -> Result:
+        return self.simulation(predictor).run()
+
+    def with_job(self, job: Job) -> ClusterCase:
+        """Return the case with one job more, behind those that arrive at the same time."""
+        jobs = sorted((*self.jobs, job), key=lambda job: job.arrival_time)
+        return replace(self, jobs=tuple(jobs))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A cluster that served its jobs."""
+
+    cluster: StepwiseCluster
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps, client by client."""
+        return [step for client in self.cluster.clients for step in client.steps]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return self.cluster.outcomes
+
+    @property
+    def num_ties(self) -> int:
+        """Steps that end when one of another client does."""
+        ends = [{step.end for step in client.steps} for client in self.cluster.clients]
+        return sum(map(len, ends)) - len(set().union(*ends))
+
+
+def assert_cluster_exact(case: ClusterCase, predictor: Predictor) -> Served:
+    """Run a case both ways and compare all records; return the reference."""
+    served = case.stepwise(predictor)
+    cluster, result = served.cluster, case.simulate(predictor)
+    visits = result.recorder.visits.columns()
+    left = zip(visits["client_id"].tolist(), visits["request_id"].tolist(), strict=True)
+    assert list(left) == cluster.left
+    for client_id, client in enumerate(cluster.clients):
+        assert_same_records(result, client, client_id, cluster.numbers(client_id))
+    assert_same_gaps(result, cluster.clients)
+    if all(options.drafting for options in case.clients) and len(case.clients) == 1:
+        drafting = case.options.drafting
+        assert_same_drafts(result, cluster.clients[0], drafting.num_speculative_tokens)
+    return served
