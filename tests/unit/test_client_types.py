@@ -44,18 +44,16 @@ class Kiosk(Client):
         if self.size < 1:
             raise ValueError(f"size must be >= 1, got {self.size}")
 
-    def _accept(self, visit):
-        visit.started_at = self.env.now
-        self.view.num_running += 1
+    def accept(self, visit):
+        self.begin(visit)
         self.env.start(self.work(visit))
 
-    def _abort(self, visit):
+    def abort(self, visit):
         pass
 
     def work(self, visit):
         yield self.env.timeout(self.pause)
-        self.view.num_running -= 1
-        self._finish(visit)
+        self.finish(visit)
 
 
 @pytest.fixture

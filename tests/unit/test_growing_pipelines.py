@@ -19,6 +19,7 @@ from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import FixedLength, Workload
+from tests.reference.engines import llm_engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class ConstantPredictor:
 
 
 def engine(name: str = "llm") -> LlmClient:
-    return LlmClient(
+    return llm_engine(
         name, scheduler=ContinuousScheduler(), predictor=ConstantPredictor(), num_gpu_blocks=100
     )
 
