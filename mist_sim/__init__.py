@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mist_sim.core.batch import StepBatch, StepGrowth
     from mist_sim.core.request import Request
     from mist_sim.core.views import ClientView
+    from mist_sim.core.visit import HeldKv, Moved, Served
     from mist_sim.errors import (
         InvariantError,
         MistError,
@@ -121,6 +122,7 @@ _HOMES = {
     "mist_sim.core.batch": "StepBatch StepGrowth",
     "mist_sim.core.request": "Request",
     "mist_sim.core.views": "ClientView",
+    "mist_sim.core.visit": "HeldKv Moved Served",
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
     "mist_sim.hardware.predictors": (
@@ -179,6 +181,7 @@ __all__ = [
     "GammaArrivals",
     "GeometricLength",
     "GpuSpec",
+    "HeldKv",
     "InvariantError",
     "KvCacheConfig",
     "KvRetrieval",
@@ -191,6 +194,7 @@ __all__ = [
     "MixedScheduler",
     "ModelSpec",
     "MooncakeReader",
+    "Moved",
     "NormalArrivals",
     "NormalLength",
     "PipelinePredictor",
@@ -218,6 +222,7 @@ __all__ = [
     "ScenarioError",
     "Scheduler",
     "SequentialClient",
+    "Served",
     "ShareGptReader",
     "Simulation",
     "Slo",

@@ -2,122 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from simpy.events import Event
-
 from mist_sim.clients import Client
 from mist_sim.core.request import Limits, Request, Stage
-from mist_sim.core.visit import Visit
-from mist_sim.environment import MOVE, Environment
+from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics import ColumnRecorder
-from mist_sim.rng import Streams
 from mist_sim.stages import STAGES, Decode, Prefill, completion
 from mist_sim.testing.rules import name_of, require, stream_of
 from mist_sim.testing.stages import example_values
+from mist_sim.testing.watched_client import Others, ReturnedVisit, WatchedRun, start
 
 Pipeline = Sequence[Stage]
+Visits = Sequence[ReturnedVisit]
 
 _NUM_REQUESTS = 120
 _LONGEST = 300  # tokens
-
-
-@dataclass(frozen=True, slots=True)
-class _Stay:
-    """A visit as it was when the client handed it back."""
-
-    request_id: int
-    num_stages: int
-    queued_at: float
-    started_at: str  # as text: NaN where work never began, and NaN is not equal to itself
-    returned_at: float
-    status: str
-    gave_up_at: float
-
-
-@dataclass(slots=True)
-class _Run:
-    """One run of a client alone: the requests that walk it, and what it handed back."""
-
-    client: Client
-    env: Environment
-    stays: list[_Stay] = field(default_factory=list)
-    num_open: int = 0
-    most_counted: int = 0
-
-    def rule(self, holds: object, rule: str) -> None:
-        """Raise AssertionError unless a rule about the client holds."""
-        require(holds, f"{name_of(self.client)} {rule}, at {self.env.now} s")
-
-    def walk(self, request: Request) -> Generator[Event, Visit, None]:
-        """Send a request at its time, visit after visit, as the coordinator does."""
-        yield self.env.at(request.arrival_time or 0.0, MOVE)
-        request.send(self.env.now)
-        stages = request.stages
-        while stages:
-            self.look()
-            num_stages = self.client.takes(stages)
-            self.rule(
-                0 < num_stages <= len(stages),
-                f"must take at least the first of the stages that it serves, {stages}, "
-                f"got {num_stages}",
-            )
-            self.num_open += 1
-            sent_at = self.env.now
-            visit = yield self.client.serve(request, stages[:num_stages])
-            self.num_open -= 1
-            self._returned(visit, request, num_stages, sent_at)
-            if visit.failure is not None:
-                return
-            stages = stages[num_stages:]
-
-    def look(self) -> None:
-        """Check the counts that a router sees now."""
-        view = self.client.view
-        counts = (view.num_waiting, view.num_running, view.num_outstanding)
-        text = f"(waiting, running, outstanding) is {counts}"
-        self.rule(min(counts) >= 0, f"must count at least 0 of everything; {text}")
-        self.rule(
-            view.num_outstanding <= self.num_open,
-            f"must count no more visits than it has; {text} with {self.num_open}",
-        )
-        self.rule(
-            view.num_waiting + view.num_running <= view.num_outstanding,
-            f"must count a visit as waiting or running, not as both; {text}",
-        )
-        self.most_counted = max(self.most_counted, view.num_waiting + view.num_running)
-
-    def _returned(self, visit: Visit, request: Request, num_stages: int, sent_at: float) -> None:
-        now, begun = self.env.now, visit.started_at == visit.started_at
-        self.rule(visit.request is request, "must hand back the visit of the request it was sent")
-        self.rule(
-            visit.queued_at == sent_at <= now and visit.finished_at == now,
-            f"must hand a visit back when it ends and not before it was sent; sent at {sent_at} s, "
-            f"finished_at {visit.finished_at}",
-        )
-        self.rule(
-            visit.started_at <= now and visit.started_at >= sent_at if begun else visit.failure,
-            f"must set started_at between the sending ({sent_at} s) and the end of a visit that it "
-            f"serves, got {visit.started_at}",
-        )
-        status, gave_up_at = "served", inf
-        if visit.failure is not None:
-            status, gave_up_at = visit.failure.status, visit.failure.time
-        self.stays.append(
-            _Stay(
-                request.request_id,
-                num_stages,
-                sent_at,
-                repr(visit.started_at),
-                now,
-                status,
-                gave_up_at,
-            )
-        )
 
 
 def check_client(
@@ -125,14 +27,16 @@ def check_client(
 ) -> None:
     """Check that a client hands every visit back once, in time, and does the same again.
 
-    pipelines: stages of a request, of which each request has one at random; all of them must be
-    served by the client. Not needed for registered stages whose parameters are numbers.
+    pipelines: stages of a request, of which each request has one at random. Stages that the client
+    does not serve are served by others, at once. Not needed for registered stages whose parameters
+    are numbers.
 
-    Every visit is handed back exactly once, when it ends and not before it was sent; the counts
-    that routers see are never negative and are 0 at the end; a visit that is given up is handed
-    back while the client still does other work, and no visit is served after a limit of its
-    request; another client of the same kind does the same; and `start` begins empty, so that a
-    second run of the same client equals the first.
+    Every visit is handed back exactly once, when it ends and not before it was sent; one that is
+    served was begun in between; KV entries are left for stages that go on from them, and those
+    that others keep are let go; a visit that is given up is handed back while the client still
+    does other work, and no visit is served after a limit of its request; another client of the
+    same kind does the same; and `start` begins empty, so that a second run of the same client
+    equals the first.
     """
     client = factory()
     kind = name_of(client)
@@ -146,7 +50,9 @@ def check_client(
     paths = list(pipelines) if pipelines is not None else _pipelines(client)
     at_once = _run(client, _requests(paths, inf))
     _same(client, at_once, _run(factory(), _requests(paths, inf)), "in another one of its kind")
-    _cut(client, _requests(paths, inf), _median([stay.returned_at for stay in at_once]))
+    middle = _median([stay.returned_at for stay in at_once])
+    if middle > 0:
+        _run(client, _requests(paths, inf), until=middle)
     again = _run(client, _requests(paths, inf))
     _same(client, at_once, again, "after a run that was cut; start() must begin empty")
     for stay in at_once:
@@ -162,73 +68,61 @@ def check_client(
         for limit in ("timeout", "patience"):
             seconds = _median([stay.returned_at - stay.queued_at for stay in stays])
             limits = Limits(**{limit: seconds})
-            _check_limits(factory(), _requests(paths, load * rate, limits), seconds, slowest)
+            _check_limits(factory(), _requests(paths, load * rate, limits), slowest)
 
 
-def _check_limits(client: Client, requests: list[Request], limit: float, slowest: float) -> None:
-    """Check a run whose requests are given up `limit` seconds after they arrive.
+def _check_limits(client: Client, requests: list[Request], slowest: float) -> None:
+    """Check a run whose requests are given up at a limit.
 
     slowest: the longest service of a visit without limits. A visit that is given up may hold the
     client as long as what is in flight takes, and not for the time of a queue on top.
     """
     kind = name_of(client)
-    arrivals = {request.request_id: request.arrival_time or 0.0 for request in requests}
     for stay in _run(client, requests):
-        end = arrivals[stay.request_id] + limit
         if stay.status == "served":
             require(
-                stay.returned_at <= end,
+                stay.returned_at <= stay.limit_at,
                 f"{kind} served a visit at {stay.returned_at} s whose request was given up at "
-                f"{end} s; _abort must let it go",
+                f"{stay.limit_at} s; abort must let it go",
             )
         elif stay.status != "rejected":
             require(
                 stay.returned_at - stay.gave_up_at <= slowest * (1 + 1e-9),
                 f"{kind} handed a visit back at {stay.returned_at} s that was given up at "
-                f"{stay.gave_up_at} s, although no service takes longer than {slowest} s; _abort "
+                f"{stay.gave_up_at} s, although no service takes longer than {slowest} s; abort "
                 "must take it out of the queue",
             )
 
 
-def _run(client: Client, requests: list[Request]) -> list[_Stay]:
-    """Return what a client hands back of some requests, in order of time."""
+def _run(client: Client, requests: list[Request], until: float | None = None) -> Visits:
+    """Return what a client hands back of some requests, in order of time.
+
+    until: when the run is cut, in the middle of its work, seconds.
+    """
     env = Environment()
-    run = _Run(client, env)
-    client.streams = Streams(0)
+    run, others = WatchedRun(client, env), Others("others", _kinds(requests) - set(client.serves))
     try:
-        client.start(env, 0, ColumnRecorder())
-        run.look()
-        for request in requests:
-            env.start(run.walk(request))
-        env.run()
+        start(run, others, requests)
+        env.run(until=until)
     except (AssertionError, ScenarioError):
         raise
     except Exception as error:
         raise AssertionError(f"{name_of(client)} raised {error!r} at {env.now} s") from error
-    run.rule(run.num_open == 0, f"must hand every visit back; {run.num_open} never came")
-    view = client.view
-    counts = (view.num_waiting, view.num_running, view.num_outstanding)
-    run.rule(
-        counts == (0, 0, 0),
-        f"must count nobody when all are gone; (waiting, running, outstanding) is {counts}",
-    )
-    run.rule(
-        run.most_counted > 0 or not any(map(_seconds, run.stays)),
-        "must count its visits in view.num_waiting and view.num_running",
-    )
+    if until is None:
+        run.rule(run.stays, f"was sent no visit; it serves {client.serves}: pass pipelines")
+        run.rule(run.num_open == 0, f"must hand every visit back; {run.num_open} never came")
+        run.rule(
+            others.num_kept == 0,
+            f"must let go of KV entries that others keep (HeldKv.release); {others.num_kept} are "
+            "still kept",
+        )
     return run.stays
 
 
-def _cut(client: Client, requests: list[Request], end: float) -> None:
-    """Run a client and leave it in the middle of its work."""
-    env = Environment()
-    client.streams = Streams(0)
-    client.start(env, 0, ColumnRecorder())
-    run = _Run(client, env)
-    for request in requests:
-        env.start(run.walk(request))
-    if end > 0:
-        env.run(until=end)
+def _kinds(requests: list[Request]) -> set[str]:
+    """Return the stages that there are, registered or not."""
+    kinds = {stage.kind for request in requests for stage in request.stages}
+    return kinds | {stage.kind for stage in STAGES.values()}
 
 
 def _requests(
@@ -247,15 +141,14 @@ def _requests(
 
 
 def _pipelines(client: Client) -> list[Pipeline]:
-    """Return pipelines of the stages that a client serves, one stage each, and all of them."""
+    """Return pipelines of the stages that a client serves: completions, others, all of these."""
     draws = stream_of("check_client: lengths")
     found: list[Pipeline] = []
     others = [kind for kind in client.serves if kind not in (Prefill.kind, Decode.kind)]
     for _ in range(8):
-        if Prefill.kind in client.serves:
+        if Prefill.kind in client.serves or Decode.kind in client.serves:
             prompt, output = draws.integers(1, _LONGEST, 2).tolist()
-            answer = completion(prompt, output)
-            found.append(answer if Decode.kind in client.serves else answer[:1])
+            found.append(completion(prompt, output))
         singles = [_example(kind, client, draws.integers(1, _LONGEST)) for kind in others]
         found += [(stage,) for stage in singles]
         if len(singles) > 1:
@@ -277,7 +170,7 @@ def _example(kind: str, client: Client, number: Any) -> Stage:
     )
 
 
-def _seconds(stay: _Stay) -> float:
+def _seconds(stay: ReturnedVisit) -> float:
     """Return how long a visit was worked on."""
     started_at = float(stay.started_at)
     return stay.returned_at - started_at if started_at == started_at else 0.0
@@ -287,7 +180,7 @@ def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _same(client: Client, first: list[_Stay], second: list[_Stay], when: str) -> None:
+def _same(client: Client, first: Visits, second: Visits, when: str) -> None:
     if first != second:
         pairs = ((one, other) for one, other in zip(first, second, strict=False) if one != other)
         one, other = next(pairs, (len(first), len(second)))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from mist_sim.clients import Client
-from mist_sim.core.request import Stage
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.visit import HeldKv, Moved, Served
 from mist_sim.environment import PLAN
-from mist_sim.stages import Rag
+from mist_sim.stages import Rag, ToolCall
 from mist_sim.testing import check_client
 
 
@@ -25,18 +26,16 @@ class OneByOne(Client):
         self.queue = []
         self.is_busy = False
 
-    def _accept(self, visit):
+    def accept(self, visit):
         self.queue.append(visit)
-        self.view.num_waiting += 1
         if not self.is_busy:
             self.is_busy = True
             self.env.start(self.work())
 
-    def _abort(self, visit):
+    def abort(self, visit):
         if visit in self.queue:
             self.queue.remove(visit)
-            self.view.num_waiting -= 1
-            self._finish(visit)
+            self.finish(visit)
 
     def work(self):
         yield self.env.at(self.env.now, PLAN)
@@ -44,100 +43,56 @@ class OneByOne(Client):
             visit = self.queue.pop(0)
             self.begin(visit)
             yield self.env.timeout(self.duration(visit))
-            self.end(visit)
+            self.finish(visit)
         self.is_busy = False
-
-    def begin(self, visit):
-        visit.started_at = self.env.now
-        self.view.num_waiting -= 1
-        self.view.num_running += 1
 
     def duration(self, visit):
         return self.seconds
 
-    def end(self, visit):
-        self.view.num_running -= 1
-        self._finish(visit)
-
 
 class ForgetsOne(OneByOne):
-    def end(self, visit):
-        self.view.num_running -= 1
+    def finish(self, visit):
         if visit.request.request_id != 7:
-            self._finish(visit)
+            super().finish(visit)
 
 
 class FinishesTwice(OneByOne):
-    def end(self, visit):
-        super().end(visit)
-        self._finish(visit)
+    def finish(self, visit):
+        super().finish(visit)
+        super().finish(visit)
 
 
-class CountsRunningForEver(OneByOne):
-    def end(self, visit):
-        self._finish(visit)
-
-
-class CountsNegative(OneByOne):
+class NeverBegins(OneByOne):
     def begin(self, visit):
-        super().begin(visit)
-        self.view.num_waiting -= 1
+        pass
 
 
-class CountsTwice(OneByOne):
-    def begin(self, visit):
-        visit.started_at = self.env.now
-        self.view.num_running += 1
-
-    def end(self, visit):
-        self.view.num_waiting -= 1
-        super().end(visit)
-
-
-class CountsNothing(OneByOne):
-    def _accept(self, visit):
-        super()._accept(visit)
-        self.view.num_waiting -= 1
-
-    def begin(self, visit):
-        visit.started_at = self.env.now
-
-    def end(self, visit):
-        self._finish(visit)
-
-    def _abort(self, visit):
-        if visit in self.queue:
-            self.queue.remove(visit)
-            self._finish(visit)
-
-
-class NeverSaysWhenItStarts(OneByOne):
-    def begin(self, visit):
-        super().begin(visit)
-        visit.started_at = float("nan")
-
-
-class StartsInTheFuture(OneByOne):
+class BeginsInTheFuture(OneByOne):
     def begin(self, visit):
         super().begin(visit)
         visit.started_at = self.env.now + 2
 
 
 class IgnoresAborts(OneByOne):
-    def _abort(self, visit):
+    def abort(self, visit):
         pass
 
 
 class LosesAborted(OneByOne):
-    def _abort(self, visit):
+    def abort(self, visit):
         if visit in self.queue:
             self.queue.remove(visit)
-            self.view.num_waiting -= 1
 
 
 class ServesAborted(OneByOne):
-    def _abort(self, visit):
-        visit.failure = None
+    def abort(self, visit):
+        visit.outcome = None
+
+
+class EndsInAWord(OneByOne):
+    def finish(self, visit):
+        visit.outcome = "done"
+        super().finish(visit)
 
 
 class DrawsElsewhere(OneByOne):
@@ -165,13 +120,89 @@ class SlowsDown(OneByOne):
         self.seconds *= 2
 
 
+class Relay(OneByOne):
+    """Emits some tokens and leaves the rest of the answer, with its KV entries, to others."""
+
+    num_tokens_a_visit = 100
+
+    def __init__(self):
+        super().__init__()
+        self.serves = ("prefill", "decode")
+
+    def finish(self, visit):
+        if visit.started_at == visit.started_at and visit.failure is None:
+            self.emit(visit)
+        super().finish(visit)
+
+    def emit(self, visit):
+        first, last = visit.stages[0], visit.stages[-1]
+        num_left = getattr(last, "num_tokens", 0)
+        visit.num_output_tokens = min(self.num_tokens_a_visit, num_left + (first.kind == "prefill"))
+        visit.first_token_at = self.env.now
+        num_left -= visit.num_output_tokens - (first.kind == "prefill")
+        if num_left > 0:
+            visit.outcome = Moved(num_left)
+            self.leave(visit)
+
+    def leave(self, visit):
+        num_before = visit.kv.num_output_tokens if visit.kv else 0
+        visit.held_kv = HeldKv(
+            self.name,
+            lambda: None,
+            num_tokens=1,
+            num_prompt_tokens=1,
+            num_output_tokens=num_before + visit.num_output_tokens,
+            last_token_at=self.env.now,
+        )
+
+
+class LeavesNoEntries(Relay):
+    def leave(self, visit):
+        pass
+
+
+class LeavesTooMuch(Relay):
+    def leave(self, visit):
+        super().leave(visit)
+        visit.outcome = Moved(10**6)
+
+
+class DecodesOnly(OneByOne):
+    def __init__(self):
+        super().__init__()
+        self.serves = ("decode",)
+
+
+class NeverLetsGo(DecodesOnly):
+    def begin(self, visit):
+        super().begin(visit)
+        visit.kv.begin_copy()
+
+
+class PrefillsAndKeepsNothing(OneByOne):
+    def __init__(self):
+        super().__init__()
+        self.serves = ("prefill",)
+
+
+class Grows(OneByOne):
+    """Has every request search once more, after a child has called a tool."""
+
+    def finish(self, visit):
+        if visit.failure is None and visit.request.num_stages == 1:
+            search = Rag(num_query_tokens=1, num_documents=1)
+            tool = Request(0, None, (ToolCall(duration=0.5),))
+            visit.outcome = Served(then=(search,), children=(tool,))
+        super().finish(visit)
+
+
 class TakesNothing(OneByOne):
     def takes(self, stages):
         return 0
 
 
 class Raises(OneByOne):
-    def _accept(self, visit):
+    def accept(self, visit):
         raise KeyError("queue")
 
 
@@ -205,6 +236,11 @@ def test_a_client_without_a_duration_passes():
     check_client(Instant, [[Rag(num_query_tokens=1, num_documents=1)]])
 
 
+@pytest.mark.parametrize("client", [Relay, DecodesOnly, Grows])
+def test_clients_that_leave_work_to_others_pass(client):
+    check_client(client)
+
+
 @pytest.mark.parametrize(
     ("client", "rule"),
     [
@@ -215,15 +251,16 @@ def test_a_client_without_a_duration_passes():
         (Raises, "raised KeyError"),
         (ForgetsOne, "must hand every visit back; 1 never came"),
         (FinishesTwice, "raised KeyError"),
-        (CountsRunningForEver, "must count a visit as waiting or running|must count nobody"),
-        (CountsNegative, "must count at least 0|must count nobody"),
-        (CountsTwice, "waiting or running, not as both"),
-        (CountsNothing, "must count its visits"),
-        (NeverSaysWhenItStarts, "must set started_at between"),
-        (StartsInTheFuture, "must set started_at between"),
-        (IgnoresAborts, "_abort must take it out of the queue"),
+        (NeverBegins, "must begin a visit that it serves"),
+        (BeginsInTheFuture, "must begin a visit that it serves"),
+        (EndsInAWord, "must set visit.outcome to Served, Moved or Failure, got 'done'"),
+        (IgnoresAborts, "abort must take it out of the queue"),
         (LosesAborted, "must hand every visit back"),
         (ServesAborted, "whose request was given up"),
+        (LeavesNoEntries, "must leave its KV entries in visit.held_kv"),
+        (LeavesTooMuch, "must leave 1 to [0-9]+ tokens"),
+        (PrefillsAndKeepsNothing, "must leave its KV entries in visit.held_kv"),
+        (NeverLetsGo, "must let go of KV entries that others keep"),
         (DrawsElsewhere, "does something else in another one of its kind"),
         (KeepsItsQueue, "start.. must begin empty|raised"),
         (SlowsDown, "after a run that was cut; start.. must begin empty"),

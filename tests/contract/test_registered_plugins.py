@@ -149,6 +149,11 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         H100 | {"admission": {"max_num_waiting": 5}},
         H100 | {"speculative_config": NGRAM},
         EXPERTS | {"data_parallel_size": 2, "enable_expert_parallel": True},
+        H100 | {"role": "prefill"},
+        H100 | {"role": "prefill", "kv_cache": {"num_gpu_blocks_override": 60}},
+        H100 | {"role": "decode"},
+        H100 | {"role": "decode", "kv_cache": {"num_gpu_blocks_override": 60}},  # preempts
+        H100 | {"role": "decode", "async_scheduling": True},
     ],
     "sequential": [
         {"serves": ["preprocess", "rag"], "base_time": "100 ms", "num_workers": 3},

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from mist_sim.clients import Client, LlmClient, SequentialClient
+from mist_sim.clients import Client, SequentialClient
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.conservation import Conservation
@@ -23,6 +23,7 @@ from mist_sim.routers import RoundRobinRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import ClosedLoop, Retries, TimeLimits, Workload, template
+from tests.reference.engines import llm_engine
 
 WHOLE = {
     name: getattr(owner, name)
@@ -50,7 +51,7 @@ class ConstantPredictor:
 
 
 def engine():
-    return LlmClient(
+    return llm_engine(
         "llm", scheduler=ContinuousScheduler(), predictor=ConstantPredictor(), num_gpu_blocks=100
     )
 
@@ -81,7 +82,7 @@ def test_stages_that_an_attempt_in_vain_was_served_in_do_not_count():
     plain = Workload.from_lists(
         [10] * 2, [2] * 2, [0.0, 0.5], pipeline=template([ToolCall(duration=1.0), Prefill, Decode])
     )
-    one_by_one = LlmClient(
+    one_by_one = llm_engine(
         "llm",
         scheduler=ContinuousScheduler(max_num_seqs=1),
         predictor=ConstantPredictor(),

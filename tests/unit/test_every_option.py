@@ -144,6 +144,7 @@ CASES = [
 ]
 
 ELSEWHERE = {
+    "role": "test_hand_over.py::test_three_requests_by_hand",
     "predictor.engine": "test_external_sources.py::test_splits_formats_and_engines_count",
     "predictor.subset": "test_tables.py::test_splitwise_needs_a_subset_and_the_ranks_measured",
     "predictor.timeout": "test_external_sources.py::test_programs_that_do_not_answer",

@@ -18,7 +18,8 @@ from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
-from mist_sim.traces import FixedLength, Workload
+from mist_sim.traces import FixedLength, TimeLimits, Workload
+from tests.reference.engines import llm_engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class ConstantPredictor:
 
 
 def engine(name: str = "llm") -> LlmClient:
-    return LlmClient(
+    return llm_engine(
         name, scheduler=ContinuousScheduler(), predictor=ConstantPredictor(), num_gpu_blocks=100
     )
 
@@ -158,6 +159,21 @@ def test_a_child_that_is_lost_breaks_conservation(monkeypatch):
     monkeypatch.setattr(Planner, "finish", forget)
     with pytest.raises(InvariantError, match="never ended, first -1"):
         run(lambda visit: Served(children=(child(Plan()),)))
+
+
+@pytest.mark.xfail(raises=ValueError, reason="the next visit sets a timer in the past")
+def test_a_parent_is_given_up_while_it_waits_for_its_children():
+    """A tool of 5 s, and a user who waits for 2 s."""
+    workload = Workload(
+        Synthetic(num_requests=1, prompt=FixedLength(tokens=10), output=FixedLength(tokens=2)),
+        ConstantArrivals(rate=1.0),
+        lambda row: (Plan(), Prefill(num_prompt_tokens=10)),
+        time_limits=TimeLimits(timeout=2.0),
+    )
+    planner = Planner(lambda visit: Served(children=(child(ToolCall(duration=5.0)),)))
+    result = Simulation(clients=[planner, tool(), engine()], workload=workload).run()
+    row = result.requests.set_index("request_id").loc[0]
+    assert (row["status"], row["e2el"]) == ("timed_out", 2.0)
 
 
 # --- visits that leave some of a stage to others ----------------------------------------------

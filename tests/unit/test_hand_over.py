@@ -21,6 +21,7 @@ from mist_sim.metrics import Result, Slo
 from mist_sim.network import Link
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Retries, Rows, TimeLimits, TraceArrivals, TraceRow, Workload
+from tests.reference.engines import llm_engine
 
 
 class TwoSpeeds:
@@ -35,7 +36,7 @@ class TwoSpeeds:
 
 def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> LlmClient:
     """Blocks of 4 tokens, each of 1,000 bytes: 1/64 s on the link."""
-    return LlmClient(
+    return llm_engine(
         more.pop("name", role),
         scheduler=scheduler or ContinuousScheduler(),
         predictor=TwoSpeeds(),

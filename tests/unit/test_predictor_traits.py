@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mist_sim.clients.engine.planning_ahead import AsyncEngine
 
 from mist_sim import (
     ChunkedScheduler,
@@ -22,6 +21,7 @@ from mist_sim import (
 from mist_sim.clients.engine.loop import Engine
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors import EngineOverhead, ranks_of, traits_of, with_drafting
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import AWKWARD, ConstantPredictor
 
 NGRAM = SpeculativeConfig(method="ngram", num_speculative_tokens=2, acceptance_rate=0.5)
@@ -38,7 +38,7 @@ def pipeline(*ranks: Any) -> PipelinePredictor:
 
 
 def client(predictor: Any, **more: Any) -> LlmClient:
-    return LlmClient(
+    return llm_engine(
         "llm", scheduler=ChunkedScheduler(), predictor=predictor, num_gpu_blocks=100, **more
     )
 
@@ -141,12 +141,12 @@ def test_ranks_of_a_pipeline_are_its_own():
     assert ranks_of(AWKWARD).traits == AWKWARD.traits
 
 
-@pytest.mark.parametrize(("plans_ahead", "kind"), [(False, Engine), (True, AsyncEngine)])
-def test_a_single_rank_is_no_pipeline(plans_ahead, kind):
+@pytest.mark.parametrize("plans_ahead", [False, True])
+def test_a_single_rank_is_no_pipeline(plans_ahead):
     alone = client(AWKWARD, async_scheduling=plans_ahead)
     ranked = client(pipeline(AWKWARD), async_scheduling=plans_ahead)
     expected, result = served(alone), served(ranked)
-    assert [type(engine) for engine in ranked._engines._engines] == [kind]
-    assert ranked._engines._engines[0].predictor is AWKWARD  # no call more for each step
+    assert [type(engine) for engine in ranked._engines.all] == [Engine]
+    assert ranked._engines.all[0].predictor is AWKWARD  # no call more for each step
     assert result.requests.equals(expected.requests)
     assert result.steps.equals(expected.steps)
