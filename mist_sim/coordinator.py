@@ -105,6 +105,7 @@ class Coordinator:
             child.request_id = -self._num_children
             child.parent_id = parent.request_id
             child.arrival_time = self.env.now
+            child.limits = parent.limits_left(self.env.now)
         ends = [self.spawn(child) for child in children]
         yield self.env.all_of(ends)
         return next((end.value for end in ends if end.value is not None), None)

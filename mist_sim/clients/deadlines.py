@@ -34,8 +34,9 @@ class Deadlines:
         self._set_to = inf
 
     def add(self, time: float, visit: Visit, limit: str) -> None:
-        """Watch a visit; `time` (seconds) is not before now. At infinity nothing happens."""
+        """Watch a visit; a time (seconds) before now is now. At infinity nothing happens."""
         if time < inf:
+            time = max(time, self._env.now)
             self._num_added += 1
             heappush(self._heap, (time, self._num_added, visit, limit))
             if time < self._set_to:

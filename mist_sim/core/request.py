@@ -104,6 +104,16 @@ class Request:
         self.chosen_ahead = None
         self.has_token = False
 
+    def limits_left(self, now: float) -> Limits | None:
+        """Return the limits of what is sent for it now: its children end when its sender gives up."""
+        if self.limits is None or self.arrival_time is None:
+            return None
+        timeout = self.sent_at + self.limits.timeout - now
+        patience = self.arrival_time + self.limits.patience - now
+        if patience < timeout:
+            return Limits(patience=patience)
+        return Limits(timeout=timeout) if timeout < inf else None
+
     @property
     def deadline(self) -> float:
         """When the first token should be there, seconds; infinite where nothing says so."""

@@ -161,7 +161,6 @@ def test_a_child_that_is_lost_breaks_conservation(monkeypatch):
         run(lambda visit: Served(children=(child(Plan()),)))
 
 
-@pytest.mark.xfail(raises=ValueError, reason="the next visit sets a timer in the past")
 def test_a_parent_is_given_up_while_it_waits_for_its_children():
     """A tool of 5 s, and a user who waits for 2 s."""
     workload = Workload(
