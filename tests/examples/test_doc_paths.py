@@ -1,0 +1,114 @@
+"""Code that pages name is there: files, and the functions in them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "mist_sim"
+TREES = ("benchmarks", "docs", "examples", "mist_sim", "tests")
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages name, by page
+    "design_changes.md": {"stages/base.py"},  # what the design has and the code has not
+    "external_sources.md": {"eval/benchmarks/genai_perf_runner.py", "engine/arg_utils.py"},
+    "speculative.md": {"v1/spec_decode/eagle.py", "gpu_model_runner.py"},
+    "architectures.md": {
+        "fused_moe.py",
+        "distributed/device_communicators/all2all.py",
+        "vllm/v1/attention/backends/mla/common.py",
+        "vllm/v1/core/kv_cache_utils.py",
+    },
+    "scenario.md": {"_base_client.py", "_constants.py", "vllm/config/speculative.py"},
+    "memory.md": {"vllm/core/scheduler.py"},
+    "parallelism.md": {"v1/engine/core_client.py"},
+}
+NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")
+
+
+def named(text: str) -> list[tuple[str, str]]:
+    """Return the files, with functions, that a page names in code: in lines, and in ```text blocks.
+
+    Other blocks run (`docs/run_blocks.py`), and their files are not the repository's.
+    """
+    blocks = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    return [found for code in (*blocks, *lines) for found in NAMED.findall(code)]
+
+
+def found(path: str) -> Path | None:
+    """Return the file of a path in the repository, in the package, or of a bare name anywhere."""
+    for folder in (ROOT, PACKAGE):
+        if (folder / path).is_file():
+            return folder / path
+    return next(iter(files_by_name().get(path, [])), None)
+
+
+@cache
+def files_by_name() -> dict[str, list[Path]]:
+    names: dict[str, list[Path]] = {}
+    for tree in TREES:
+        for path in (ROOT / tree).rglob("*.py"):
+            names.setdefault(path.name, []).append(path)
+    return names
+
+
+@cache
+def definitions(path: Path) -> set[str]:
+    """Return the functions, classes and methods of a file, methods as `Class.method`."""
+    names = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+            inside = node.body if isinstance(node, ast.ClassDef) else []
+            names |= {f"{node.name}.{m.name}" for m in inside if isinstance(m, ast.FunctionDef)}
+    return names
+
+
+def missing(text: str) -> set[str]:
+    """Return what a page names and the repository does not have."""
+    lost = set()
+    for name, function in named(text):
+        path = found(name)
+        if path is None:
+            lost.add(name)
+        elif function and function not in definitions(path):
+            lost.add(f"{name}:{function}")
+    return lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_functions_that_a_page_names_exist(page):
+    assert missing(page.read_text("utf-8")) == OF_OTHERS.get(page.name, set())
+
+
+def test_what_is_missing_is_noticed():
+    text = """
+`clients/llm.py`, `llm.py`, `clients/engine/loop.py:Engine._serve` and `vllm/nothing.py`, `lanes.py`
+```python
+import nothing  # `nothing.py`
+```
+```text
+clients/engine/loop.py:Engine._server   clients/engine/lane.py:Lane.plan
+```
+"""
+    wrong = {"vllm/nothing.py", "lanes.py", "clients/engine/loop.py:Engine._server"}
+    assert missing(text) == wrong
+
+
+def test_every_room_stands_in_the_page_on_the_architecture():
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    rooms = text[text.index("## Rooms") : text.index("## The life of a request")]
+    for path in PACKAGE.rglob("*"):
+        folder = path.is_dir() and any(path.iterdir()) and path.name != "__pycache__"
+        if folder and path.parent == PACKAGE:
+            assert f"`{path.name}/`" in rooms, path
+        elif folder:
+            assert f"{path.name}/`" in rooms, path
+        elif path.parent == PACKAGE and path.suffix == ".py":
+            assert f"`{path.name}`" in rooms, path
