@@ -15,7 +15,7 @@ PACKAGE = ROOT / "mist_sim"
 TREES = ("benchmarks", "docs", "examples", "mist_sim", "tests")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages name, by page
-    "design_changes.md": {"stages/base.py"},  # what the design has and the code has not
+    "design_changes.md": {"stages/base.py", "core/records.py"},  # what the design has and the code has not
     "external_sources.md": {"eval/benchmarks/genai_perf_runner.py", "engine/arg_utils.py"},
     "speculative.md": {"v1/spec_decode/eagle.py", "gpu_model_runner.py"},
     "architectures.md": {
