@@ -6,15 +6,16 @@ here are scheduled at absolute times.
 
 Ties in time are settled by phase:
 
-1. Steps end, those of the client with the lowest id first, and of its engines in their order.
-2. Requests move (arrive, re-enter queues, have their KV blocks), who was scheduled first first.
-3. Users whose time is up give up, those of the client with the lowest id first.
-4. Engines plan, in the order in which steps end.
+1. Steps end: by client id, and within a client by engine.
+2. Requests move (they arrive, enter queues again, or get their KV blocks): in the order in which
+   these events were scheduled.
+3. Users whose time is up give up: by client id.
+4. Engines plan: in the order in which their steps end.
 
-An event of an earlier phase that is scheduled at the present time goes before what is left of the
-later ones. So who is served at the very end of a time-out is served, and the results do not depend
-on when an event was put on the heap: a run of steps that is computed ahead, and whose end has been
-on the heap for long, ends in the same place as one that was cut a moment ago.
+An event of an earlier phase that is scheduled for the present time goes before what is left of the
+later phases. So a request that is served at the very end of its time-out is served. Results do not
+depend on when the end of a step was put on the heap: a run that was computed ahead long ago ends
+in the same place as one that was cut a moment ago.
 """
 
 from __future__ import annotations
