@@ -200,10 +200,10 @@ class Engine:
             self.env.trigger(self._wake, self.env.now, self._plan_phase)
         elif run is not None and not isinstance(run.ends, float):
             num_steps = run.num_begun(self.env.now)
-            if num_steps < run.num_steps and (
-                not run.has(lane) or lane.would_admit(sequence, num_steps)
-            ):
-                self._end_after(run, num_steps)
+            if num_steps < run.num_steps:
+                takes_part = len(run.parts) == len(self.lanes) or run.has(lane)
+                if not takes_part or lane.would_admit(sequence, num_steps):
+                    self._end_after(run, num_steps)
 
     def _cut_ahead(self) -> None:
         """End a run with the next step to start, whose successor knows what happens now.
