@@ -68,7 +68,7 @@ class Client(ABC):
         """
         visit = Visit(request, stages, self.env.now, kv, is_followed)
         self.stays[visit] = stay = self.new_stay(visit)
-        stay.counts = self.view.counts
+        stay.load = self.view
         stay.end = end = Event(self.env)
         stay.become(WAITING)
         self.accept(visit)

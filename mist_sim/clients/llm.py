@@ -10,6 +10,7 @@ from simpy.events import Event
 from mist_sim.clients.base import Client
 from mist_sim.clients.decode.draft_paths import DraftPaths
 from mist_sim.clients.decode.speculative_clock import Speculation
+from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines, lane_schedulers
 from mist_sim.clients.engine.step_records import StepRecords
@@ -160,6 +161,7 @@ class LlmClient(Client):
             async_scheduling=self.async_scheduling,
             rank=client_id * ENGINES_A_CLIENT,
         )
+        self.view.kv = EngineKvState(env, self._engines, self.memory.block_size)
 
     def _lane(self, scheduler: Scheduler, engine: int) -> Lane:
         lane = Lane(

@@ -51,7 +51,7 @@ class SequenceState(Stay):
         super().__init__(visit)
         self.lane: Lane | None = None
         self.arrival = 0
-        self.num_prompt_tokens = num_prompt_tokens
+        self.num_prompt_tokens = self.num_queued_tokens = num_prompt_tokens
         self.num_target_tokens = num_target_tokens
         self.num_tokens = num_prompt_tokens
         self.num_computed_tokens = 0

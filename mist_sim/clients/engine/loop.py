@@ -12,6 +12,7 @@ from simpy.events import Event
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.run import Part, Run
+from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -133,13 +134,26 @@ class Engine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the least loaded lane; cut the run that it could join."""
-        sequence.lane = lane = least_loaded(self.lanes)
+        sequence.lane = lane = self.next_lane()
         if self._ahead is not None and not self._idle:
             self._ahead.hold_arrival(sequence)
             self._cut_ahead()
         else:
             lane.scheduler.add_request(sequence)
             self._notice(lane, sequence)
+
+    def next_lane(self) -> Lane:
+        """Return the lane that the next request gets."""
+        return least_loaded(self.lanes)
+
+    def progress(self, lane: Lane) -> tuple[StepPlan | None, int]:
+        """Return what a lane computes, and how many of these steps have ended by now."""
+        run = self._run
+        if run is not None:
+            for part in run.parts:
+                if part.lane is lane:
+                    return part.plan, run.num_over(self.env.now)
+        return None, 0
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""

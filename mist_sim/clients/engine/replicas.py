@@ -41,6 +41,7 @@ class Engines:
         lanes = [
             make_lane(scheduler, number // size) for number, scheduler in enumerate(schedulers)
         ]
+        self.lanes = lanes
         groups = [lanes[first : first + size] for first in range(0, len(lanes), size)]
         self.all: list[LaneEngine] = []
         if isinstance(predictor, PipelinePredictor):
@@ -58,6 +59,10 @@ class Engines:
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
         least_loaded(self.all).add_request(sequence)
+
+    def next_lane(self) -> Lane:
+        """Return the lane that the next request would get."""
+        return least_loaded(self.all).next_lane()
 
 
 def lane_schedulers(scheduler: Scheduler, num_engines: int, num_lanes: int) -> list[Scheduler]:

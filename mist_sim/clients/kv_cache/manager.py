@@ -11,6 +11,7 @@ from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
 from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
+from mist_sim.core.views import ContentWatcher
 from mist_sim.errors import InvariantError
 
 
@@ -39,6 +40,14 @@ class KvCacheManager:
     def num_cached_tokens(self, sequence: SequenceState) -> int:
         """Tokens of a waiting sequence that need no computation."""
         return 0
+
+    def num_prefix_tokens(self, probe: SequenceState) -> int:
+        """Tokens that a sequence would not have computed if it came now; it is not added."""
+        return 0
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        """Tell a watcher which content is cached (see `KvView.watch`)."""
+        return True
 
     def blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that the admission of a waiting sequence takes, as things are now."""
@@ -157,6 +166,16 @@ class PrefixCachingManager(KvCacheManager):
         num_found, _ = self._find(sequence, sequence.chain)
         most = min(num_found, (sequence.num_tokens - 1) // size)
         return max(0, most - self.num_recomputed) * size
+
+    def num_prefix_tokens(self, probe: SequenceState) -> int:
+        if not self.shares_blocks:
+            return 0
+        probe.chain = self._chain(probe.visit.request.content)
+        return self.num_cached_tokens(probe)
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        self.cache.watch(watcher)
+        return True
 
     def blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that an admission takes: all but those that others hold already."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 
 from mist_sim.clients.kv_cache.free_queue import Entry, FreeQueue
 from mist_sim.core.request import Content
+from mist_sim.core.views import ContentWatcher
 from mist_sim.errors import ScenarioError
 
 _NO_END = sys.maxsize
@@ -93,6 +94,13 @@ class PrefixCache:
         self.queue = FreeQueue(num_blocks)
         self.changes = 0
         self._entries: dict[Hashable, Entry] = {}
+        self._watcher: ContentWatcher | None = None
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        """Tell which ids have blocks here, now and from now on."""
+        self._watcher = watcher
+        for key in self._entries:
+            watcher.enter(key)
 
     def find(self, chain: Chain, num_blocks: int) -> tuple[int, int]:
         """Look for the first `num_blocks` blocks of a chain.
@@ -149,6 +157,8 @@ class PrefixCache:
                 if entry is None:
                     entry = self._entries[key] = Entry(key, chain.num_held)
                     chain.entries.append(entry)
+                    if self._watcher is not None:
+                        self._watcher.enter(key)
                 chain.num_held = min(end, num_blocks)
                 entry.grow(chain.num_held - entry.first)
                 self.changes += 1
@@ -183,6 +193,8 @@ class PrefixCache:
             self.on_evict(entry.key, start, start + num_blocks)
         if not entry.num_cached:
             del self._entries[entry.key]
+            if self._watcher is not None:
+                self._watcher.leave(entry.key)
         self.changes += 1
 
     def _entry(self, key: Hashable, first: int) -> Entry | None:

@@ -123,6 +123,13 @@ class Members:
             return self.loaded[0]
         return self.waiting.head() if self.waiting else None
 
+    def num_to_compute(self, sequence: SequenceState) -> int:
+        """Tokens that a sequence which waits needs computed before its next token."""
+        swap = self.swapped.get(sequence)
+        if swap is None:
+            return sequence.num_tokens - sequence.num_computed_tokens
+        return sequence.num_tokens - swap.num_tokens if swap.in_prefill else 0
+
     @property
     def holds_back(self) -> bool:
         """Whether admissions cannot take yet what the last step freed."""
