@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from simpy.events import Event
 
@@ -15,6 +16,9 @@ from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.rng import Streams
+
+if TYPE_CHECKING:
+    from mist_sim.clients.kv_cache import ContentHistory
 
 
 class Client(ABC):
@@ -29,6 +33,8 @@ class Client(ABC):
     streams: where it draws random numbers from; those of the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
+    history: content of the requests of all clients, for what a prefix cache could have had; None:
+        nobody asks.
     estimate: where its step times come from, for the summary; None where they are given.
     assumed: its options whose default was fitted on another GPU, where nobody said a value.
     """
@@ -36,6 +42,7 @@ class Client(ABC):
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
     asks_ahead: bool = False
+    history: ContentHistory | None = None
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
 

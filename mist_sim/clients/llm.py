@@ -232,6 +232,10 @@ class LlmClient(Client):
         if busy:
             self.reject(visit, busy, is_busy=True)
             return
+        content = visit.request.content
+        if content and self.history and self.memory.caches_prefixes:
+            known = min(self.history.meet(content), sequence.num_prompt_tokens - 1)
+            visit.num_known_tokens = known - known % self.memory.block_size
         delay = self._time_to_enter(sequence)
         if delay:
             self.env.start(self._enter_later(sequence, delay))

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.kv_cache import ContentHistory
 from mist_sim.clients.live_candidates import Holders, LiveCandidates
 from mist_sim.core.candidates import Candidates
 
@@ -21,6 +22,7 @@ class Roster:
         self._num_joined = 0
         self._counts: array[int] = array("q")
         self._holders: Holders = {}
+        self._history = ContentHistory()
         # until someone joins or leaves: for each kind of stage, and for each set of clients
         self._candidates: dict[str, Candidates] = {}
         self._groups: dict[tuple[int, ...], LiveCandidates] = {}
@@ -37,6 +39,7 @@ class Roster:
         """Let a client that has started be chosen."""
         self._clients[client.client_id] = client
         client.view.share(self._counts)
+        client.history = self._history
         self._forget_candidates()
 
     def leave(self, client_id: int) -> None:

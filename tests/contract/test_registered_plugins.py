@@ -38,8 +38,10 @@ def parts(model: str, gpu: str, ranks: int) -> dict[str, Any]:
 
 ROUTERS_TO_CHECK: Configurations = {
     "least_outstanding": [{}],
+    "prefix_affinity": [{}, {"cache_threshold": 0.0, "balance_abs_threshold": 2}],
     "random": [{}],
     "round_robin": [{}],
+    "session_affinity": [{}, {"balance_abs_threshold": 1, "max_sessions": 2}],
 }
 
 SCHEDULERS_TO_CHECK: Configurations = {

@@ -10,7 +10,7 @@ from mist_sim.clients.kv_cache.capacity import (
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
-from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
+from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHistory
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
@@ -18,6 +18,7 @@ from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 __all__ = [
     "BlockPool",
     "CacheTier",
+    "ContentHistory",
     "KvCacheConfig",
     "KvCacheManager",
     "LaneMemory",
