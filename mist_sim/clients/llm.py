@@ -161,7 +161,8 @@ class LlmClient(Client):
             async_scheduling=self.async_scheduling,
             rank=client_id * ENGINES_A_CLIENT,
         )
-        self.view.kv = EngineKvState(env, self._engines, self.memory.block_size)
+        self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
+        self.view.kv = self._kv_state
 
     def _lane(self, scheduler: Scheduler, engine: int) -> Lane:
         lane = Lane(
@@ -222,7 +223,9 @@ class LlmClient(Client):
         return SequenceState(visit, num_prompt_tokens, num_output_tokens)
 
     def accept(self, visit: Visit) -> None:
-        sequence = self.stays[visit]
+        sequence, content = self.stays[visit], visit.request.content
+        if content:
+            self._kv_state.accept(visit.request)
         reason = self._limit_length(sequence) or self.schedulers[0].refusal(sequence)
         if reason is not None:
             self.reject(visit, reason)
@@ -232,7 +235,6 @@ class LlmClient(Client):
         if busy:
             self.reject(visit, busy, is_busy=True)
             return
-        content = visit.request.content
         if content and self.history and self.memory.caches_prefixes:
             known = min(self.history.meet(content), sequence.num_prompt_tokens - 1)
             visit.num_known_tokens = known - known % self.memory.block_size
@@ -286,6 +288,11 @@ class LlmClient(Client):
         if self._gate is not None:  # it is on its way to an engine
             self._gate.prompt_is_done(sequence)
         self.finish(visit)
+
+    def finish(self, visit: Visit) -> None:
+        super().finish(visit)
+        if visit.request.content:
+            self._kv_state.finish(visit.request)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

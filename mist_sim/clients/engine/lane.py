@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.decode.speculative_clock import Speculation
-from mist_sim.clients.engine.run import Part, Run
+from mist_sim.clients.engine.run import Part, Progress, Run
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.overload import Gate
@@ -38,7 +38,7 @@ class LaneEngine(Protocol):
     def score(self) -> int: ...
     def add_request(self, sequence: SequenceState) -> None: ...
     def next_lane(self) -> Lane: ...
-    def progress(self, lane: Lane, /) -> tuple[StepPlan | None, int]: ...
+    def progress(self, lane: Lane, /) -> Progress: ...
     def end_load(self, sequence: SequenceState, lane: Lane, /) -> None: ...
     def abort(self, sequence: SequenceState, lane: Lane, /) -> None: ...
     def halt(self) -> None: ...
@@ -75,6 +75,7 @@ class Lane:
         self._records = records
         self._leave = leave
         self._run_limit = _FIRST_RUN
+        self._longest_run = _LONGEST_RUN
         self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
@@ -100,6 +101,13 @@ class Lane:
     def score(self) -> int:
         """How busy it is: 4 x waiting + running."""
         return _WAITING_WEIGHT * self.num_waiting + len(self.scheduler.running)
+
+    def step_singly(self) -> None:
+        """Compute no step ahead from the next plan on, so that the KV memory is known at any time.
+
+        The results are the same, but take longer.
+        """
+        self._run_limit = self._longest_run = 1
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
@@ -209,7 +217,7 @@ class Lane:
             self.let_go(finished)
         limit = self._run_limit
         if run.num_steps == limit:
-            self._run_limit = min(2 * limit, _LONGEST_RUN)
+            self._run_limit = min(2 * limit, self._longest_run)
         elif limit > _FIRST_RUN and run.num_steps < plan.num_steps:
             self._run_limit = limit // 2
 

@@ -11,8 +11,7 @@ from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.engine.run import Part, Run
-from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.engine.run import Part, Progress, Run
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -146,14 +145,14 @@ class Engine:
         """Return the lane that the next request gets."""
         return least_loaded(self.lanes)
 
-    def progress(self, lane: Lane) -> tuple[StepPlan | None, int]:
-        """Return what a lane computes, and how many of these steps have ended by now."""
-        run = self._run
+    def progress(self, lane: Lane) -> Progress:
+        """Return how far a lane is in the run in flight."""
+        run, now = self._run, self.env.now
         if run is not None:
             for part in run.parts:
                 if part.lane is lane:
-                    return part.plan, run.num_over(self.env.now)
-        return None, 0
+                    return Progress(part.plan, run.num_over(now), run.num_begun(now))
+        return Progress()
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""

@@ -27,7 +27,7 @@ from simpy.events import Event
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.loop import least_loaded
 from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
-from mist_sim.clients.scheduling import StepPlan
+from mist_sim.clients.engine.run import Progress
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -173,14 +173,15 @@ class PipelineEngine:
         """Return the lane that the next request gets."""
         return min(least_loaded(self.replicas).lanes, key=num_unfinished)
 
-    def progress(self, member: Lane) -> tuple[StepPlan | None, int]:
-        """Return what a lane computes, and how many of these steps have ended by now."""
-        lane = self._lane_of[member]
+    def progress(self, member: Lane) -> Progress:
+        """Return how far a lane is in the passes of its run."""
+        lane, now = self._lane_of[member], self.env.now
         if lane.run is not None:
             for part in lane.run.parts:
                 if part.lane is member:
-                    return part.plan, bisect_right(lane.ends, self.env.now)
-        return None, 0
+                    num_begun = max(1, bisect_left(lane.entries, now))
+                    return Progress(part.plan, bisect_right(lane.ends, now), num_begun)
+        return Progress()
 
     def end_load(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""

@@ -23,6 +23,14 @@ class Part(NamedTuple):
     batch: StepBatch
 
 
+class Progress(NamedTuple):
+    """How far a lane is in its plan: steps that have ended by now, and that have begun before."""
+
+    plan: StepPlan | None = None
+    num_over: int = 0
+    num_begun: int = 0
+
+
 @dataclass(slots=True)
 class Run:
     """Steps in flight: what each lane computes, when they began, and when each ends (seconds).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mist_sim.clients.kv_cache.manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.prefix_cache import Chain
 from mist_sim.clients.kv_cache.windows.page_queue import PageQueue, WindowPiece
@@ -29,6 +31,7 @@ class WindowCachingManager(PrefixCachingManager):
     attention, and those that its windows still hold.
     """
 
+    looks_ahead: ClassVar[bool] = False
     pool: WindowPool
     drops: WindowDrops
 
