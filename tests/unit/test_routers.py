@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.views import RUNNING, WAITING, ClientState
 from mist_sim.environment import Environment
 from mist_sim.metrics import ColumnRecorder
+from mist_sim.rng import Streams
 from mist_sim.routers import (
     LeastOutstandingRouter,
     PrefixAffinityRouter,
@@ -80,7 +80,7 @@ def test_one_busy_client_keeps_nobody_from_the_caches_of_others():
 
 def test_a_session_stays_unless_its_client_is_too_busy_or_gone():
     router = SessionAffinityRouter(balance_abs_threshold=2)
-    router.seed(np.random.default_rng(0))
+    router.seed(Streams(0).generator("router"))
     assert chosen(router, FakeView(0, 1), FakeView(1), session_id=7) == 1
     assert chosen(router, FakeView(0), FakeView(1, 2), session_id=7) == 1
     assert chosen(router, FakeView(0), FakeView(1, 2)) == 0  # no session
@@ -221,7 +221,7 @@ def test_the_next_stage_is_routed_ahead_with_the_same_candidates():
             for name in "xy"
         ]
         workload = Workload.from_lists(
-            [10] * 2, [3] * 2, [0.0, 0.5], lambda row: (*completion(10, 3), Postprocess())
+            [10] * 2, [3] * 2, [0.0, 0.5], pipeline=lambda row: (*completion(10, 3), Postprocess())
         )
         result = Simulation(clients=[llm, *after], workload=workload, router=Notes()).run()
         stages = result.stages

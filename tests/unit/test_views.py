@@ -83,7 +83,7 @@ def test_a_chunk_is_found_from_the_start_of_its_step_on():
 
 @pytest.mark.usefixtures("run_lengths")
 def test_blocks_that_decodes_took_are_found_no_more():
-    """Of 22 blocks the first request leaves 20; the next takes one when it has 9, 13, ... tokens."""
+    """Of 22 blocks 20 keep a prompt; a decode takes one of them at 9, 13, ... tokens."""
     later = [10.5, 15.5, 16.0, 16.5, 20.5, 52.0]
     again = [Job(time, 81, 1, content=((7, 80),)) for time in later]
     jobs = [Job(0.0, 80, 1, content=((7, 80),)), Job(10.0, 4, 60), *again]
