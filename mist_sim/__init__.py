@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from mist_sim.core.batch import StepBatch, StepGrowth
     from mist_sim.core.request import Request
+    from mist_sim.core.candidates import Candidates
     from mist_sim.core.views import ClientView
     from mist_sim.errors import (
         InvariantError,
@@ -53,9 +54,11 @@ if TYPE_CHECKING:
     from mist_sim.routers import (
         ROUTERS,
         LeastOutstandingRouter,
+        PrefixAffinityRouter,
         RandomRouter,
         RoundRobinRouter,
         Router,
+        SessionAffinityRouter,
     )
     from mist_sim.scenario import Scenario, llm_client, replicate, simulate
     from mist_sim.simulation import Simulation
@@ -119,6 +122,7 @@ _HOMES = {
     ),
     "mist_sim.core.batch": "StepBatch StepGrowth",
     "mist_sim.core.request": "Request",
+    "mist_sim.core.candidates": "Candidates",
     "mist_sim.core.views": "ClientView",
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
@@ -128,7 +132,10 @@ _HOMES = {
     ),
     "mist_sim.metrics": "Estimate Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
-    "mist_sim.routers": "ROUTERS LeastOutstandingRouter RandomRouter RoundRobinRouter Router",
+    "mist_sim.routers": (
+        "ROUTERS LeastOutstandingRouter PrefixAffinityRouter RandomRouter RoundRobinRouter Router "
+        "SessionAffinityRouter"
+    ),
     "mist_sim.scenario": "Scenario llm_client replicate simulate",
     "mist_sim.simulation": "Simulation",
     "mist_sim.stages": (
@@ -162,6 +169,7 @@ __all__ = [
     "BurstyArrivals",
     "ChunkedScheduler",
     "Client",
+    "Candidates",
     "ClientView",
     "ClosedLoop",
     "Cluster",
