@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         StepPlan,
     )
     from mist_sim.core.batch import StepBatch, StepGrowth
-    from mist_sim.core.request import Request
     from mist_sim.core.candidates import Candidates
+    from mist_sim.core.request import Request
     from mist_sim.core.views import ClientView
     from mist_sim.errors import (
         InvariantError,
@@ -167,9 +167,9 @@ __all__ = [
     "AzureReader",
     "BestServePredictor",
     "BurstyArrivals",
+    "Candidates",
     "ChunkedScheduler",
     "Client",
-    "Candidates",
     "ClientView",
     "ClosedLoop",
     "Cluster",
@@ -203,6 +203,7 @@ __all__ = [
     "Postprocess",
     "Predictor",
     "Prefill",
+    "PrefixAffinityRouter",
     "PrefixRepetition",
     "Preprocess",
     "Profile",
@@ -222,6 +223,7 @@ __all__ = [
     "ScenarioError",
     "Scheduler",
     "SequentialClient",
+    "SessionAffinityRouter",
     "ShareGptReader",
     "Simulation",
     "Slo",
