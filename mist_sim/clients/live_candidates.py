@@ -42,7 +42,7 @@ class LiveCandidates(Candidates):
     def least(self, count: Count = "num_outstanding") -> ClientView:
         if count == "num_waiting_tokens":
             return self[int(self.numbers(count).argmin())]
-        return self._index(count).first()
+        return (self._indices.get(count) or self._index(count)).first()
 
     def get(self, client_id: int) -> ClientView | None:
         return self._by_number.get(client_id)

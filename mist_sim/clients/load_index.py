@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mist_sim.core.views import ClientState, ClientView, Count
+from mist_sim.core.views import COUNTS, ClientState, ClientView, Count
 
 _FEW = 32  # clients that are sorted faster than found in the order of all
 
@@ -19,7 +19,7 @@ class LoadIndex:
     """
 
     def __init__(self, states: Iterable[ClientState], count: Count) -> None:
-        self._count = count
+        self._column = COUNTS.index(count)
         self._known: dict[int, int] = {}  # the count of each client
         self._of: dict[int, ClientState] = {}
         self._bits: dict[int, int] = {}
@@ -35,7 +35,9 @@ class LoadIndex:
 
     def note(self, state: ClientState) -> None:
         """Take over a client's count."""
-        number, count = state.client_id, getattr(state, self._count)
+        number, count = state.client_id, state.counts[state.row + self._column]
+        if count < 0:  # outstanding requests are counted down
+            count = -count
         before = self._known[number]
         if count == before:
             return
@@ -50,7 +52,8 @@ class LoadIndex:
 
     def first(self) -> ClientView:
         """Return the client with the smallest count, the first of equals."""
-        clients = self._skip_empty()
+        while not (clients := self._with[self._lowest]):
+            self._lowest += 1
         return self._of[(clients & -clients).bit_length() - 1]
 
     def among(self, clients: int, most: float) -> Iterator[ClientView]:
@@ -60,7 +63,6 @@ class LoadIndex:
             few = sorted([(known[number], number) for number in _numbers(clients)])
             yield from [self._of[number] for count, number in few if count <= most]
             return
-        self._skip_empty()
         for count in range(self._lowest, len(self._with)):
             if count > most or not clients:
                 return
@@ -68,12 +70,6 @@ class LoadIndex:
             clients ^= here
             for number in _numbers(here):
                 yield self._of[number]
-
-    def _skip_empty(self) -> int:
-        """Return the clients with the smallest count."""
-        while not (clients := self._with[self._lowest]):
-            self._lowest += 1
-        return clients
 
 
 def bits_of(views: Sequence[ClientView]) -> int:
