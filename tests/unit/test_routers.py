@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from math import inf
 
 import pytest
@@ -15,6 +16,7 @@ from mist_sim import (
     Simulation,
     Workload,
 )
+from mist_sim.clients.live_candidates import LiveCandidates
 from mist_sim.clients.load_index import LoadIndex, bits_of
 from mist_sim.clients.prefix_holders import PrefixHolders
 from mist_sim.clients.roster import Roster
@@ -157,6 +159,22 @@ def test_holders_are_those_with_any_cache_that_has_blocks():
     assert holders.levels(request, both) == [(1 << 5, 8)]
     other.watcher.leave(1)
     assert holders.levels(request, both) == []
+
+
+def test_the_longest_prefix_wins_among_holders_of_the_same_content():
+    counts, states = array("q"), [ClientState(number, str(number)) for number in range(3)]
+    request = Request(0, 0.0, completion(41, 1), 41, 1, content=((1, 20), (2, 40)))
+    for state, (outstanding, found) in zip(states, [(0, 8), (3, 20), (2, 20)], strict=True):
+        state.share(counts)
+        state.counts[state.row] = -outstanding
+        state.kv = Kv()
+        state.kv.prefix_tokens = lambda request, found=found: found
+    candidates = LiveCandidates(states, counts, {})
+    assert candidates.longest_prefix(request, 9) == (None, 0)
+    for state in states:
+        state.kv.watcher.enter(1)
+    assert candidates.longest_prefix(request, 9) == (states[2], 20)
+    assert candidates.longest_prefix(request, 1) == (states[0], 8)
 
 
 # --- clients that come and go -----------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 import mist_sim.clients.engine.lane as lane_module
 from mist_sim import ChunkedScheduler, LlmClient, Simulation, Workload
+from mist_sim.clients.kv_cache import SwapSpace
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import COUNTS
@@ -23,19 +24,26 @@ BLOCK = 4
 
 @dataclass
 class Spy:
-    """Notes what a number of the first candidate is at every choice."""
+    """Notes what is seen of the only candidate at every choice."""
 
     look: object
     seen: list[object] = field(default_factory=list)
 
     def choose(self, request, stage, candidates):
-        self.seen.append(self.look(candidates[0], request))
+        if self.look is by_index:
+            self.seen.append(candidates.longest_prefix(request, 99)[1])
+        else:
+            self.seen.append(self.look(candidates[0], request))
         return candidates[0].client_id
 
 
-def spied(jobs: list[Job], look, *, num_blocks=1000, max_num_seqs=1, **options):
+def spied(
+    jobs: list[Job], look, *, num_blocks=1000, max_num_seqs=1, preemption="recompute", **options
+):
     """Return what `look` saw when each job arrived at a client with steps of 1 s."""
-    scheduler = ChunkedScheduler(max_num_seqs=max_num_seqs, max_num_batched_tokens=16)
+    scheduler = ChunkedScheduler(
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=16, preemption=preemption
+    )
     client = LlmClient(
         "llm",
         scheduler=scheduler,
@@ -72,6 +80,9 @@ def run_lengths(request):
 
 def prefix(view, request):
     return view.prefix_tokens(request)
+
+
+by_index = object()  # the same, as candidates find it
 
 
 @pytest.mark.usefixtures("run_lengths")
@@ -112,6 +123,35 @@ def test_kv_memory_is_that_of_the_last_step_that_ended():
 
     held = [(0, 0), (0, 0), (8, 0), (8, 16), (8, 16), (8, 30), (8, 30), (8, 31), (9, 33), (9, 36)]
     assert spied(jobs, memory) == held
+
+
+@pytest.mark.usefixtures("run_lengths")
+def test_the_chunks_of_a_prompt_hold_tokens_step_by_step():
+    jobs = [Job(0.0, 160, 5), *probes([0.5, 1.0, 1.5, 2.0, 9.5, 10.5], ())]
+    held = spied(jobs, lambda view, _: view.num_kv_tokens)
+    assert held == [0, 0, 16, 16, 32, 144, 160]
+
+
+@pytest.mark.usefixtures("run_lengths")
+def test_the_index_knows_what_a_run_enters_before_its_end():
+    content = ((7, 16), (8, 144))
+    jobs = [Job(0.0, 160, 5, content=content), *probes([0.5, 1.5, 9.5], content)]
+    found = spied(jobs, by_index)
+    assert found == [0, 16, 32, 160]
+
+
+def test_what_is_swapped_out_waits_without_tokens_to_compute():
+    """Two requests run until 8 blocks are too few; the second one is swapped out before 7.5 s."""
+    jobs = [Job(0.0, 12, 15), Job(0.0, 12, 15), *[Job(time, 8, 1) for time in (4.5, 7.5, 8.5)]]
+    seen = spied(
+        jobs,
+        lambda view, _: (view.num_waiting, view.num_waiting_tokens),
+        num_blocks=8,
+        max_num_seqs=2,
+        preemption="swap",
+        swap_space=SwapSpace(8, 0.0),
+    )
+    assert seen == [(0, 0), (1, 12), (0, 0), (2, 8), (3, 16)]
 
 
 def test_tokens_wait_until_their_request_runs():
