@@ -10,7 +10,7 @@ import pytest
 
 import mist_sim.clients.engine.lane as lane_module
 from mist_sim import ChunkedScheduler, LlmClient, Simulation, Workload
-from mist_sim.clients.kv_cache import SwapSpace
+from mist_sim.clients.kv_cache import ContentHistory, SwapSpace
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import COUNTS
@@ -191,3 +191,36 @@ def test_counts_of_all_clients_are_one_array():
 def test_a_request_without_content_has_no_prefix():
     request = Request(0, 0.0, completion(10, 2), 10, 2)
     assert Candidates().longest_prefix(request, 9) == (None, 0)
+
+
+# --- what an unbounded cache would have -------------------------------------------------------
+
+
+def test_a_history_knows_the_longest_beginning_that_any_request_had():
+    history = ContentHistory()
+    assert history.meet(((1, 10), (2, 5))) == 0
+    assert history.meet(((1, 10), (2, 8))) == 15  # the span of an id may grow
+    assert history.meet(((1, 10), (2, 8), (3, 4))) == 18
+    assert history.meet(((1, 6),)) == 6
+    assert history.meet(((4, 10), (5, 5))) == 0
+    assert history.meet(((1, 10), (6, 5))) == 10
+
+
+def test_the_unbounded_rate_counts_full_blocks_of_all_clients():
+    """Round robin computes the same 83 tokens twice; one cache for all would have 20 blocks."""
+    clients = [
+        LlmClient(
+            name,
+            scheduler=ChunkedScheduler(),
+            predictor=ConstantPredictor(1.0),
+            num_gpu_blocks=100,
+            block_size=BLOCK,
+        )
+        for name in "ab"
+    ]
+    jobs = [Job(time, 83, 1, content=((7, 83),)) for time in (0.0, 10.0)]
+    plain = Workload.from_lists([83, 83], [1, 1], [0.0, 10.0])
+    workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
+    summary = Simulation(clients=clients, workload=workload).run().summary
+    assert summary["prefix_cache_hit_rate"] == 0.0
+    assert summary["prefix_cache_hit_rate_unbounded"] == 80 / (2 * 83)
