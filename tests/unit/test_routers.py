@@ -32,6 +32,7 @@ from mist_sim.routers import (
 )
 from mist_sim.stages import Postprocess, completion
 from mist_sim.testing import Candidates, FakeView
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 
 
@@ -181,7 +182,7 @@ def test_the_longest_prefix_wins_among_holders_of_the_same_content():
 
 
 def engine(name: str, **options) -> LlmClient:
-    return LlmClient(
+    return llm_engine(
         name,
         scheduler=ChunkedScheduler(max_num_batched_tokens=2048),
         predictor=ConstantPredictor(1.0),

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import mist_sim.clients.engine.lane as lane_module
-from mist_sim import ChunkedScheduler, LlmClient, Simulation, Workload
+from mist_sim import ChunkedScheduler, Simulation, Workload
 from mist_sim.clients.kv_cache import ContentHistory, SwapSpace
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import COUNTS
 from mist_sim.stages import completion
 from tests.reference.comparison import OfJobs
+from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job
 
@@ -44,7 +45,7 @@ def spied(
     scheduler = ChunkedScheduler(
         max_num_seqs=max_num_seqs, max_num_batched_tokens=16, preemption=preemption
     )
-    client = LlmClient(
+    client = llm_engine(
         "llm",
         scheduler=scheduler,
         predictor=ConstantPredictor(1.0),
@@ -175,7 +176,7 @@ def test_counts_of_all_clients_are_one_array():
             return candidates.least().client_id
 
     clients = [
-        LlmClient(
+        llm_engine(
             str(number),
             scheduler=ChunkedScheduler(max_num_seqs=2, max_num_batched_tokens=64),
             predictor=ConstantPredictor(1.0),
@@ -209,7 +210,7 @@ def test_a_history_knows_the_longest_beginning_that_any_request_had():
 def test_the_unbounded_rate_counts_full_blocks_of_all_clients():
     """Round robin computes the same 83 tokens twice; one cache for all would have 20 blocks."""
     clients = [
-        LlmClient(
+        llm_engine(
             name,
             scheduler=ChunkedScheduler(),
             predictor=ConstantPredictor(1.0),
