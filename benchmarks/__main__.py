@@ -179,6 +179,48 @@ def pressure(quick: bool) -> Table:
     return table
 
 
+ROUTERS = ("random", "round_robin", "least_outstanding", "session_affinity", "prefix_affinity")
+MANY_CLIENTS = (4, 64, 512, 2048)
+
+
+def many_clients(quick: bool) -> Table:
+    """Time every router with more and more clients, each under the same load."""
+    number = 20_000 if quick else 100_000
+    table = Table(
+        "T a request",
+        *(f"{count:,} clients" for count in MANY_CLIENTS),
+        "most / fewest",
+        title=f"Routers, {number:,} requests; budget <= 2 x from 4 to 2,048 clients",
+        caption="with content: prompts begin with one of 12 texts for each client",
+    )
+    for router in ROUTERS:
+        found = [
+            measure(lognormal(num_requests=number, num_clients=count, router=router), 1)
+            for count in MANY_CLIENTS
+        ]
+        table.add_row(router, *_costs(found))
+    found = [
+        measure(
+            prefixes(
+                "chunked",
+                num_requests=number,
+                num_clients=count,
+                num_prefixes=12 * count,
+                router="prefix_affinity",
+            ),
+            1,
+        )
+        for count in MANY_CLIENTS
+    ]
+    table.add_row("prefix_affinity, with content", *_costs(found))
+    return table
+
+
+def _costs(found: list[Measurement]) -> list[str]:
+    each = [f"{one.t_per_request:.0f} T" for one in found]
+    return [*each, f"{found[-1].t_per_request / found[0].t_per_request:.2f} x"]
+
+
 def main() -> None:
     console = Console(width=140)
     quick = "--quick" in sys.argv
@@ -187,6 +229,7 @@ def main() -> None:
     console.print(memory(quick))
     if AZURE.exists():
         console.print(pressure(quick))
+    console.print(many_clients(quick))
     table = Table("work", "budget", "measured", title="Budgets; T = CPU time of a SimPy timeout")
     for row in rows(quick):
         console.print(*row, sep="  |  ", style="dim")

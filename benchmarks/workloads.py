@@ -87,7 +87,12 @@ def longer_answers(folder: Path, factor: int) -> Path:
 
 
 def lognormal(
-    *, num_requests: int, num_clients: int, output_factor: int = 1, scheduler: str = "chunked"
+    *,
+    num_requests: int,
+    num_clients: int,
+    output_factor: int = 1,
+    scheduler: str = "chunked",
+    router: str = "least_outstanding",
 ) -> dict[str, Any]:
     """Lognormal lengths with the means of the Azure conversations, Poisson arrivals.
 
@@ -113,25 +118,35 @@ def lognormal(
             "arrivals": {"type": "poisson", "rate": f"{per_second} /s"},
         },
         **_clients(num_clients, scheduler),
+        "router": router,
     }
 
 
-def prefixes(scheduler: str) -> dict[str, Any]:
-    """About the same load on 4 clients, with prompts that begin with one of 50 texts."""
+def prefixes(
+    scheduler: str,
+    *,
+    num_requests: int = 19_366,
+    num_clients: int = 4,
+    num_prefixes: int = 50,
+    router: str = "least_outstanding",
+) -> dict[str, Any]:
+    """About the same load on each client, with prompts that begin with one of some texts."""
+    rate = AZURE_RATE if num_clients == 4 else f"{1.3825 * num_clients} /s"
     return {
         "model": "llama-3.1-70b",
         "workload": {
             "lengths": {
                 "type": "prefix_repetition",
-                "num_requests": 19_366,
-                "num_prefixes": 50,
+                "num_requests": num_requests,
+                "num_prefixes": num_prefixes,
                 "prefix_len": 512,
                 "suffix": {"type": "lognormal", "mean": 643.0, "std": 1109.0},
                 "output": {"type": "lognormal", "mean": 211.0, "std": 163.0},
             },
-            "arrivals": {"type": "poisson", "rate": AZURE_RATE},
+            "arrivals": {"type": "poisson", "rate": rate},
         },
-        **_clients(4, scheduler),
+        **_clients(num_clients, scheduler),
+        "router": router,
     }
 
 

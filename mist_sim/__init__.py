@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StepPlan,
     )
     from mist_sim.core.batch import StepBatch, StepGrowth
+    from mist_sim.core.candidates import Candidates
     from mist_sim.core.request import Request
     from mist_sim.core.views import ClientView
     from mist_sim.core.visit import HeldKv, Moved, Served
@@ -55,9 +56,11 @@ if TYPE_CHECKING:
     from mist_sim.routers import (
         ROUTERS,
         LeastOutstandingRouter,
+        PrefixAffinityRouter,
         RandomRouter,
         RoundRobinRouter,
         Router,
+        SessionAffinityRouter,
     )
     from mist_sim.scenario import Scenario, llm_client, replicate, simulate
     from mist_sim.simulation import Simulation
@@ -121,6 +124,7 @@ _HOMES = {
     ),
     "mist_sim.core.batch": "StepBatch StepGrowth",
     "mist_sim.core.request": "Request",
+    "mist_sim.core.candidates": "Candidates",
     "mist_sim.core.views": "ClientView",
     "mist_sim.core.visit": "HeldKv Moved Served",
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
@@ -131,7 +135,10 @@ _HOMES = {
     ),
     "mist_sim.metrics": "Estimate Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
-    "mist_sim.routers": "ROUTERS LeastOutstandingRouter RandomRouter RoundRobinRouter Router",
+    "mist_sim.routers": (
+        "ROUTERS LeastOutstandingRouter PrefixAffinityRouter RandomRouter RoundRobinRouter Router "
+        "SessionAffinityRouter"
+    ),
     "mist_sim.scenario": "Scenario llm_client replicate simulate",
     "mist_sim.simulation": "Simulation",
     "mist_sim.stages": (
@@ -164,6 +171,7 @@ __all__ = [
     "AzureReader",
     "BestServePredictor",
     "BurstyArrivals",
+    "Candidates",
     "ChunkedScheduler",
     "Client",
     "ClientView",
@@ -203,6 +211,7 @@ __all__ = [
     "Predictor",
     "PredictorTraits",
     "Prefill",
+    "PrefixAffinityRouter",
     "PrefixRepetition",
     "Preprocess",
     "Profile",
@@ -223,6 +232,7 @@ __all__ = [
     "Scheduler",
     "SequentialClient",
     "Served",
+    "SessionAffinityRouter",
     "ShareGptReader",
     "Simulation",
     "Slo",

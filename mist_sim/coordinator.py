@@ -63,7 +63,7 @@ class Coordinator:
                 self._ask_ahead(request, later[0])
             taken, kv = (kv, None) if here[0].continues else (None, kv)
             is_followed = bool(later) and later[0].continues and not later[0].is_empty
-            visit = yield client.serve(request, here, taken, is_followed)
+            visit = yield client.serve(request, here, taken, is_followed=is_followed)
             visits.append(visit)
             kv = visit.held_kv or kv
             if visit.outcome is SERVED:

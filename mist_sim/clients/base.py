@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from simpy.events import Event
 
@@ -16,6 +17,9 @@ from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.network import Link
 from mist_sim.rng import Streams
+
+if TYPE_CHECKING:
+    from mist_sim.clients.kv_cache import ContentHistory
 
 
 class Client(ABC):
@@ -31,6 +35,8 @@ class Client(ABC):
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
     network: over which other clients' KV entries come; that of the run when it starts.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
+    history: content of the requests of all clients, for what a prefix cache could have had; None:
+        nobody asks.
     estimate: where its step times come from, for the summary; None where they are given.
     assumed: its options whose default was fitted on another GPU, where nobody said a value.
     """
@@ -39,6 +45,7 @@ class Client(ABC):
     num_gpu_blocks: int = 0
     network: Link | None = None
     asks_ahead: bool = False
+    history: ContentHistory | None = None
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
 
@@ -63,6 +70,7 @@ class Client(ABC):
         request: Request,
         stages: tuple[Stage, ...],
         kv: HeldKv | None = None,
+        *,
         is_followed: bool = False,
     ) -> Event:
         """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.
@@ -73,7 +81,7 @@ class Client(ABC):
         """
         visit = Visit(request, stages, self.env.now, kv, is_followed)
         self.stays[visit] = stay = self.new_stay(visit)
-        stay.counts = self.view.counts
+        stay.load = self.view
         stay.end = end = Event(self.env)
         stay.become(WAITING)
         self.accept(visit)

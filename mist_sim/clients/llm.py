@@ -10,6 +10,7 @@ from simpy.events import Event
 from mist_sim.clients.base import Client
 from mist_sim.clients.decode.draft_paths import DraftPaths
 from mist_sim.clients.decode.speculative_clock import Speculation
+from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_records import StepRecords
@@ -112,6 +113,9 @@ class LlmClient(Client):
             async_scheduling=self.async_scheduling,
             client_id=client_id,
         )
+        self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
+        self.view.kv = self._kv_state
+        self.view.role = self.role
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         state = LaneState(
@@ -187,12 +191,15 @@ class LlmClient(Client):
         if kv is not None:
             sequence.num_tokens += num_before
             sequence.num_before = num_before
+            sequence.num_queued_tokens = 0
             sequence.incoming = kv
             sequence.last_token_at = kv.last_token_at
         return sequence
 
     def accept(self, visit: Visit) -> None:
-        sequence = self.stays[visit]
+        sequence, content = self.stays[visit], visit.request.content
+        if content:
+            self._kv_state.accept(visit.request)
         reason = self._limit_length(sequence)
         reason = reason or self.scheduler.refusal(self.lane_states[0], sequence)
         if reason is not None:
@@ -203,6 +210,9 @@ class LlmClient(Client):
         if busy:
             self.reject(visit, busy, is_busy=True)
             return
+        if content and self.history and self.memory.caches_prefixes:
+            known = min(self.history.meet(content), sequence.num_prompt_tokens - 1)
+            visit.num_known_tokens = known - known % self.memory.block_size
         delay = self._time_to_enter(sequence)
         if delay:
             self.env.start(self._enter_later(sequence, delay))
@@ -262,6 +272,11 @@ class LlmClient(Client):
                 "clients to come here"
             )
         return self.network.send(num_blocks * self.kv_block_bytes)
+
+    def finish(self, visit: Visit) -> None:
+        super().finish(visit)
+        if visit.request.content:
+            self._kv_state.finish(visit.request)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

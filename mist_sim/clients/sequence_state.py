@@ -63,7 +63,7 @@ class SequenceState(Stay):
         super().__init__(visit)
         self.lane: Home | None = None
         self.arrival = 0
-        self.num_prompt_tokens = num_prompt_tokens
+        self.num_prompt_tokens = self.num_queued_tokens = num_prompt_tokens
         self.num_target_tokens = num_target_tokens
         self.num_tokens = num_prompt_tokens
         self.num_computed_tokens = 0

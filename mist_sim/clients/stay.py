@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mist_sim.core.views import OUT
+from mist_sim.core.views import OUT, WAITING, WAITING_TOKENS, ClientState
 from mist_sim.core.visit import Visit
-
-if TYPE_CHECKING:
-    from array import array
 
 
 class Stay:
     """Where a visit is in its client.
 
     phase: `OUT` before and after, `WAITING` or `RUNNING` in between.
-    counts: of the client's stays in each phase, which routers see.
+    num_queued_tokens: tokens to compute before the visit's next token, counted while it waits.
+    load: the client's counts, which routers see.
     end: happens when the visit is over, with the visit as its value.
     """
 
-    __slots__ = ("counts", "end", "phase", "visit")
+    __slots__ = ("end", "load", "num_queued_tokens", "phase", "visit")
 
-    counts: array[int]
+    load: ClientState
     end: Any  # a SimPy event, which policies do not see
 
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.phase = OUT
+        self.num_queued_tokens = 0
 
     def become(self, phase: int) -> None:
         """Go to a phase: the one place where what routers count changes."""
-        counts = self.counts
-        counts[self.phase] -= 1
-        counts[phase] += 1
+        load = self.load
+        counts, row, before = load.counts, load.row, self.phase
+        counts[row + before] -= 1
+        counts[row + phase] += 1
+        if before == WAITING:
+            counts[row + WAITING_TOKENS] -= self.num_queued_tokens
+        elif phase == WAITING:
+            counts[row + WAITING_TOKENS] += self.num_queued_tokens
         self.phase = phase
+        if load.watchers:
+            for watcher in load.watchers:
+                watcher(load)

@@ -105,7 +105,7 @@ class Request:
         self.has_token = False
 
     def limits_left(self, now: float) -> Limits | None:
-        """Return the limits of a child sent now, which ends when the sender of this one gives up."""
+        """Return the limits of a child sent now: it ends when the sender of its parent gives up."""
         if self.limits is None or self.arrival_time is None:
             return None
         timeout = self.sent_at + self.limits.timeout - now

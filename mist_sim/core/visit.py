@@ -122,6 +122,8 @@ class Visit:
     num_preemptions: how often the client took the memory away and computed again.
     num_queried_tokens: prompt tokens that were looked up in a prefix cache.
     num_cached_tokens: those of them that were found at the first admission.
+    num_known_tokens: those that a prefix cache would have had which all clients share and which
+        forgets nothing, when the request arrived.
     num_computed_tokens: prompt tokens computed, for a visit that ended without its first token.
     outcome: how it ends, once that is decided; work on a visit that is given up goes on until the
         step in flight ends.
@@ -141,6 +143,7 @@ class Visit:
     num_preemptions: int = 0
     num_queried_tokens: int = 0
     num_cached_tokens: int = 0
+    num_known_tokens: int = 0
     num_computed_tokens: int = 0
     outcome: Outcome | None = None
     held_kv: HeldKv | None = None

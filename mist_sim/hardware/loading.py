@@ -48,7 +48,7 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     """
     slug = _catalog_name(name_or_path)
     if slug is not None:
-        return _read_entry(_entry(slug), slug, f"{slug}.toml")
+        return _catalog_gpu(slug)
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
@@ -188,6 +188,11 @@ def _catalog() -> Mapping[str, Mapping[str, object]]:
         for entry in entries
         if entry.name.endswith(".toml")
     }
+
+
+@cache
+def _catalog_gpu(slug: str) -> GpuSpec:
+    return _read_entry(_entry(slug), slug, f"{slug}.toml")
 
 
 def _entry(slug: str) -> dict[str, object]:

@@ -131,6 +131,9 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
         "prefix_cache_hit_rate": stats.share(
             c["num_cached_tokens"][counted].sum(), c["num_queried_tokens"][counted].sum()
         ),
+        "prefix_cache_hit_rate_unbounded": stats.share(
+            c["num_known_tokens"][counted].sum(), c["num_queried_tokens"][counted].sum()
+        ),
     }
     if tier_hit_rates := _tier_hit_rates(recorder, c, counted):
         memory["tier_hit_rates"] = tier_hit_rates

@@ -78,9 +78,10 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
         yield "tokens a decode step", accepted, f"{share} of the draft tokens accepted"
     if summary["num_preemptions"]:
         yield "preemptions", count(summary["num_preemptions"]), "computed again for lack of memory"
-    if summary["prefix_cache_hit_rate"] > 0:
+    if summary["prefix_cache_hit_rate_unbounded"] > 0:
         found = percent(summary["prefix_cache_hit_rate"], digits=1)
-        yield "prompt tokens cached", found, "prefix cache hit rate"
+        known = percent(summary["prefix_cache_hit_rate_unbounded"], digits=1)
+        yield "prompt tokens cached", found, f"prefix cache hit rate; one cache for all: {known}"
         for tier, rate in summary.get("tier_hit_rates", {}).items():
             yield f"  from {escape(tier)}", percent(rate, digits=1), "of the prompt tokens"
     if "request_goodput" in summary:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from numpy.random import Generator
 
+from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.views import ClientView
 from mist_sim.registry import Registry
 
 ROUTERS = Registry("routers")
@@ -18,12 +17,13 @@ ROUTERS = Registry("routers")
 class Router(Protocol):
     """Choose the client that serves a request's next stages.
 
-    `candidates` is never empty and holds only clients that serve `stage`, in a fixed order. A
-    router reads what a real gateway could see, changes no client, does not read the request's
-    output length, and returns one candidate's `client_id`.
+    `candidates` is never empty and holds only clients that serve `stage`, ordered by number: a
+    sequence of views, whose own methods answer what would else take a look at each. A router reads
+    what a real gateway could see, changes no client, does not read the request's output length,
+    and returns one candidate's `client_id`.
     """
 
-    def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         """Return the `client_id` of one candidate."""
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numpy.random import Generator
 
+from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.views import ClientView
 from mist_sim.routers.base import ROUTERS
 
 
@@ -20,7 +19,7 @@ class RandomRouter:
     def seed(self, rng: Generator) -> None:
         self._rng = rng
 
-    def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         return candidates[int(self._rng.random() * len(candidates))].client_id
 
 
@@ -35,7 +34,7 @@ class RoundRobinRouter:
     def seed(self, rng: Generator) -> None:
         self._turns = {}
 
-    def choose(self, request: Request, stage: Stage, candidates: Sequence[ClientView]) -> int:
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         turn = self._turns.get(stage.kind, 0)
         self._turns[stage.kind] = turn + 1
         return candidates[turn % len(candidates)].client_id

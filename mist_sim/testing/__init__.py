@@ -5,19 +5,27 @@
     def test_my_router():
         check_router(MyRouter)
 
+    def test_my_router_avoids_queues():
+        candidates = Candidates([FakeView(0, num_waiting=9), FakeView(1)])
+        assert MyRouter().choose(request, stage, candidates) == 1
+
 Every check takes a factory that makes a new, equally configured plugin at each call (`check_stage`
 takes the class itself) and raises AssertionError with the rule, the case and the values. All
 random cases come from fixed seeds, so that a check that passes keeps passing.
 """
 
+from mist_sim.core.candidates import Candidates
 from mist_sim.testing.clients import check_client
 from mist_sim.testing.predictors import check_predictor
 from mist_sim.testing.routers import check_router
 from mist_sim.testing.schedulers import check_scheduler
 from mist_sim.testing.stages import check_stage
 from mist_sim.testing.trace_readers import check_trace_reader
+from mist_sim.testing.views import FakeView
 
 __all__ = [
+    "Candidates",
+    "FakeView",
     "check_client",
     "check_predictor",
     "check_router",

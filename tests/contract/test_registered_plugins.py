@@ -44,8 +44,10 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 ROUTERS_TO_CHECK: Configurations = {
     "least_outstanding": [{}],
+    "prefix_affinity": [{}, {"cache_threshold": 0.0, "balance_abs_threshold": 2}],
     "random": [{}],
     "round_robin": [{}],
+    "session_affinity": [{}, {"balance_abs_threshold": 1, "max_sessions": 2}],
 }
 
 SCHEDULERS_TO_CHECK: Configurations = {

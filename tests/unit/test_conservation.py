@@ -230,7 +230,7 @@ def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
     def finish(self, visit):
         WHOLE["finish"](self, visit)
         if visit.request.request_id == 3 and self.name == "tool":
-            self.view.counts[OUT] -= 1
+            self.view.counts[self.view.row + OUT] -= 1
 
     monkeypatch.setattr(Client, "finish", finish)
     message = "at 43.0 s: client 'tool' still counts 0 waiting, 0 running, 1 outstanding"
@@ -243,7 +243,7 @@ def test_a_client_whose_queue_or_batch_never_empties(monkeypatch, phase):
     def finish(self, visit):
         WHOLE["finish"](self, visit)
         if visit.request.request_id == 3 and self.name == "llm":
-            self.view.counts[phase] += 1
+            self.view.counts[self.view.row + phase] += 1
 
     monkeypatch.setattr(Client, "finish", finish)
     with pytest.raises(InvariantError, match="at 43.0 s: client 'llm' still counts"):

@@ -104,6 +104,10 @@ class DecodeClock:
         """Tokens that the cache holds for a sequence on the clock."""
         return sequence.num_tokens - 1 + self.steps - sequence.join_step
 
+    def context_after(self, num_steps: int) -> int:
+        """Tokens that the cache holds for all sequences after more steps of the same ones."""
+        return self.context_sum + num_steps * self.num_decodes
+
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
         """Return what the next step computes: the decodes, beside chunks of prompts."""
         batch = StepBatch(chunks, self.num_decodes, self.context_sum)

@@ -106,6 +106,10 @@ class SpeculativeClock(DecodeClock):
         stay = self._path(sequence, 0).stay
         return sequence.num_tokens - 1 + stay.item(self.steps - sequence.join_step)
 
+    def context_after(self, num_steps: int) -> int:
+        tokens, start = self._tokens_by, self.steps - self._first
+        return self.context_sum + tokens.item(start + num_steps) - tokens.item(start)
+
     def batch(self, chunks: tuple[tuple[int, int], ...]) -> StepBatch:
         batch = super().batch(chunks)
         batch.num_drafts = self._speculation.num_drafts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from simpy.events import Event
 
-from mist_sim.clients.engine.run import Run
+from mist_sim.clients.engine.run import Progress, Run
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.overload import Gate
@@ -40,6 +40,8 @@ class LaneEngine(Protocol):
     @property
     def score(self) -> int: ...
     def add_request(self, sequence: SequenceState) -> None: ...
+    def next_lane(self) -> Lane: ...
+    def progress(self, lane: Lane, /) -> Progress: ...
     def end_load(self, sequence: SequenceState, lane: Lane, /) -> None: ...
     def abort(self, sequence: SequenceState, lane: Lane, /) -> None: ...
     def release(self, sequence: SequenceState, lane: Lane, /) -> None: ...
@@ -79,6 +81,7 @@ class Lane:
         self._leave = leave
         self._receive = receive
         self._run_limit = _FIRST_RUN
+        self._longest_run = _LONGEST_RUN
         self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self._released: list[SequenceState] = []  # whose held blocks are free then
         self.engine: LaneEngine  # which steps the lane
@@ -101,6 +104,13 @@ class Lane:
     def score(self) -> int:
         """How busy it is: 4 x waiting + running."""
         return _WAITING_WEIGHT * self.num_waiting + len(self.state.running)
+
+    def step_singly(self) -> None:
+        """Compute no step ahead from the next plan on, so that the KV memory is known at any time.
+
+        The results are the same, but take longer.
+        """
+        self._run_limit = self._longest_run = 1
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
@@ -198,6 +208,7 @@ class Lane:
     def _evict(self, plan: StepPlan) -> None:
         """Note what lost its memory, and hand back what can never have enough."""
         for sequence in plan.preempted:
+            sequence.num_queued_tokens = self.state.num_to_compute(sequence)
             sequence.become(WAITING)
             self._records.evict(sequence)
             sequence.visit.num_preemptions += 1
@@ -228,7 +239,7 @@ class Lane:
             self.let_go(finished)
         limit = self._run_limit
         if run.num_steps == limit:
-            self._run_limit = min(2 * limit, _LONGEST_RUN)
+            self._run_limit = min(2 * limit, self._longest_run)
         elif limit > _FIRST_RUN and run.num_steps < plan.num_steps:
             self._run_limit = limit // 2
 

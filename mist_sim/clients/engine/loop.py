@@ -10,7 +10,7 @@ from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.engine.run import Run
+from mist_sim.clients.engine.run import Progress, Run
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -137,13 +137,26 @@ class Engine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the least loaded lane; cut the run that it could join."""
-        sequence.lane = lane = self._lane or least_loaded(self.lanes)
+        sequence.lane = lane = self.next_lane()
         if self._ahead is not None and not self._idle:
             self._ahead.hold_arrival(sequence)
             self._cut_ahead()
         else:
             lane.state.add_request(sequence)
             self._notice(lane, sequence)
+
+    def next_lane(self) -> Lane:
+        """Return the lane that the next request gets."""
+        return self._lane or least_loaded(self.lanes)
+
+    def progress(self, lane: Lane) -> Progress:
+        """Return how far a lane is in the run in flight."""
+        run, now = self._run, self.env.now
+        if run is not None:
+            for member, plan, _ in run.parts:
+                if member is lane:
+                    return Progress(plan, run.num_over(now), run.num_begun(now))
+        return Progress()
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
@@ -200,10 +213,10 @@ class Engine:
             self.env.trigger(self._wake, self.env.now, self._plan_phase)
         elif run is not None and not isinstance(run.ends, float):
             num_steps = run.num_begun(self.env.now)
-            if num_steps < run.num_steps and (
-                not run.has(lane) or lane.would_admit(sequence, num_steps)
-            ):
-                self._end_after(run, num_steps)
+            if num_steps < run.num_steps:
+                takes_part = len(run.parts) == len(self.lanes) or run.has(lane)
+                if not takes_part or lane.would_admit(sequence, num_steps):
+                    self._end_after(run, num_steps)
 
     def _cut_ahead(self) -> None:
         """End a run with the next step to start, whose successor knows what happens now.

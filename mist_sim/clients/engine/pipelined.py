@@ -15,7 +15,7 @@ at a time, so the chunks of a prompt follow one another (vLLM keeps a request in
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Generator, Sequence
 from math import inf
@@ -27,6 +27,7 @@ from simpy.events import Event
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.loop import least_loaded
 from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
+from mist_sim.clients.engine.run import Progress
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -164,9 +165,23 @@ class PipelineEngine:
 
         It stays with that lane (the virtual engines of vLLM v0, `vllm/engine/llm_engine.py`).
         """
-        sequence.lane = member = min(least_loaded(self.replicas).lanes, key=num_unfinished)
+        sequence.lane = member = self.next_lane()
         member.state.add_request(sequence)
         self._notice(member, sequence)
+
+    def next_lane(self) -> Lane:
+        """Return the lane that the next request gets."""
+        return min(least_loaded(self.replicas).lanes, key=num_unfinished)
+
+    def progress(self, member: Lane) -> Progress:
+        """Return how far a lane is in the passes of its run."""
+        lane, now = self._lane_of[member], self.env.now
+        if lane.run is not None:
+            for each, plan, _ in lane.run.parts:
+                if each is member:
+                    num_begun = max(1, bisect_left(lane.entries, now))
+                    return Progress(plan, bisect_right(lane.ends, now), num_begun)
+        return Progress()
 
     def end_load(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""

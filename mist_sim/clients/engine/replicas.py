@@ -35,7 +35,7 @@ class Engines:
         client_id: int,
     ) -> None:
         first, size = predictor.ranks[0], len(predictor.ranks)
-        lanes = [make_lane(share, number // size) for number, share in enumerate(shares)]
+        self.lanes = lanes = [make_lane(share, n // size) for n, share in enumerate(shares)]
         groups = [lanes[start : start + size] for start in range(0, len(lanes), size)]
         together = [groups] if lockstep else [[group] for group in groups]
         self.all: list[LaneEngine] = []
@@ -51,6 +51,10 @@ class Engines:
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
         least_loaded(self.all).add_request(sequence)
+
+    def next_lane(self) -> Lane:
+        """Return the lane that the next request would get."""
+        return least_loaded(self.all).next_lane()
 
 
 def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:

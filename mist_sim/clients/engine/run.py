@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch
@@ -25,6 +25,14 @@ class RunningLane(Protocol):
 
 Part = tuple[RunningLane, StepPlan, StepBatch]
 """What one lane computes in a run: its plan, and the batch of the first step."""
+
+
+class Progress(NamedTuple):
+    """How far a lane is in its plan: steps that have ended by now, and that have begun before."""
+
+    plan: StepPlan | None = None
+    num_over: int = 0
+    num_begun: int = 0
 
 
 @dataclass(slots=True)

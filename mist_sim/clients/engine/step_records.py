@@ -83,9 +83,11 @@ class StepRecords:
         start = run.start
         first_end = run.first_end
         num_fresh = 0
+        if self._some_resumed:
+            for sequence in self._newly_decoding:
+                if not sequence.visit.has_token:  # those before were another client's
+                    sequence.visit.first_token_at = first_end
         for sequence in self._newly_decoding:
-            if not sequence.visit.has_token:  # those before were another client's
-                sequence.visit.first_token_at = first_end
             if sequence.last_token_at == start:
                 num_fresh += 1
             else:
@@ -101,13 +103,14 @@ class StepRecords:
 
     def emit(self, sequence: SequenceState, now: float) -> None:
         """A prefill ended: note the token that it emitted."""
-        if not sequence.visit.has_token:
-            sequence.visit.first_token_at = now
-        if sequence.num_output_tokens > 1:
+        visit, num_tokens = sequence.visit, sequence.num_output_tokens
+        if visit.first_token_at != visit.first_token_at:
+            visit.first_token_at = now
+        if num_tokens > 1:
             self._recorder.record_gap(self._track, now, now - sequence.last_token_at, 1)
         sequence.last_token_at = now
         sequence.first_step = self._num_steps
-        if sequence.num_output_tokens < sequence.num_target_tokens:
+        if num_tokens < sequence.num_target_tokens:
             self._newly_decoding.append(sequence)
 
     def evict(self, sequence: SequenceState) -> None:

@@ -11,7 +11,7 @@ from mist_sim.clients.kv_cache.capacity import (
 from mist_sim.clients.kv_cache.lane_memory import EngineMemory, LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
-from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
+from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHistory
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
@@ -19,6 +19,7 @@ from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 __all__ = [
     "BlockPool",
     "CacheTier",
+    "ContentHistory",
     "EngineMemory",
     "KvCacheConfig",
     "KvCacheManager",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.free_queue import FreeQueue
@@ -11,7 +11,19 @@ from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
 from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
+from mist_sim.core.views import ContentWatcher
 from mist_sim.errors import InvariantError
+
+
+class Ahead(NamedTuple):
+    """What the steps of a run did that is not accounted for yet.
+
+    num_blocks: that decodes took. computed: sequences in prefill, with the tokens that are
+    computed when the step in flight ends.
+    """
+
+    num_blocks: int
+    computed: list[tuple[SequenceState, int]]
 
 
 class KvCacheManager:
@@ -24,6 +36,7 @@ class KvCacheManager:
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
 
+    looks_ahead: ClassVar[bool] = True  # whether it knows prefixes between the ends of runs
     has_tiers: ClassVar[bool] = False  # whether blocks may be loaded from lower ones
     shares_blocks: bool = False  # whether any sequence may find blocks of others, so far
     drops: WindowDrops | None = None  # what sliding windows leave, where that may be found again
@@ -39,6 +52,17 @@ class KvCacheManager:
     def num_cached_tokens(self, sequence: SequenceState) -> int:
         """Tokens of a waiting sequence that need no computation."""
         return 0
+
+    def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        """Tokens that a sequence would not have computed if it came now; it is not added.
+
+        ahead: what steps did since the manager last heard of them.
+        """
+        return 0
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        """Tell a watcher which content is cached (see `KvView.watch`)."""
+        return True
 
     def blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that the admission of a waiting sequence takes, as things are now."""
@@ -163,6 +187,26 @@ class PrefixCachingManager(KvCacheManager):
         num_found, _ = self._find(sequence, sequence.chain)
         most = min(num_found, (sequence.num_tokens - 1) // size)
         return max(0, most - self.num_recomputed) * size
+
+    def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        if not self.shares_blocks:
+            return 0
+        probe.chain = chain = self._chain(probe.visit.request.content)
+        size = self.pool.block_size
+        if self.looks_ahead and (ahead.num_blocks or ahead.computed):
+            entering = [
+                (sequence.chain, min(num_tokens // size, sequence.chain.num_shared))
+                for sequence, num_tokens in ahead.computed
+                if sequence.chain is not None and sequence.chain.is_entering
+            ]
+            num_full = probe.num_tokens // size
+            num_found = self.cache.find_later(chain, num_full, ahead.num_blocks, entering)
+            chain.found = self.cache.changes, num_found, 0
+        return self.num_cached_tokens(probe)
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        self.cache.watch(watcher)
+        return True
 
     def blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that an admission takes: all but those that others hold already."""

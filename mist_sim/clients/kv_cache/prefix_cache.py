@@ -8,10 +8,11 @@ it, and of the blocks that nobody holds the later ones leave the cache first.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 from mist_sim.clients.kv_cache.free_queue import Entry, FreeQueue
 from mist_sim.core.request import Content
+from mist_sim.core.views import ContentWatcher
 from mist_sim.errors import ScenarioError
 
 _NO_END = sys.maxsize
@@ -93,6 +94,13 @@ class PrefixCache:
         self.queue = FreeQueue(num_blocks)
         self.changes = 0
         self._entries: dict[Hashable, Entry] = {}
+        self._watcher: ContentWatcher | None = None
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        """Tell which ids have blocks here, now and from now on."""
+        self._watcher = watcher
+        for key in self._entries:
+            watcher.enter(key)
 
     def find(self, chain: Chain, num_blocks: int) -> tuple[int, int]:
         """Look for the first `num_blocks` blocks of a chain.
@@ -111,6 +119,46 @@ class PrefixCache:
             if num_found < end:
                 break
         return num_found, num_held
+
+    def find_later(
+        self, chain: Chain, most: int, num_taken: int, entering: list[tuple[Chain, int]]
+    ) -> int:
+        """Return how many of a chain's first blocks, at most `most`, will be cached.
+
+        Then `num_taken` of the free blocks will be used for something else, and other chains
+        will have entered so many of their first ones. Nothing changes.
+        """
+        ends: dict[Hashable, int] = {}  # behind the last block of each id, where it changes
+        for piece in self.queue:
+            if num_taken <= 0:
+                break
+            if (entry := piece.entry) is not None:
+                end = ends.get(entry.key, entry.first + entry.num_cached)
+                ends[entry.key] = end - min(num_taken, piece.num_blocks)
+            num_taken -= piece.num_blocks
+        for other, num_blocks in entering:
+            ends.update(self._ends_to_enter(other, num_blocks))
+        num_found = 0
+        for key, end in chain.spans:
+            if (known_end := ends.get(key)) is None:
+                entry = self._entry(key, num_found)
+                known_end = entry.first + entry.num_cached if entry is not None else num_found
+            num_found = max(num_found, min(end, most, known_end))
+            if num_found < end:
+                break
+        return num_found
+
+    def _ends_to_enter(self, chain: Chain, num_blocks: int) -> Iterator[tuple[Hashable, int]]:
+        """Yield the ids of the blocks that `enter` would enter, with the position behind them."""
+        position = chain.num_held
+        for key, end in chain.spans:
+            if end <= position:
+                continue
+            entry = self._entries.get(key)
+            if position >= num_blocks or (entry and entry.first + entry.num_cached > position):
+                return
+            position = min(end, num_blocks)
+            yield key, position
 
     def hold(self, chain: Chain, num_blocks: int) -> int:
         """Let a request hold the first blocks of its chain, which are cached.
@@ -149,6 +197,8 @@ class PrefixCache:
                 if entry is None:
                     entry = self._entries[key] = Entry(key, chain.num_held)
                     chain.entries.append(entry)
+                    if self._watcher is not None:
+                        self._watcher.enter(key)
                 chain.num_held = min(end, num_blocks)
                 entry.grow(chain.num_held - entry.first)
                 self.changes += 1
@@ -183,6 +233,8 @@ class PrefixCache:
             self.on_evict(entry.key, start, start + num_blocks)
         if not entry.num_cached:
             del self._entries[entry.key]
+            if self._watcher is not None:
+                self._watcher.leave(entry.key)
         self.changes += 1
 
     def _entry(self, key: Hashable, first: int) -> Entry | None:

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 from mist_sim.clients.kv_cache.prefix_cache import Chain
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.request import Content
 
 
 class PrefixHistory:
@@ -36,3 +37,23 @@ class PrefixHistory:
 
     def _chain(self, sequence: SequenceState) -> Chain:
         return Chain(sequence.visit.request.content, self._block_size)
+
+
+class ContentHistory:
+    """The content of all requests so far: one cache that all share, and that forgets nothing."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}  # behind the last token of each content id
+
+    def meet(self, content: Content) -> int:
+        """Note a request's content; return how many of its first tokens were known before."""
+        ends = self._ends
+        num_known = end = 0
+        for content_id, length in content:
+            start, end = end, end + length
+            known_end = ends.get(content_id, 0)
+            if num_known == start:
+                num_known = min(end, max(start, known_end))
+            if end > known_end:
+                ends[content_id] = end
+        return num_known

@@ -181,6 +181,15 @@ class LaneState:
             return self.loaded[0]
         return self.waiting.head() if self.waiting else None
 
+    def num_to_compute(self, sequence: SequenceState) -> int:
+        """Tokens that a sequence which waits needs computed before its next token."""
+        if sequence.incoming is not None:
+            return 0
+        swap = self.swapped.get(sequence)
+        if swap is None:
+            return sequence.num_tokens - sequence.num_computed_tokens
+        return sequence.num_tokens - swap.num_tokens if swap.in_prefill else 0
+
     def has_seat(self) -> bool:
         """Tell whether one more may run; seats that the last step freed are not lent yet."""
         return len(self.running) + self._num_left < self.max_num_seqs

@@ -106,7 +106,7 @@ class ColumnRecorder:
         """Add a row to the requests: what its visits gave in all, and how it ended."""
         first_token_at = nan
         queued = 0.0
-        num_output_tokens = num_preemptions = num_queried = num_cached = 0
+        num_output_tokens = num_preemptions = num_queried = num_cached = num_known = 0
         for visit in visits:
             if first_token_at != first_token_at:
                 first_token_at = visit.first_token_at
@@ -115,6 +115,8 @@ class ColumnRecorder:
             num_preemptions += visit.num_preemptions
             num_queried += visit.num_queried_tokens
             num_cached += visit.num_cached_tokens
+            if visit.num_queried_tokens:
+                num_known += visit.num_known_tokens
         decode_time, num_gaps = latency.decode_time(visits)
         self.requests.append(
             (
@@ -133,6 +135,7 @@ class ColumnRecorder:
                 num_preemptions,
                 num_queried,
                 num_cached,
+                num_known,
                 failure is None and num_output_tokens < request.num_output_tokens,
                 num_attempts,
                 sum([_num_input_tokens(visit) for visit in in_vain]) if in_vain else 0,

@@ -23,6 +23,7 @@ def request_table() -> Table:
         num_preemptions="i4",
         num_queried_tokens="i8",
         num_cached_tokens="i8",
+        num_known_tokens="i8",
         truncated="?",
         num_attempts="i4",
         wasted_input_tokens="i8",

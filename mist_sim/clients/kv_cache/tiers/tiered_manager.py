@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.manager import PrefixCachingManager
+from mist_sim.clients.kv_cache.manager import Ahead, PrefixCachingManager
 from mist_sim.clients.kv_cache.prefix_cache import Chain
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink, stores_of, taken_by
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.views import ContentWatcher
 
 
 class TieredManager(PrefixCachingManager):
@@ -28,6 +29,7 @@ class TieredManager(PrefixCachingManager):
     links: one a tier; the lanes of an engine share them.
     """
 
+    looks_ahead: ClassVar[bool] = False
     has_tiers: ClassVar[bool] = True
 
     def __init__(
@@ -86,6 +88,16 @@ class TieredManager(PrefixCachingManager):
         if sequence.chain is not None and sequence.chain.num_loaded:
             return sequence.chain.num_loaded * self.pool.block_size
         return super().num_cached_tokens(sequence)
+
+    def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        num_tokens = super().num_prefix_tokens(probe, ahead)
+        if probe.chain is not None and (counts := self.missing(probe)):
+            num_found, _ = self._find(probe, probe.chain)
+            num_tokens = (num_found + sum(counts)) * self.pool.block_size
+        return num_tokens
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        return False  # what lies in a tier is found, too
 
     def blocks_to_admit(self, sequence: SequenceState) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:

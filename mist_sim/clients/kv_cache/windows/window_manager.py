@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mist_sim.clients.kv_cache.manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.prefix_cache import Chain
 from mist_sim.clients.kv_cache.windows.page_queue import PageQueue, WindowPiece
@@ -11,6 +13,7 @@ from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
+from mist_sim.core.views import ContentWatcher
 
 _FEWEST_TOGETHER = 4  # pieces of a prompt; for fewer, one after the other is as fast
 
@@ -28,6 +31,7 @@ class WindowCachingManager(PrefixCachingManager):
     attention, and those that its windows still hold.
     """
 
+    looks_ahead: ClassVar[bool] = False
     pool: WindowPool
     drops: WindowDrops
 
@@ -43,6 +47,10 @@ class WindowCachingManager(PrefixCachingManager):
     def num_cached_tokens(self, sequence: SequenceState) -> int:
         chain = sequence.chain
         return self._hit(sequence, chain) * self.pool.block_size if chain is not None else 0
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        """Tell about full attention, without which nothing is found; windows may leave less."""
+        return bool(self._full_pages) and super().watch(watcher)
 
     def blocks_to_admit(self, sequence: SequenceState) -> int:
         num_pages = self.pool.blocks_for(sequence.num_tokens)

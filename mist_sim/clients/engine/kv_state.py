@@ -1,0 +1,119 @@
+"""What routers may know of the KV memory of a client's engines, computed when they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.kv_cache.manager import Ahead
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.request import Request
+from mist_sim.core.views import ContentWatcher
+from mist_sim.core.visit import Visit
+from mist_sim.environment import Environment
+
+
+class EngineKvState:
+    """The `KvView` of a client with engines.
+
+    Runs of steps are computed ahead and accounted for at their end. So what they hold meanwhile
+    follows by arithmetic from the number of their steps that have ended by now.
+
+    block_size: tokens in a block. stays: visits that are at the client, live.
+    """
+
+    def __init__(
+        self, env: Environment, engines: Engines, block_size: int, stays: Iterable[Visit]
+    ) -> None:
+        self.block_size = block_size
+        self._env = env
+        self._engines = engines
+        self._stays = stays
+        self._sees_prefixes = False
+        self._watcher: ContentWatcher | None = None
+
+    def num_blocks(self) -> int:
+        """KV blocks that requests hold, as of the last step that ended."""
+        return sum([_num_blocks(lane) for lane in self._engines.lanes])
+
+    def num_tokens(self) -> int:
+        """Tokens of running requests that have KV entries, as of the last step that ended."""
+        return sum([_num_tokens(lane) for lane in self._engines.lanes])
+
+    def prefix_tokens(self, request: Request) -> int:
+        """Tokens of a request's prompt that the engine need not compute that would take it now."""
+        if not request.content:
+            return 0
+        self._see_prefixes()
+        visit = Visit(request, (), self._env.now)
+        probe = SequenceState(visit, request.num_prompt_tokens, 0)
+        lane = self._engines.next_lane()
+        return lane.state.kv_cache.num_prefix_tokens(probe, _ahead(lane))
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        """Tell a watcher what the caches have (see `KvView`)."""
+        self._see_prefixes()
+        for visit in self._stays:
+            _tell(visit.request, watcher.enter)
+        self._watcher = watcher
+        return all(lane.state.kv_cache.watch(watcher) for lane in self._engines.lanes)
+
+    def accept(self, request: Request) -> None:
+        """Note that the client takes a request, whose content its engines may compute from now on.
+
+        Runs of steps tell the caches at their end; so a watcher hears of it before.
+        """
+        if self._watcher is not None:
+            _tell(request, self._watcher.enter)
+
+    def finish(self, request: Request) -> None:
+        """Note that a request leaves the client."""
+        if self._watcher is not None:
+            _tell(request, self._watcher.leave)
+
+    def _see_prefixes(self) -> None:
+        """Let lanes compute no steps ahead whose caches cannot tell what these will have done."""
+        if not self._sees_prefixes:
+            self._sees_prefixes = True
+            for lane in self._engines.lanes:
+                if not lane.state.kv_cache.looks_ahead:
+                    lane.step_singly()
+
+
+def _tell(request: Request, note: Callable[[Hashable], None]) -> None:
+    for content_id, _ in request.content:
+        note(content_id)
+
+
+def _ahead(lane: Lane) -> Ahead:
+    """Return what the steps of the run in flight did that have ended or begun by now."""
+    plan, num_over, num_begun = lane.engine.progress(lane)
+    if plan is None:
+        return Ahead(0, [])
+    num_blocks = lane.state.clock.blocks_needed(num_over) if num_over and plan.decodes else 0
+    computed = [
+        (sequence, sequence.num_computed_tokens + num_begun * num_new)
+        for sequence, num_new in plan.prefills
+    ]
+    return Ahead(num_blocks, computed)
+
+
+def _num_blocks(lane: Lane) -> int:
+    state = lane.state
+    num_blocks = state.pool.num_used
+    plan, num_over, _ = lane.engine.progress(lane)
+    if num_over and plan is not None and plan.decodes:
+        num_blocks += state.clock.blocks_needed(num_over)
+    return num_blocks
+
+
+def _num_tokens(lane: Lane) -> int:
+    state = lane.state
+    num_tokens = sum([sequence.num_computed_tokens for sequence in state.prefilling])
+    plan, num_over, _ = lane.engine.progress(lane)
+    if not num_over or plan is None:
+        return num_tokens + state.clock.context_sum
+    num_tokens += num_over * sum([num_new for _, num_new in plan.prefills])
+    num_decode_steps = num_over if plan.decodes else 0
+    return num_tokens + state.clock.context_after(num_decode_steps)

@@ -1,0 +1,110 @@
+"""Candidates of a running simulation: what routers ask of them costs little, however many."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients.load_index import LoadIndex, bits_of
+from mist_sim.clients.prefix_holders import PrefixHolders
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request
+from mist_sim.core.views import COUNTS, ClientState, ClientView, Count
+
+Holders = dict[int, PrefixHolders]
+"""For each block size, who has what in a prefix cache; empty until somebody asks."""
+
+
+class LiveCandidates(Candidates):
+    """The views of some clients, in the order of their numbers.
+
+    Indices are made when a router asks for the first time, and kept up to date from then on.
+    """
+
+    def __new__(cls, states: Sequence[ClientState], *_: object) -> Self:
+        return super().__new__(cls, states)
+
+    def __init__(self, states: Sequence[ClientState], counts: array[int], holders: Holders) -> None:
+        """Take the views, the table in which they count, and the holders of all clients."""
+        self._states = tuple(states)
+        self._counts = counts
+        self._holders = holders
+        self._by_number = {state.client_id: state for state in states}
+        self._bits = bits_of(self)
+        self._rows = np.array([state.row for state in states])
+        self._indices: dict[Count, LoadIndex] = {}
+        self._knows_prefixes = False
+
+    def least(self, count: Count = "num_outstanding") -> ClientView:
+        if count == "num_waiting_tokens":
+            return self[int(self.numbers(count).argmin())]
+        return (self._indices.get(count) or self._index(count)).first()
+
+    def get(self, client_id: int) -> ClientView | None:
+        return self._by_number.get(client_id)
+
+    def numbers(self, count: Count) -> NDArray[np.int64]:
+        column = COUNTS.index(count)
+        found: NDArray[np.int64] = np.frombuffer(self._counts, np.int64)[self._rows + column]
+        return found if column else -found
+
+    def longest_prefix(
+        self, request: Request, most_outstanding: float
+    ) -> tuple[ClientView | None, int]:
+        if not request.content:
+            return None, 0
+        if not self._knows_prefixes:
+            self._watch_caches()
+        index = self._index("num_outstanding")
+        best: ClientView | None = None
+        most = 0
+        for holders in self._holders.values():
+            asked = 0
+            for clients, bound in holders.levels(request, self._bits):
+                if bound < most:
+                    break
+                for view in index.among(clients & ~asked, most_outstanding):
+                    num_tokens = view.prefix_tokens(request)
+                    if num_tokens > most or (num_tokens == most > 0 and _less(view, best)):
+                        best, most = view, num_tokens
+                    if num_tokens >= bound:
+                        break  # the others have no more, and not less to do
+                asked |= clients
+        return best, most
+
+    def leave(self) -> None:
+        """Follow the clients no longer."""
+        notes = {index.note for index in self._indices.values()}
+        for state in self._states:
+            state.watchers = tuple(each for each in state.watchers if each not in notes)
+
+    def _index(self, count: Count) -> LoadIndex:
+        index = self._indices.get(count)
+        if index is None:
+            index = self._indices[count] = LoadIndex(self._states, count)
+            for state in self._states:
+                state.watchers += (index.note,)
+        return index
+
+    def _watch_caches(self) -> None:
+        """Let the caches tell what they have, those that do not yet."""
+        self._knows_prefixes = True
+        for state in self._states:
+            if state.kv is None or state.is_watched:
+                continue
+            state.is_watched = True
+            size = state.kv.block_size
+            holders = self._holders.setdefault(size, PrefixHolders(size))
+            holders.watch(state.client_id, state.kv)
+
+
+def _less(view: ClientView, other: ClientView | None) -> bool:
+    """Whether a candidate goes before another one that has as long a prefix."""
+    if other is None:
+        return True
+    key = view.num_outstanding, view.client_id
+    return key < (other.num_outstanding, other.client_id)

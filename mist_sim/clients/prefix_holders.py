@@ -1,0 +1,79 @@
+"""Which clients have cached blocks of which content, kept as their caches change."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from mist_sim.clients.kv_cache.prefix_cache import Chain
+from mist_sim.core.request import Request
+from mist_sim.core.views import KvView
+
+
+class PrefixHolders:
+    """Content ids with the clients whose prefix caches have blocks of them, client n as bit n.
+
+    The caches tell it what enters and leaves, as engines tell a gateway by KV-cache events (the
+    event-driven mode of SGLang's gateway, llm-d's precise prefix scorer), here without delay.
+
+    block_size: tokens in a block of these clients.
+    asked: clients that find prefixes in other ways too, and have to be asked.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.asked = 0
+        self._of: dict[Hashable, int] = {}
+
+    def watch(self, client_id: int, kv: KvView) -> None:
+        """Follow the caches of a client."""
+        if not kv.watch(_Follower(self._of, 1 << client_id)):
+            self.asked |= 1 << client_id
+
+    def levels(self, request: Request, clients: int) -> list[tuple[int, int]]:
+        """Return who of some clients may have a prefix, deepest first, and at most how long it is.
+
+        Each is (clients as bits, tokens): those have blocks of the span of content that ends
+        there, perhaps of more. Those in `asked` are in the first one, if any.
+        """
+        size, holders = self.block_size, self._of
+        most = (request.num_prompt_tokens - 1) // size  # a prompt's last token is computed
+        levels = []
+        here = clients
+        for content_id, end in Chain(request.content, size).spans:
+            here &= holders.get(content_id, 0)
+            if not here:
+                break
+            levels.append((here, min(end, most) * size))
+            if end >= most:
+                break
+        levels.reverse()
+        if request.content and (asked := self.asked & clients):
+            levels.insert(0, (asked, most * size))
+        return levels
+
+
+class _Follower:
+    """Notes what enters and leaves the caches of one client, of which it may have several."""
+
+    def __init__(self, holders: dict[Hashable, int], bit: int) -> None:
+        self._holders = holders
+        self._bit = bit
+        self._again: dict[Hashable, int] = {}  # caches that have an id, less one
+
+    def enter(self, content_id: Hashable) -> None:
+        holders, bit = self._holders, self._bit
+        clients = holders.get(content_id, 0)
+        if clients & bit:
+            self._again[content_id] = self._again.get(content_id, 0) + 1
+        holders[content_id] = clients | bit
+
+    def leave(self, content_id: Hashable) -> None:
+        if num_others := self._again.pop(content_id, 0):
+            if num_others > 1:
+                self._again[content_id] = num_others - 1
+            return
+        clients = self._holders[content_id] ^ self._bit
+        if clients:
+            self._holders[content_id] = clients
+        else:
+            del self._holders[content_id]

@@ -1,0 +1,88 @@
+"""Routers that send requests where their KV entries are: by prefix, and by session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numpy.random import Generator
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request, Stage
+from mist_sim.routers.base import ROUTERS
+from mist_sim.routers.load import LoadBound
+
+
+@ROUTERS.register("prefix_affinity")
+@dataclass(kw_only=True)
+class PrefixAffinityRouter(LoadBound):
+    """Send a visit to the candidate whose prefix cache has most of its prompt.
+
+    Of equals it takes the one with the fewest outstanding requests, then the first. Without a
+    candidate that has enough of the prompt and is not too busy, the one with the fewest
+    outstanding requests gets it. It knows what the caches have at that moment, as SGLang's gateway
+    and llm-d's precise prefix scorer learn it from KV-cache events; gateways without these
+    events guess it from the requests that they sent where.
+
+    cache_threshold: share of the prompt that has to be cached, else it goes by load (SGLang's).
+    balance_abs_threshold, balance_rel_threshold: a candidate is too busy with more than so many
+        outstanding requests above the least busy one, and more than so many times as many.
+
+    Source: `cache_aware` of SGLang's router, with its names and defaults (Model Gateway,
+    "Cache-Aware Policy Tuning"), see `LoadBound` for a difference.
+    """
+
+    cache_threshold: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.cache_threshold <= 1:
+            raise ValueError(f"cache_threshold must be in [0, 1], got {self.cache_threshold}")
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        least = candidates.least("num_outstanding")
+        found, num_tokens = candidates.longest_prefix(request, self.most_outstanding(least))
+        if found is None or num_tokens < self.cache_threshold * request.num_prompt_tokens:
+            return least.client_id
+        return found.client_id
+
+
+@ROUTERS.register("session_affinity")
+@dataclass(kw_only=True)
+class SessionAffinityRouter(LoadBound):
+    """Send the visits of a session to one candidate, by `session_id`.
+
+    A new session, one whose client is gone or too busy, and a request without a session go to the
+    candidate with the fewest outstanding requests; there the session stays from then on.
+
+    balance_abs_threshold, balance_rel_threshold: as of `prefix_affinity`.
+    max_sessions: sessions that are remembered for each kind of stage; the one whose last request
+        is the longest ago is forgotten first (>= 1).
+
+    Source: the session router of the vLLM production stack, which hashes the session's key and
+    knows no load; the limit, and the choice by queue of a new session, are TensorRT-LLM's
+    (`kv_cache_routing_max_sessions`, `kv_cache_routing_new_conv_placement: least_queued`).
+    """
+
+    max_sessions: int = 65536
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_sessions < 1:
+            raise ValueError(f"max_sessions must be >= 1, got {self.max_sessions}")
+        self._homes: dict[str, dict[int, int]] = {}
+
+    def seed(self, rng: Generator) -> None:
+        self._homes = {}
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        least = candidates.least("num_outstanding")
+        if request.session_id is None:
+            return least.client_id
+        homes = self._homes.setdefault(stage.kind, {})
+        home = candidates.get(homes.pop(request.session_id, -1))
+        if home is None or home.num_outstanding > self.most_outstanding(least):
+            home = least
+        homes[request.session_id] = home.client_id  # the latest one, in the order of the dict
+        if len(homes) > self.max_sessions:
+            del homes[next(iter(homes))]
+        return home.client_id

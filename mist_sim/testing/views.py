@@ -1,0 +1,38 @@
+"""Clients as a router sees them, made up for a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mist_sim.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class FakeView:
+    """A `ClientView` with the numbers that a test gives it; writing to it raises.
+
+    num_cached: tokens of any prompt with content that its prefix cache has, at most all but one.
+
+    num_outstanding is the sum of the waiting and the running requests.
+    """
+
+    client_id: int
+    num_waiting: int = 0
+    num_running: int = 0
+    num_waiting_tokens: int = 0
+    num_kv_blocks: int = 0
+    num_kv_tokens: int = 0
+    num_cached: int = 0
+    role: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"client{self.client_id}"
+
+    @property
+    def num_outstanding(self) -> int:
+        return self.num_waiting + self.num_running
+
+    def prefix_tokens(self, request: Request) -> int:
+        """Return `num_cached`, of a prompt that has content."""
+        return min(self.num_cached, request.num_prompt_tokens - 1) if request.content else 0

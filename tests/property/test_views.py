@@ -1,0 +1,58 @@
+"""What views tell is exact at any time: as of the last step that ended, however runs are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mist_sim.clients.engine.lane as lane_module
+import mist_sim.clients.engine.pipelined as pipeline_module
+from mist_sim import Simulation
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request, Stage
+from tests.property.strategies import cases, with_arrivals_on_boundaries
+from tests.reference.comparison import Case, workload
+from tests.reference.predictors import AWKWARD, DYADIC
+
+
+@dataclass
+class SpyRouter:
+    """Notes all that views tell at every arrival, and asks for the longest prefix."""
+
+    seen: list[tuple[int, ...]] = field(default_factory=list)
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        least = candidates.least("num_outstanding")
+        by_index = candidates.longest_prefix(request, least.num_outstanding + 2)
+        assert by_index == Candidates(candidates).longest_prefix(request, least.num_outstanding + 2)
+        for view in candidates:
+            prefix = view.prefix_tokens(request)
+            memory = view.num_kv_blocks, view.num_kv_tokens, prefix
+            self.seen.append((view.client_id, *memory, view.num_waiting_tokens, view.num_waiting))
+        return least.client_id
+
+
+def seen(case: Case, predictor, num_clients: int) -> list[tuple[int, ...]]:
+    router = SpyRouter()
+    clients = [case.options.client(predictor, str(number)) for number in range(num_clients)]
+    Simulation(clients=clients, workload=workload(case.jobs), router=router).run()
+    return router.seen
+
+
+@given(
+    case=cases(),
+    num_clients=st.integers(1, 3),
+    predictor=st.sampled_from([AWKWARD, DYADIC]),
+    data=st.data(),
+)
+def test_views_tell_the_same_however_long_runs_are(case, num_clients, predictor, data):
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    in_runs = seen(case, predictor, num_clients)
+    with (
+        patch.multiple(lane_module, _FIRST_RUN=1, _LONGEST_RUN=1),
+        patch.multiple(pipeline_module, _FIRST_PASSES=1, _MOST_PASSES=1),
+    ):
+        assert seen(case, predictor, num_clients) == in_runs

@@ -1,0 +1,90 @@
+"""Clients with roles in a scenario file: what has to be said, and what comes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mist_sim import Scenario, ScenarioError, simulate
+
+DATA: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {"type": "profile", "num_requests": 200},
+        "arrivals": {"type": "poisson", "rate": "20 /s"},
+    },
+    "clients": [
+        {"name": "p", "role": "prefill", "gpu": "h100-sxm"},
+        {"name": "d", "role": "decode", "gpu": "h100-sxm", "count": 2},
+    ],
+    "network": {"bandwidth": "100 Gb/s", "latency": "1 ms"},
+}
+
+
+def scenario(**changes: Any) -> Scenario:
+    return Scenario.from_dict(DATA, {key.replace("__", "."): v for key, v in changes.items()})
+
+
+def test_every_answer_with_more_than_a_token_is_handed_over():
+    result = simulate(scenario())
+    requests, summary = result.requests, result.summary
+    several = requests["num_output_tokens"] > 1
+    assert summary["completed"] == 200
+    assert summary["num_hand_overs"] == several.sum() == len(result.transfers)
+    assert summary["handed_over_tokens"] == requests["num_prompt_tokens"][several].sum()
+    assert set(result.stages.groupby("stage")["client"].unique().explode()) == {"p", "d-0", "d-1"}
+    assert requests["tpot"][several].notna().all()
+
+
+def test_a_slower_network_delays_the_second_token_and_not_the_first():
+    fast, slow = (simulate(scenario(network__bandwidth=b)).summary for b in ("400 Gb/s", "10 Gb/s"))
+    assert slow["mean_hand_over_ms"] > 10 * fast["mean_hand_over_ms"]
+    assert slow["mean_ttft_ms"] == fast["mean_ttft_ms"]
+    assert slow["mean_tpot_ms"] > fast["mean_tpot_ms"]
+
+
+def test_a_hand_over_takes_its_blocks_over_the_bandwidth():
+    """100 tokens are seven blocks of 16 tokens, each of 128 KiB for a token of Llama-3.1-8B."""
+    one = {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 1,
+            "prompt": {"type": "fixed", "tokens": 100},
+            "output": {"type": "fixed", "tokens": 2},
+        },
+        "arrivals": {"type": "constant", "rate": "1 /s"},
+    }
+    move = simulate(scenario(workload=one)).transfers.iloc[0]
+    num_bytes = 7 * 16 * 131_072
+    assert move["end"] - move["start"] == pytest.approx(0.001 + num_bytes * 8 / 100e9, rel=1e-9)
+
+
+def test_the_resolved_scenario_runs_again():
+    first = scenario()
+    again = Scenario.from_dict(DATA | {"seed": first.seed})
+    assert first.resolved() == again.resolved()
+    assert "role: decode" in first.resolved()
+    assert simulate(first).summary == simulate(again).summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"network": None}, "network: is required, since KV entries go from clients with role pre"),
+        (
+            {"clients__0__role": None, "clients__1__role": None},
+            "network: has no effect: no client has a role",
+        ),
+        ({"clients__1__role": "prefill"}, "no client serves 'decode'"),
+        ({"clients__0__role": "decode"}, "no client serves 'prefill'"),
+        ({"clients__1__scheduler": "static"}, "must not be static with role decode"),
+        ({"clients__1__model": "llama-3.1-70b"}, "must be llama-3.1-8b as of the other clients"),
+        ({"clients__0__role": "both"}, "must be 'prefill' or 'decode', got 'both'"),
+        ({"network__bandwidth": "0 Gb/s"}, "network.bandwidth: must be finite and > 0 B/s, got 0"),
+        ({"network__latency": "-1 ms"}, "network.latency: must be finite and >= 0 s, got -0.001"),
+    ],
+)
+def test_what_does_not_go_together_is_said(changes, message):
+    with pytest.raises(ScenarioError, match=message):
+        scenario(**changes)

@@ -1,0 +1,254 @@
+"""Each router's rule on made-up views; and the indices that make it cheap."""
+
+from __future__ import annotations
+
+from array import array
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim import (
+    ChunkedScheduler,
+    LlmClient,
+    SequentialClient,
+    Simulation,
+    Workload,
+)
+from mist_sim.clients.live_candidates import LiveCandidates
+from mist_sim.clients.load_index import LoadIndex, bits_of
+from mist_sim.clients.prefix_holders import PrefixHolders
+from mist_sim.clients.roster import Roster
+from mist_sim.core.request import Request
+from mist_sim.core.views import RUNNING, WAITING, ClientState
+from mist_sim.environment import Environment
+from mist_sim.metrics import ColumnRecorder
+from mist_sim.rng import Streams
+from mist_sim.routers import (
+    LeastOutstandingRouter,
+    PrefixAffinityRouter,
+    SessionAffinityRouter,
+)
+from mist_sim.stages import Postprocess, completion
+from mist_sim.testing import Candidates, FakeView
+from tests.reference.engines import llm_engine
+from tests.reference.predictors import ConstantPredictor
+
+
+def chosen(router, *views: FakeView, num_prompt_tokens: int = 100, session_id: int | None = None):
+    content = ((1, num_prompt_tokens),)
+    stages = completion(num_prompt_tokens, 2)
+    request = Request(0, 0.0, stages, num_prompt_tokens, 2, session_id=session_id, content=content)
+    return router.choose(request, stages[0], Candidates(views))
+
+
+# --- rules ------------------------------------------------------------------------------------
+
+
+def test_least_outstanding_takes_the_first_of_equals():
+    views = FakeView(3, 2, 1), FakeView(5, 0, 2), FakeView(8, 1, 1)
+    assert chosen(LeastOutstandingRouter(), *views) == 5
+
+
+def test_prefix_affinity_takes_the_longest_prefix_then_the_least_busy():
+    router = PrefixAffinityRouter()
+    assert chosen(router, FakeView(0), FakeView(1, 9, num_cached=48)) == 1
+    assert chosen(router, FakeView(0, num_cached=48), FakeView(1, 9, num_cached=64)) == 1
+    assert chosen(router, FakeView(0, 5, num_cached=64), FakeView(1, 4, num_cached=64)) == 1
+    assert chosen(router, FakeView(0, 4, num_cached=64), FakeView(1, 4, num_cached=64)) == 0
+
+
+def test_prefix_affinity_goes_by_load_below_the_threshold():
+    views = FakeView(0), FakeView(1, 9, num_cached=29)
+    assert chosen(PrefixAffinityRouter(), *views) == 0
+    assert chosen(PrefixAffinityRouter(cache_threshold=0.25), *views) == 1
+    views = FakeView(0), FakeView(1, 9, num_cached=30)
+    assert chosen(PrefixAffinityRouter(), *views) == 1
+
+
+@pytest.mark.parametrize(
+    ("outstanding", "least", "stays"),
+    [(64, 0, True), (65, 0, False), (300, 200, True), (301, 200, False), (160, 100, True)],
+)
+def test_a_candidate_is_too_busy_above_both_thresholds(outstanding, least, stays):
+    views = FakeView(0, least), FakeView(1, outstanding, num_cached=90)
+    assert (chosen(PrefixAffinityRouter(), *views) == 1) is stays
+
+
+def test_one_busy_client_keeps_nobody_from_the_caches_of_others():
+    views = FakeView(0), FakeView(1, 500, num_cached=99), FakeView(2, 3, num_cached=50)
+    assert chosen(PrefixAffinityRouter(), *views) == 2
+
+
+def test_a_session_stays_unless_its_client_is_too_busy_or_gone():
+    router = SessionAffinityRouter(balance_abs_threshold=2)
+    router.seed(Streams(0).generator("router"))
+    assert chosen(router, FakeView(0, 1), FakeView(1), session_id=7) == 1
+    assert chosen(router, FakeView(0), FakeView(1, 2), session_id=7) == 1
+    assert chosen(router, FakeView(0), FakeView(1, 2)) == 0  # no session
+    assert chosen(router, FakeView(0), FakeView(1, 3), session_id=7) == 0
+    assert chosen(router, FakeView(0, 1), FakeView(1), session_id=7) == 0  # its home by now
+    assert chosen(router, FakeView(1, 1), FakeView(2), session_id=7) == 2
+
+
+def test_the_session_idle_for_longest_is_forgotten_first():
+    router = SessionAffinityRouter(max_sessions=2)
+    for session_id in (1, 2, 1, 3):  # forgets 2
+        assert chosen(router, FakeView(0), FakeView(1, 5), session_id=session_id) == 0
+    assert chosen(router, FakeView(0, 6), FakeView(1, 5), session_id=1) == 0
+    assert chosen(router, FakeView(0, 6), FakeView(1, 5), session_id=2) == 1
+
+
+@pytest.mark.parametrize(
+    ("router", "options"),
+    [
+        (PrefixAffinityRouter, {"cache_threshold": 1.5}),
+        (PrefixAffinityRouter, {"balance_abs_threshold": -1}),
+        (SessionAffinityRouter, {"balance_rel_threshold": 0.5}),
+        (SessionAffinityRouter, {"max_sessions": 0}),
+    ],
+)
+def test_parameters_out_of_range_are_refused(router, options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        router(**options)
+
+
+# --- indices ----------------------------------------------------------------------------------
+
+
+@given(data=st.data(), numbers=st.sets(st.integers(0, 300), min_size=1, max_size=80))
+def test_an_index_orders_clients_as_sorting_does(data, numbers):
+    states = [ClientState(number, str(number)) for number in sorted(numbers)]
+    index = LoadIndex(states, "num_outstanding")
+    for _ in range(data.draw(st.integers(0, 40))):
+        state = data.draw(st.sampled_from(states))
+        state.counts[0] = -data.draw(st.integers(0, 6))
+        index.note(state)
+        assert index.first() is min(states, key=lambda each: each.num_outstanding)
+    some = data.draw(st.sets(st.sampled_from(states), min_size=1), label="some")
+    most = data.draw(st.integers(0, 6) | st.just(inf))
+    expected = [each for each in some if each.num_outstanding <= most]
+    expected.sort(key=lambda each: (each.num_outstanding, each.client_id))
+    assert list(index.among(bits_of(list(some)), most)) == expected
+
+
+class Kv:
+    """KV memory with several caches, whose content a test sets."""
+
+    block_size = 4
+
+    def watch(self, watcher) -> bool:
+        self.watcher = watcher
+        return True
+
+
+def test_holders_are_those_with_any_cache_that_has_blocks():
+    holders, one, other = PrefixHolders(4), Kv(), Kv()
+    holders.watch(2, one)
+    holders.watch(5, other)
+    request = Request(0, 0.0, completion(21, 1), 21, 1, content=((1, 8), (2, 2), (3, 20)))
+    for content_id in (1, 1, 3):
+        one.watcher.enter(content_id)
+    other.watcher.enter(1)
+    both = 1 << 2 | 1 << 5
+    assert holders.levels(request, both) == [(1 << 2, 20), (both, 8)]
+    assert holders.levels(request, 1 << 5) == [(1 << 5, 8)]
+    one.watcher.leave(1)
+    assert holders.levels(request, both) == [(1 << 2, 20), (both, 8)]
+    one.watcher.leave(1)
+    assert holders.levels(request, both) == [(1 << 5, 8)]
+    other.watcher.leave(1)
+    assert holders.levels(request, both) == []
+
+
+def test_the_longest_prefix_wins_among_holders_of_the_same_content():
+    counts, states = array("q"), [ClientState(number, str(number)) for number in range(3)]
+    request = Request(0, 0.0, completion(41, 1), 41, 1, content=((1, 20), (2, 40)))
+    for state, (outstanding, found) in zip(states, [(0, 8), (3, 20), (2, 20)], strict=True):
+        state.share(counts)
+        state.counts[state.row] = -outstanding
+        state.kv = Kv()
+        state.kv.prefix_tokens = lambda request, found=found: found
+    candidates = LiveCandidates(states, counts, {})
+    assert candidates.longest_prefix(request, 9) == (None, 0)
+    for state in states:
+        state.kv.watcher.enter(1)
+    assert candidates.longest_prefix(request, 9) == (states[2], 20)
+    assert candidates.longest_prefix(request, 1) == (states[0], 8)
+
+
+# --- clients that come and go -----------------------------------------------------------------
+
+
+def engine(name: str, **options) -> LlmClient:
+    return llm_engine(
+        name,
+        scheduler=ChunkedScheduler(max_num_batched_tokens=2048),
+        predictor=ConstantPredictor(1.0),
+        num_gpu_blocks=1000,
+        **options,
+    )
+
+
+def test_candidates_follow_clients_that_leave_and_join():
+    roster, recorder, env = Roster(), ColumnRecorder(), Environment()
+
+    def join(name):
+        client = engine(name)
+        client.start(env, roster.next_id(), recorder)
+        roster.join(client)
+        return client
+
+    first, second = join("a"), join("b")
+    before = roster.candidates("prefill")
+    assert roster.candidates("decode") is before  # one index for both
+    assert before.least() is first.view
+    roster.leave(first.client_id)
+    assert list(roster.candidates("prefill")) == [second.view]
+    assert roster.candidates("prefill").get(first.client_id) is None
+    assert first.view.watchers == ()
+    third = join("c")
+    candidates = roster.candidates("prefill")
+    for state, phase in ((second.view, WAITING), (third.view, RUNNING)):
+        assert candidates.least() is second.view or state is third.view
+        state.counts[state.row] -= 1
+        state.counts[state.row + phase] += 1
+        for watcher in state.watchers:
+            watcher(state)
+    assert candidates.least("num_waiting") is third.view
+    assert candidates.least("num_running") is second.view
+    assert candidates.numbers("num_outstanding").tolist() == [1, 1]
+    assert not list(roster.candidates("nothing"))
+
+
+def test_the_next_stage_is_routed_ahead_with_the_same_candidates():
+    """A client that asks ahead has the router choose before its own visit begins."""
+    asked = []
+
+    class Notes:
+        def choose(self, request, stage, candidates):
+            asked.append((stage.kind, [view.num_outstanding for view in candidates]))
+            return candidates.least().client_id
+
+    def run(asks_ahead):
+        asked.clear()
+        llm = engine("llm")
+        llm.asks_ahead = asks_ahead
+        after = [
+            SequentialClient(name, serves={"postprocess"}, service_time=lambda stage: 2.0)
+            for name in "xy"
+        ]
+        workload = Workload.from_lists(
+            [10] * 2, [3] * 2, [0.0, 0.5], pipeline=lambda row: (*completion(10, 3), Postprocess())
+        )
+        result = Simulation(clients=[llm, *after], workload=workload, router=Notes()).run()
+        stages = result.stages
+        return list(stages[stages.stage == "postprocess"].client)
+
+    assert run(asks_ahead=False) == ["x", "y"]  # the first one is there when the second comes
+    assert [kind for kind, _ in asked] == ["prefill"] * 2 + ["postprocess"] * 2
+    assert asked[3] == ("postprocess", [1, 0])
+    assert run(asks_ahead=True) == ["x", "x"]  # nobody was there when it was chosen
+    assert [kind for kind, _ in asked] == ["prefill", "postprocess"] * 2
+    assert asked[1] == asked[3] == ("postprocess", [0, 0])
