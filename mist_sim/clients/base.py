@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from simpy.events import Event
 
 from mist_sim.clients.deadlines import Deadlines
+from mist_sim.clients.kv_cache.prefix_history import ContentHistory
 from mist_sim.clients.stay import Stay
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
@@ -17,9 +17,6 @@ from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.network import Link
 from mist_sim.rng import Streams
-
-if TYPE_CHECKING:
-    from mist_sim.clients.kv_cache import ContentHistory
 
 
 class Client(ABC):

@@ -11,6 +11,7 @@ from typing import Any, cast
 from simpy.events import Event
 
 from mist_sim.clients import Client
+from mist_sim.clients.kv_cache import ContentHistory
 from mist_sim.clients.roster import Roster
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.request import Limits, Request, Stage
@@ -79,7 +80,7 @@ class Others(Client):
         self.num_kept -= 1
 
 
-@dataclass(slots=True)
+@dataclass
 class WatchedRun:
     """One run of a client, which stands here before it and looks at all that it hands back.
 
@@ -88,6 +89,7 @@ class WatchedRun:
 
     client: Client
     env: Environment
+    history: ContentHistory | None = None
     stays: list[ReturnedVisit] = field(default_factory=list)
     num_open: int = 0
 
