@@ -68,7 +68,7 @@ class Conservation:
         return f"request {request.request_id} was never sent: load generation stopped before it"
 
     def _not_ended_once(self, recorder: ColumnRecorder, clients: Sequence[Client]) -> str | None:
-        """Every request that entered has one row among those that ended, and nobody else has."""
+        """Every request that entered has one row among those that ended, and no other has one."""
         entered, ended = _ints(self._entered), _columns(recorder.requests)["request_id"]
         if np.array_equal(_sorted(entered), _sorted(ended)) and (np.diff(_sorted(ended)) > 0).all():
             return None
@@ -89,7 +89,7 @@ def _repeated(request_ids: Ids, what: str) -> str | None:
 
 
 def _still_held(clients: Sequence[Client]) -> str | None:
-    """Nobody waits, runs, or is outstanding at a client."""
+    """No visit waits, runs, or is outstanding at a client."""
     for client in clients:
         view = client.view
         if view.num_waiting or view.num_running or view.num_outstanding:

@@ -115,7 +115,7 @@ class Environment(simpy.Environment):
         return pending
 
     def start(self, steps: Generator[Event, Any, object]) -> None:
-        """Run a generator from now on, as a process that nobody waits for or interrupts.
+        """Run a generator from now on, as a process that nothing waits for or interrupts.
 
         It costs no events beside those it yields; a process has one for its start and one for
         its end. What it raises ends the run.

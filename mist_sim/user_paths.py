@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 def user_path(text: str | Path) -> Path:
     """Return a path with `~` expanded, one that can be asked whether it exists.
 
-    Raises ScenarioError for a home folder that nobody has and for names no system can hold.
+    Raises ScenarioError for the home folder of an unknown user and for impossible names.
     """
     try:
         path = Path(text).expanduser()

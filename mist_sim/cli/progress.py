@@ -16,7 +16,7 @@ _PATIENCE = 1.0  # seconds without a bar
 class Progress:
     """Called with (requests done, simulated seconds); shows a bar after a second of waiting.
 
-    num_requests: how many there will be; None when nobody knows. visible: False shows nothing,
+    num_requests: how many there will be; None if unknown. visible: False shows nothing,
     nor does a stderr that is no terminal. unit: what is counted, where it is not requests.
     """
 

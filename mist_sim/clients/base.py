@@ -35,7 +35,7 @@ class Client(ABC):
     history: content of the requests of all clients, for what a prefix cache could have had; None:
         nobody asks.
     estimate: where its step times come from, for the summary; None where they are given.
-    assumed: its options whose default was fitted on another GPU, where nobody said a value.
+    assumed: its options that were not set and whose default was fitted on another GPU.
     """
 
     streams: Streams = Streams(0)

@@ -1,4 +1,4 @@
-"""Times at which something is done about a visit that is not over: one heap, one timer."""
+"""Deadlines of visits that are not over: one heap, one timer per client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Deadlines:
                 self._set(time)
 
     def _set(self, time: float) -> None:
-        """Set the timer; one that was set to later rings unheard."""
+        """Set the timer; one that was set to a later time is ignored when it rings."""
         self._set_to = time
         self._timer = timer = self._env.at(time, self._phase)
         timer.callbacks = [self._time_is_up]

@@ -98,7 +98,7 @@ class LlmClient(Client):
             raise ScenarioError(f"scheduler must {problem}")
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
-        """Join a simulation: make the engines, with all blocks free and nobody waiting."""
+        """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
         super().start(env, client_id, recorder)
         self.stays: dict[Visit, SequenceState]  # type: ignore[assignment]
         self._gate = self._make_gate()

@@ -1,1 +1,1 @@
-"""Words that every part shares: requests, batches, views, events. No behaviour of its own."""
+"""The words that all parts share: requests, visits, batches, views. No behaviour of their own."""

@@ -17,10 +17,10 @@ class StepBatch:
     num_decodes: requests that generate tokens: one each, or more where drafts are accepted.
     context_sum: tokens that the cache holds for those requests before the step, in all.
     window_sum: of those, the tokens that the requests see in layers with a sliding window of W
-        tokens: min(context, W - 1) of each. None where nobody counted: predictors of models
+        tokens: min(context, W - 1) of each. None where it was not counted: predictors of models
         with windows then take all contexts as equal.
     longest_context: most tokens that the cache holds for one of those requests before the step;
-        None where nobody asked for it (see `Predictor`).
+        None unless a predictor needs it (see `PredictorTraits`).
     num_drafts: draft tokens of each decode, which the step verifies (speculative decoding).
     """
 

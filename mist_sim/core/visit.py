@@ -104,7 +104,7 @@ class HeldKv:
             let_go()
 
     def drop(self) -> None:
-        """Nobody will ask for them any more; a copy under way ends first."""
+        """Note that no client will ask for them any more; a copy under way ends first."""
         if not self._is_copied:
             self.release()
 

@@ -114,9 +114,9 @@ class GpuSpec:
         where CUDA graphs are replayed, which leaves no floor under a step.
     attention_slots: blocks of a decode attention kernel that run at once, for engines whose CUDA
         graphs keep the kernel from splitting contexts (FlashAttention 2: blocks that fit into the
-        shared memory of all multiprocessors); None where it splits them, or nobody knows.
+        shared memory of all multiprocessors); None where it splits them, or unknown.
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
-        `EngineOverhead`. Counts where a scenario does not say it.
+        `EngineOverhead`. Used where a scenario does not set it.
     confidence: how the efficiencies were found.
     sources: where each figure comes from, by dotted field name ("prefill.mfu"), or that of all
         figures of a table ("prefill").

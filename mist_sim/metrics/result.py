@@ -27,8 +27,8 @@ class Result:
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
-    estimates: where the step times came from, by client. assumed: options whose default was fitted
-    on another GPU and that nobody said, by client.
+    estimates: where the step times came from, by client. assumed: options that were not set
+    and whose default was fitted on another GPU, by client.
     scenario: the resolved scenario as YAML text, when the run came from one.
     """
 

@@ -122,7 +122,7 @@ def count_over_time(times: Array, entered: Array, left: Array) -> NDArray[np.int
 
 
 def max_inside(entered: Array, left: Array) -> int:
-    """Return the largest number inside at once; who leaves at a time makes room at that time."""
+    """Return the largest number inside at once; one that leaves makes room at that same time."""
     if not len(entered):
         return 0
     return int(count_over_time(np.sort(entered), entered, left).max())

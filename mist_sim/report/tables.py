@@ -152,7 +152,7 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
 
 
 def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what to know of step times that nobody compared or fitted on the GPU."""
+    """Yield warnings about step times that were neither compared nor fitted on the GPU."""
     if "spec-only" in summary["estimates"].values():
         yield SPEC_ONLY
     if "assumed" in summary:

@@ -129,7 +129,7 @@ class Scenario(Strict):
             seen.update(client.names)
 
     def _hand_overs(self) -> Iterable[Problem]:
-        """Yield what is wrong with roles: no network, another model, or a network for nobody."""
+        """Yield what is wrong with roles: no network, different models, a network without roles."""
         roles = {k: c for k, c in enumerate(self.clients) if c.engine and c.engine.role}
         if self.network is not None and not roles:
             yield Problem(("network",), "has no effect: no client has a role")

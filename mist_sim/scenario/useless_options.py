@@ -1,4 +1,4 @@
-"""Options that would change nothing: named before a run, instead of left without effect."""
+"""Options that would change nothing are reported before a run, not ignored."""
 
 from __future__ import annotations
 

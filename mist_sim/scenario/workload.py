@@ -138,7 +138,7 @@ class WorkloadSpec(Strict):
         return [part if isinstance(part, str) else part.plugin.kind for part in self.pipeline]
 
     def make_time_limits(self) -> TimeLimits | None:
-        """Return how long those who send requests wait; None where all wait for ever."""
+        """Return how long senders wait; None where all wait for ever."""
         limits = TimeLimits(
             timeout=self.timeout,
             ttft_timeout=self.ttft_timeout,

@@ -35,7 +35,7 @@ def validate_pipeline(stages: Sequence[Stage]) -> None:
     """Raise ValueError unless the stages can be walked in this order.
 
     A pipeline has at least one stage, and every decode or reasoning stage has a prefill before
-    it, since tokens are generated from a context that somebody computed.
+    it, since tokens are generated from a context that was computed before.
     """
     if not stages:
         raise ValueError("a pipeline needs at least one stage, got none")

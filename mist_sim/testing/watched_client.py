@@ -45,7 +45,7 @@ class ReturnedVisit:
 class Others(Client):
     """Serves at once what the client does not, and keeps or copies KV entries as it should.
 
-    num_kept: how often it keeps entries for the client that nobody let go of yet.
+    num_kept: how often it keeps entries for the client that were not released yet.
     """
 
     def start(self, *args: Any) -> None:

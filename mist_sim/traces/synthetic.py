@@ -74,7 +74,8 @@ class PrefixRepetition:
 
     num_requests: how many (>= 1). num_prefixes: different beginnings (>= 1); each request has
     one of them, all equally likely (vLLM deals them out evenly). prefix_len: their tokens.
-    suffix, output: distributions of the tokens behind it, which nobody shares, and of the answer.
+    suffix, output: distributions of the tokens after it, which no other request shares, and of
+    the answer.
     """
 
     num_requests: int

@@ -1,4 +1,4 @@
-"""How long those who send the requests of a workload wait, and when first tokens are due."""
+"""How long the senders of a workload's requests wait, and when first tokens are due."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Workload:
     source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
     times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share
     of the requests that get each priority, drawn at random (smaller is more urgent); without
-    it all have 0. time_limits: how long those who send them wait; without it, for ever.
+    it all have 0. time_limits: how long their senders wait; None: for ever.
     retries: which requests are sent again after a failure; without it, none.
     """
 

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "mist_sim"
 TREES = ("benchmarks", "docs", "examples", "mist_sim", "tests")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages name, by page
-    "design_changes.md": {"stages/base.py", "core/records.py"},  # what the design has and the code has not
+    "design_changes.md": {"stages/base.py", "core/records.py"},  # in the design, not in the code
     "external_sources.md": {"eval/benchmarks/genai_perf_runner.py", "engine/arg_utils.py"},
     "speculative.md": {"v1/spec_decode/eagle.py", "gpu_model_runner.py"},
     "architectures.md": {
@@ -37,7 +37,8 @@ def named(text: str) -> list[tuple[str, str]]:
     Other blocks run (`docs/run_blocks.py`), and their files are not the repository's.
     """
     blocks = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"`([^`\n]+)`", outside)
     return [found for code in (*blocks, *lines) for found in NAMED.findall(code)]
 
 

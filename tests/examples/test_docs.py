@@ -12,7 +12,7 @@ from mist_sim.cli.app import app
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "mist_sim"
-ON_PURPOSE = {"design_changes.md": ["stages/base.py", "core/records.py"]}  # what the design has and the code has not
+ON_PURPOSE = {"design_changes.md": ["stages/base.py", "core/records.py"]}  # the design has these
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_BLOCKS = [
     path

@@ -30,7 +30,7 @@ class Speculation:
 
     num_drafts: draft tokens of each decode in a step.
     num_lookahead_tokens: slots behind those that a drafting model writes to.
-    max_model_len: nobody needs slots beyond these tokens; None: no limit.
+    max_model_len: no sequence needs slots beyond these tokens; None: no limit.
     draw: gives the path of a request (see `DraftPaths.draw`).
     """
 

@@ -26,7 +26,7 @@ class SpeculativeWindowClock(SpeculativeClock):
     """The running decodes of one engine, and how much of their contexts the windows hold.
 
     window_sum: tokens in the cache that the next queries see through their windows, in all.
-    drops: takes what windows leave, for a prefix cache; None: nobody asks.
+    drops: takes what windows leave, for a prefix cache; None: there is none.
     """
 
     __slots__ = (

@@ -23,7 +23,7 @@ class WindowClock(DecodeClock):
 
     window_sum: tokens in the cache that the next queries see through their windows, in all.
     num_growing: sequences of which the next step adds one to that.
-    drops: takes what windows leave, for a prefix cache; None: nobody asks.
+    drops: takes what windows leave, for a prefix cache; None: there is none.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class WindowClock(DecodeClock):
         self._pages_per_cycle -= number * self._window_pages
 
     def num_dropped(self, num_steps: int) -> int:
-        """Window blocks that the next steps give back, in all; nobody crosses before the last."""
+        """Window blocks that the next steps give back; no sequence crosses before the last step."""
         cycles, rest = divmod(num_steps, self._block_size)
         first = self.steps % self._block_size
         end = first + rest

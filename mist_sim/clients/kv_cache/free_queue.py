@@ -37,7 +37,7 @@ class Entry:
         self.hold(num_blocks)
 
     def release(self, num_blocks: int) -> int:
-        """Note that a request let the first blocks go; return how many nobody holds any more."""
+        """Note that a request let the first blocks go; return how many no request holds."""
         if not self._drop(num_blocks) or num_blocks < self.num_held:
             return 0
         self.num_held = max(self._holders, default=0)

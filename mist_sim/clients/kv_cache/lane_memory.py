@@ -1,4 +1,4 @@
-"""The KV memory of a lane: its part of what an engine has, and who lends it."""
+"""The KV memory of a lane: its part of the engine's memory, and the manager that lends it."""
 
 from __future__ import annotations
 

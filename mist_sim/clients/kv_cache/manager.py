@@ -1,4 +1,4 @@
-"""Who holds how many KV blocks: plain counting, and with a prefix cache."""
+"""How many KV blocks each sequence holds: plain counting, and with a prefix cache."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The prefix cache: which blocks of other requests a request can use, counted and not listed.
 
 The blocks of one content id (`core.request.Content`) are entered, held and evicted as a number of
-the first ones, never one by one. That is exact: whoever holds a block holds all those before
-it, and of the blocks that nobody holds the later ones leave the cache first.
+the first ones, never one by one. This is exact: a request that holds a block holds all blocks
+before it, and of the blocks that no request holds the later ones leave the cache first.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PrefixCache:
 
     queue: all free blocks. changes: grows whenever an entry changes, so that what was looked up
     before can be trusted until then. on_evict: takes the id and positions [start, end) of what
-    is given up, the last block of it first; None: nobody.
+    is evicted, the last block of it first; None: it is not told to anyone.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class PrefixCache:
     def release(self, chain: Chain) -> int:
         """Let go of the blocks of a chain, the last one first.
 
-        Returns how many nobody holds any more; those are free.
+        Returns how many no request holds any more; those are free.
         """
         end, total = chain.num_held, 0
         for entry in reversed(chain.entries):

@@ -26,23 +26,21 @@ FITTED_ON = "h100-sxm"
 class EngineOverhead:
     """What an engine spends beside the kernels.
 
-    What is None is what the GPU's entry says (`GpuSpec.overhead`, as `mist calibrate` finds it),
-    and where that says nothing, none; but see `step` and `sequence`.
+    None takes the value of the GPU's entry (`GpuSpec.overhead`, as `mist calibrate` finds it), and
+    without one there, none; but see `step` and `sequence`.
 
-    step: seconds of host time a step; a pass of a pipeline has it once, on the first rank, whose
-        host schedules it. Where nobody says it: 2.78 ms around a predictor that times kernels only
-        (`kernels_only`), such as the roofline, which is what vLLM 0.12 needs beyond the kernels
-        on H100 (Qwen3-32B, closed loop; see docs/background/roofline.md) and assumed for other
-        GPUs; 1.6 ms around the kernels of `silicon`, fitted on the same runs; nothing around
-        others.
+    step: seconds of host time per step; in a pipeline once per pass, on the first rank, whose host
+        schedules it. By default 2.78 ms around a predictor that times kernels only
+        (`kernels_only`), such as the roofline: what vLLM 0.12 needs beyond the kernels on H100
+        (Qwen3-32B, closed loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms
+        around the kernels of `silicon`, fitted on the same runs; none around others.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
         launches kernels that no CUDA graph replays. Never hidden by async scheduling.
-    sequence: seconds of host time more for every sequence of a step: its place in the schedule,
-        its token sampled, turned to text and sent. Where nobody says it, whatever the `step`: 42.6
-        us around kernels, 45 us around those of `silicon`, from the same fits; nothing around
-        others.
+    sequence: seconds of host time more for each sequence of a step: to schedule it, and to sample,
+        detokenize and send its token. By default, whatever `step` is, 42.6 us around kernels and
+        45 us around those of `silicon`, from the same fits; none around others.
     request: seconds from a request's arrival until the engine can schedule it (HTTP).
-    prompt_token: seconds more for each token of its prompt: from text to tokens, and on to the
+    prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the
         engine.
     """
 
@@ -79,7 +77,7 @@ class EngineOverhead:
         return _WithOverhead(predictor, step, prefill_step, sequence, overlapped)
 
     def _of_a_step(self, predictor: Predictor) -> tuple[float, float]:
-        """Return the seconds of a step and of each sequence in it, with what nobody says."""
+        """Return the seconds of a step and of each sequence in it, by default or as set."""
         step, sequence = 0.0, 0.0
         traits = traits_of(predictor)
         if traits.kernels_only:

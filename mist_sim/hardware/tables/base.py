@@ -28,7 +28,7 @@ class StepTables:
         several chunks the largest counts).
     uneven, uneven_beside: weight of the longest context, alone and beside prompts, by number of
         decodes and mean / longest context: decodes take as long as equal ones of the context
-        mean + weight x (longest - mean). None where nobody measured it.
+        mean + weight x (longest - mean). None where it was not measured.
     least_even, least_even_beside: the lowest mean / longest context that was measured, alone and
         beside prompts.
     most_tokens: new tokens and decodes of the largest step with prompts that was measured.

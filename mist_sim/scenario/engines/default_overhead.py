@@ -1,4 +1,4 @@
-"""An engine's own time around the kernels: what is said, what the GPU's entry says, what nobody."""
+"""An engine's own time around the kernels. Precedence: scenario, GPU entry, default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mist_sim.hardware.predictors.overhead import FITTED_ON
 def own_time(
     overhead: EngineOverhead | None, predictor: PipelinePredictor, gpu: GpuSpec
 ) -> EngineOverhead:
-    """Return the engine's own time; the GPU's entry says what is left open beside kernels alone."""
+    """Return the engine's own time; around kernels alone, the GPU's entry fills what is not set."""
     overhead = overhead or EngineOverhead()
     return overhead.or_else(gpu.overhead) if predictor.traits.kernels_only else overhead
 
@@ -18,7 +18,7 @@ def own_time(
 def assumed_times(
     overhead: EngineOverhead, predictor: PipelinePredictor, gpu: GpuSpec
 ) -> tuple[str, ...]:
-    """Return the options of which nobody said a value, on a GPU where the default is assumed.
+    """Return the options that are not set, on a GPU for which their default is an assumption.
 
     overhead: with what the GPU's entry says.
     """

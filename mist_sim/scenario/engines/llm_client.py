@@ -203,7 +203,7 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
 
 
 def with_graphs_of(predictor: Predictor, scheduler: Scheduler) -> Predictor:
-    """Return a predictor whose largest CUDA graph, where nobody says it, is as vLLM captures it.
+    """Return a predictor whose largest CUDA graph is by default the one that vLLM captures.
 
     For a roofline 2 max_num_seqs, at most 512 (`_set_cudagraph_sizes` in `vllm/config/vllm.py`).
     """

@@ -1,4 +1,4 @@
-"""The limits of an engine that nobody sets: those that vLLM's server takes on the GPU.
+"""Default limits of an engine: those that vLLM's server takes on the GPU.
 
 Source: `get_batch_defaults` and `_set_default_max_num_seqs_and_batched_tokens_args` in
 `vllm/engine/arg_utils.py`, vLLM 0.12, for `vllm serve` (`UsageContext.OPENAI_API_SERVER`). vLLM

@@ -26,7 +26,7 @@ class EngineOption:
         others have it with another default or meaning; those come as options of their own.
     default: as a file would say it; None where the option is required.
     values: all that it can be, where these are words.
-    vllm: the flag of `vllm serve`, or why there is none; None where nobody said.
+    vllm: the flag of `vllm serve`, or why there is none; None if unknown.
     """
 
     key: str

@@ -1,19 +1,19 @@
 """KV entries that move: into the memory of a lane, or out of it.
 
 Swapping out and in, loading from a tier, and taking over what another client holds are one thing.
-Memory at the destination is reserved before a move starts; who finds no room waits in the queue,
-in its order. The blocks at the source stay taken until the move has ended. What differs is who
-waits for the end, the link, and what is kept behind:
+Memory at the destination is reserved before a move starts; a sequence that finds no room waits in
+the queue, in its order. The blocks at the source stay taken until the move has ended. The kinds
+differ in what waits for the end, in the link, and in what is kept at the source:
 
-| kind | from | to | who waits | link | kept at the source |
+| kind | from | to | what waits | link | kept at the source |
 |---|---|---|---|---|---|
 | `swap_out` | the lane | host memory | the engine's next step | the GPUs' host links | nothing |
 | `swap_in` | host memory | the lane | the engine's next step | the GPUs' host links | nothing |
 | `load` | a tier | the lane | the sequence | the tier's, one after the other | a copy |
 | `hand_over` | another client | the lane | the sequence | the network | its prefix cache's copy |
 
-Sequences whose entries have come go on before others are admitted: those swapped out first, then
-those handed over or loaded, in the order in which their moves ended.
+Sequences whose entries have come continue before others are admitted: first those that were
+swapped out, then those handed over or loaded, in the order in which their moves ended.
 """
 
 from __future__ import annotations

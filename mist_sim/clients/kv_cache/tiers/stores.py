@@ -85,7 +85,7 @@ class TierStore(ABC):
 
     @abstractmethod
     def fill(self, num_blocks: int) -> None:
-        """Note that blocks were computed which nobody will ask for."""
+        """Note that blocks were computed that no other request will ask for."""
 
 
 class WriteThroughStore(TierStore):

@@ -1,8 +1,8 @@
 """The window groups' part of a prefix cache: intervals of blocks, wherever they are in a prompt.
 
 A request needs only the blocks before its first computed token that its windows reach, so those
-of one content id come and go at any place of it. A block is free, or one request holds it: who
-finds it has a copy in pages of its own.
+of one content id come and go at any place of it. A block is free, or one request holds it; a
+request that finds it gets a copy in pages of its own.
 """
 
 from __future__ import annotations

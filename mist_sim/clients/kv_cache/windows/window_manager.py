@@ -96,7 +96,7 @@ class WindowCachingManager(PrefixCachingManager):
         self._evict(self._window_pages * num_left)
 
     def compute_more(self, sequence: SequenceState, num_new_tokens: int, num_steps: int) -> None:
-        """Note what later steps compute and leave behind, in turn; nobody else's blocks move."""
+        """Note what later steps compute and leave behind, in turn; no other blocks move."""
         if not self.shares_blocks:
             return
         first, end = (sequence.num_computed_tokens + n * num_new_tokens for n in (1, num_steps))

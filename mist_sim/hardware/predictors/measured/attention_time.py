@@ -126,7 +126,7 @@ class WindowAttentionTime:
         return seconds
 
     def _seen(self, batch: StepBatch) -> int:
-        """Cached tokens in the windows of the decodes; of equal contexts if nobody counted."""
+        """Cached tokens in the windows of the decodes; if not counted, those of equal contexts."""
         if batch.window_sum is not None:
             return batch.window_sum
         return min(batch.context_sum, batch.num_decodes * (self.window - 1))

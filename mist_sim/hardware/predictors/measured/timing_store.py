@@ -70,7 +70,7 @@ class TimingStore:
         *,
         at_once: int = 64,
     ) -> list[float]:
-        """Return the seconds of every piece of work; those that nobody timed yet are timed now.
+        """Return the seconds of every piece of work; those that were not timed yet are timed now.
 
         source: what the timings depend on beside the work: name and version of what times
             them, model, hardware; anything that JSON can say.
