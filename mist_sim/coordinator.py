@@ -46,7 +46,7 @@ class Coordinator:
         Its visits are added to `visits` as they end. Returns how it failed, None when it did not.
         """
         request.send(self.env.now)
-        kv: HeldKv | None = None  # entries that the next stage goes on from
+        kv: HeldKv | None = None  # entries that the next stage continues from
         failure: Failure | None = None
         while failure is None and (stages := request.to_serve):
             if stages[0].continues and stages[0].is_empty:

@@ -1,7 +1,7 @@
 """Fits an engine's own time to mean TTFT and TPOT of a real engine under closed loops.
 
 Each point is simulated as a whole: ten requests a user, all of one length. TPOT counts fully, TTFT
-half: it hangs on the protocol of the measurement, which is seldom known to the last detail.
+half: it depends on the protocol of the measurement, which is rarely known in every detail.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Client(ABC):
         """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.
 
         kv: entries of the stages before that another client keeps; they are this client's to
-            release. is_followed: whether the stage after these goes on from their KV entries, so
+            release. is_followed: whether the stage after these continues from their KV entries, so
             that they have to be kept (`Visit.held_kv`).
         """
         visit = Visit(request, stages, self.env.now, kv, is_followed)

@@ -22,7 +22,7 @@ class Stage:
     `kind` names the stage; a client serves a stage when it lists that kind. A new stage is a
     frozen dataclass with its own `kind`, and a client that knows how long it takes.
 
-    continues: whether it goes on from the KV entries that the stage before it left.
+    continues: whether it continues from the KV entries that the stage before it left.
     """
 
     kind: ClassVar[str] = "stage"

@@ -115,7 +115,7 @@ class Visit:
 
     Times are seconds since the start of the run, NaN where the event did not happen.
     kv: entries of the stages before, which another client keeps; None where there are none.
-    is_followed: whether the stage after the visit's goes on from its KV entries.
+    is_followed: whether the next stage continues from the visit's KV entries.
     queued_at, started_at, finished_at: entry into the queue, first work on it, end.
     first_token_at, last_token_at: when the client emitted the visit's first and last output token.
     num_output_tokens: tokens emitted during the visit.

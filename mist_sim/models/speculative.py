@@ -100,7 +100,7 @@ class SpeculativeConfig:
     def num_recomputed_blocks(self) -> int:
         """Last blocks of a prefix cache's hit that are computed again, 1 or 0.
 
-        A layer that drafts goes on from the model's hidden states, which no cache keeps.
+        A layer that drafts continues from the model's hidden states, which no cache keeps.
         Source: vLLM v1, `SpeculativeConfig.use_eagle` and `find_longest_cache_hit` in
         `vllm/v1/core/single_type_kv_cache_manager.py`.
         """

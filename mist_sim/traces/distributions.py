@@ -68,7 +68,7 @@ class FixedLength:
 @LENGTHS.register("uniform")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformLength:
-    """Every whole number of tokens from `low` (>= 1) to `high`, both included, alike."""
+    """Whole numbers of tokens from `low` (>= 1) to `high`, both included, equally likely."""
 
     low: int
     high: int
@@ -191,7 +191,7 @@ class LogNormalDuration:
 @DURATIONS.register("uniform")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformDuration:
-    """Every time between two bounds alike. low (>= 0), high: the bounds in seconds."""
+    """Times between two bounds, equally likely. low (>= 0), high: the bounds in seconds."""
 
     low: Seconds
     high: Seconds

@@ -54,7 +54,7 @@ class Entry:
 
 
 class Piece:
-    """Free blocks beside one another in the queue: of one entry, or with nothing worth keeping.
+    """Neighbouring free blocks in the queue: of one entry, or with nothing worth keeping.
 
     grows: whether more blocks of its entry may be added to it.
     """

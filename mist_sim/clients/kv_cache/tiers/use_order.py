@@ -1,4 +1,4 @@
-"""Blocks in the order of their last use, kept as segments of an id's blocks beside one another."""
+"""Blocks in the order of their last use, kept as segments of neighbouring blocks of an id."""
 
 from __future__ import annotations
 

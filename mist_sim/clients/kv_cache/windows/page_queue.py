@@ -23,7 +23,7 @@ class Stretch:
 
 
 class WindowPiece(Piece):
-    """Free window blocks beside one another in the queue, each stretch with its last one first."""
+    """Neighbouring free window blocks in the queue, each stretch with its last one first."""
 
     __slots__ = ("stretches",)
     grows = False  # its blocks are window groups' own
