@@ -53,7 +53,7 @@ def _loads() -> Iterator[Load]:
 
 
 def _loads_with_prefixes() -> Iterator[Load]:
-    """Yield loads whose prompts share prefixes, in memory that evicts them and a tier that keeps them.
+    """Yield loads whose prompts share prefixes; memory evicts these, and a tier keeps them.
 
     Prefixes of 16 to 56 tokens, six of them.
     """
