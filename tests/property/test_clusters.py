@@ -14,7 +14,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from mist_sim.routers import ROUTERS
 from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
@@ -24,6 +23,7 @@ from tests.property.strategies import (
     lengths,
     with_arrivals_on_boundaries,
 )
+from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
 from tests.reference.memory import SwapSpace
@@ -70,7 +70,7 @@ def clusters(draw: st.DrawFn) -> ClusterCase:
         clients *= 2
     times = draw(st.integers(2, 12).flatmap(arrival_times))
     jobs = draw(jobs_for(times, few=draw(st.booleans())))
-    return ClusterCase(clients, tuple(jobs), draw(st.sampled_from(list(ROUTERS))))
+    return ClusterCase(clients, tuple(jobs), draw(st.sampled_from(PLAIN_ROUTERS)))
 
 
 @st.composite
@@ -126,7 +126,7 @@ def crowds(draw: st.DrawFn) -> ClusterCase:
     return ClusterCase(
         (options,) * draw(st.sampled_from([1, 1, 2, 3])),
         tuple(jobs),
-        draw(st.sampled_from(list(ROUTERS))),
+        draw(st.sampled_from(PLAIN_ROUTERS)),
         ClosedLoop(
             concurrency=draw(st.integers(2, 8) | st.just(3)),
             think_time=draw(st.sampled_from([0.0, 0.0, STEP])),

@@ -51,6 +51,10 @@ def at_random(seed: int) -> Router:
     return lambda clients: int(rng.random() * len(clients))
 
 
+PLAIN_ROUTERS = ("round_robin", "random", "least_outstanding")
+"""Those that the reference has; others are held against themselves, with other run lengths."""
+
+
 def router_named(name: str, seed: int) -> Router:
     routers = {"least_outstanding": with_fewest_jobs}
     return routers.get(name) or (in_turn() if name == "round_robin" else at_random(seed))
