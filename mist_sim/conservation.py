@@ -175,5 +175,5 @@ def _columns(table: Any) -> dict[str, Any]:
     return columns
 
 
-def _ints(values: array[int]) -> Ids:
+def _ints(values: Sequence[int]) -> Ids:
     return np.array(values, dtype=np.int64)

@@ -8,7 +8,6 @@ failed may be sent again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from math import inf
@@ -55,8 +54,8 @@ class LoadGenerator(ABC):
         self.all_ended = env.event()
         self.num_sent = 0
         self.num_ended = 0
-        self.num_visits: array[int] = array("i")
-        self.num_stages: array[int] = array("i")
+        self.num_visits: list[int] = []
+        self.num_stages: list[int] = []
         self._rng = rng
         self._num_sources = 0  # processes that may send another request
 

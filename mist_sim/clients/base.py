@@ -126,6 +126,8 @@ class Client(ABC):
                 visit.last_token_at = now
         if visit.kv is not None:
             visit.kv.drop()
+        if visit.request.content and self.view.kv is not None:
+            self.view.kv.finish(visit.request)
         stay = self.stays.pop(visit)
         stay.become(OUT)
         self.recorder.record_visit(self.client_id, visit)

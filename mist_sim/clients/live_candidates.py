@@ -19,6 +19,9 @@ Holders = dict[int, PrefixHolders]
 """For each block size, who has what in a prefix cache; empty until somebody asks."""
 
 
+_FEW = 8  # a look at each costs less than to keep them in order
+
+
 class LiveCandidates(Candidates):
     """The views of some clients, in the order of their numbers.
 
@@ -35,13 +38,18 @@ class LiveCandidates(Candidates):
         self._holders = holders
         self._by_number = {state.client_id: state for state in states}
         self._bits = bits_of(self)
-        self._rows = np.array([state.row for state in states])
+        self._first_columns = [state.row for state in states]
+        self._rows = np.array(self._first_columns)
         self._indices: dict[Count, LoadIndex] = {}
         self._knows_prefixes = False
 
     def least(self, count: Count = "num_outstanding") -> ClientView:
         if count == "num_waiting_tokens":
             return self[int(self.numbers(count).argmin())]
+        if len(self._states) <= _FEW and count == "num_outstanding":
+            counts = self._counts
+            held = [counts[row] for row in self._first_columns]  # counted down
+            return self._states[held.index(max(held))]
         return (self._indices.get(count) or self._index(count)).first()
 
     def get(self, client_id: int) -> ClientView | None:
@@ -81,6 +89,7 @@ class LiveCandidates(Candidates):
         notes = {index.note for index in self._indices.values()}
         for state in self._states:
             state.watchers = tuple(each for each in state.watchers if each not in notes)
+            state.phase_watchers = tuple(each for each in state.phase_watchers if each not in notes)
 
     def _index(self, count: Count) -> LoadIndex:
         index = self._indices.get(count)
@@ -88,6 +97,8 @@ class LiveCandidates(Candidates):
             index = self._indices[count] = LoadIndex(self._states, count)
             for state in self._states:
                 state.watchers += (index.note,)
+                if count != "num_outstanding":
+                    state.phase_watchers += (index.note,)
         return index
 
     def _watch_caches(self) -> None:

@@ -205,8 +205,8 @@ class LlmClient(Client):
         if reason is not None:
             self.reject(visit, reason)
             return
-        num_before = self.view.num_waiting - 1
-        busy = self._gate and self._gate.refusal(sequence, num_before, self.env.now)
+        gate = self._gate
+        busy = gate and gate.refusal(sequence, self.view.num_waiting - 1, self.env.now)
         if busy:
             self.reject(visit, busy, is_busy=True)
             return
@@ -272,11 +272,6 @@ class LlmClient(Client):
                 "clients to come here"
             )
         return self.network.send(num_blocks * self.kv_block_bytes)
-
-    def finish(self, visit: Visit) -> None:
-        super().finish(visit)
-        if visit.request.content:
-            self._kv_state.finish(visit.request)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

@@ -29,15 +29,14 @@ class Stay:
 
     def become(self, phase: int) -> None:
         """Go to a phase: the one place where what routers count changes."""
-        load = self.load
-        counts, row, before = load.counts, load.row, self.phase
+        load, before = self.load, self.phase
+        counts, row = load.counts, load.row
         counts[row + before] -= 1
         counts[row + phase] += 1
+        self.phase = phase
         if before == WAITING:
             counts[row + WAITING_TOKENS] -= self.num_queued_tokens
         elif phase == WAITING:
             counts[row + WAITING_TOKENS] += self.num_queued_tokens
-        self.phase = phase
         if load.watchers:
-            for watcher in load.watchers:
-                watcher(load)
+            load.tell(before, phase)

@@ -80,6 +80,9 @@ class KvView(Protocol):
     def num_blocks(self) -> int: ...
     def num_tokens(self) -> int: ...
     def prefix_tokens(self, request: Request, /) -> int: ...
+    def finish(self, request: Request, /) -> None:
+        """A request with content has left the client."""
+
     def watch(self, watcher: ContentWatcher, /) -> bool:
         """Tell a watcher which content ids have cached blocks, now and from now on.
 
@@ -103,12 +106,22 @@ class ClientState:
     counts: a row of `NUM_COLUMNS` numbers for each client, which all clients of a simulation
         share; `row` is where this client's begins. `OUT` counts down from zero with each request
         that is there, the others count what their names say.
-    watchers: hear after each change of the row.
+    watchers: hear when a request has come or gone; phase_watchers: when one waits or runs now.
     kv: tells about its KV memory; None where it has none. is_watched: whether it tells what its
         caches have.
     """
 
-    __slots__ = ("client_id", "counts", "is_watched", "kv", "name", "role", "row", "watchers")
+    __slots__ = (
+        "client_id",
+        "counts",
+        "is_watched",
+        "kv",
+        "name",
+        "phase_watchers",
+        "role",
+        "row",
+        "watchers",
+    )
 
     def __init__(self, client_id: int, name: str, role: str | None = None) -> None:
         self.client_id = client_id
@@ -117,6 +130,7 @@ class ClientState:
         self.counts = array("q", bytes(8 * NUM_COLUMNS))
         self.row = 0
         self.watchers: tuple[Callable[[ClientState], None], ...] = ()
+        self.phase_watchers: tuple[Callable[[ClientState], None], ...] = ()
         self.kv: KvView | None = None
         self.is_watched = False
 
@@ -125,6 +139,12 @@ class ClientState:
         first, self.row = self.row, len(counts)
         counts.extend(self.counts[first : first + NUM_COLUMNS])
         self.counts = counts
+
+    def tell(self, before: int, phase: int) -> None:
+        """Tell the watchers that a request has changed its phase."""
+        comes_or_goes = OUT in (before, phase)
+        for watcher in self.watchers if comes_or_goes else self.phase_watchers:
+            watcher(self)
 
     @property
     def num_waiting(self) -> int:

@@ -53,7 +53,7 @@ def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
     for visit in visits:
         if not visit.num_output_tokens:
             continue
-        if visit.continues:
+        if visit.stages[0].continues:
             seconds += visit.last_token_at - last_token_at
             num_gaps += visit.num_output_tokens
         else:

@@ -11,6 +11,7 @@ from simpy.events import Event
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.run import Progress, Run
+from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -91,27 +92,41 @@ class Engine:
 
     def _start(self) -> Run | None:
         """Return the next steps, which start now; None when there is nothing to do."""
-        ahead, lane = self._ahead, self._lane
+        lane = self._lane
         if lane is None:
             return self._start_together()
-        plan = lane.plan() if ahead is None else ahead.plan()
+        if self._ahead is not None:
+            return self._start_ahead(lane, self._ahead)
+        plan = lane.plan()
+        if plan is None:
+            return None
+        now, batch, num_steps = self.env.now, lane.state.batch(plan), plan.num_steps
+        if num_steps > 1:
+            return self._several(lane, plan, batch)
+        end = now + (self.predictor.step_time(batch) + plan.swap_time)
+        return Run(((lane, plan, batch),), now, end, 1, end)
+
+    def _several(self, lane: Lane, plan: StepPlan, batch: StepBatch) -> Run:
+        """Return the steps of a plan that has more than one."""
+        now, num_steps = self.env.now, plan.num_steps
+        times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
+        if plan.swap_time:
+            times[0] += plan.swap_time
+        times[0] += now
+        ends = np.add.accumulate(times, out=times)  # from the start on, as step by step
+        return Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
+
+    def _start_ahead(self, lane: Lane, ahead: PlanAhead) -> Run | None:
+        """Start the steps of a plan that knows what was known one step before."""
+        plan = ahead.plan()
         if plan is None:
             return None
         now, batch = self.env.now, lane.state.batch(plan)
-        num_steps = plan.num_steps if ahead is None else ahead.num_steps(plan)
-        if num_steps == 1:
-            step_time = self.predictor.step_time if ahead is None else ahead.step_time
-            end = now + (step_time(batch) + plan.swap_time)
-            run = Run(((lane, plan, batch),), now, end, 1, end)
+        if ahead.num_steps(plan) > 1:
+            ahead.latest = run = self._several(lane, plan, batch)
         else:
-            times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
-            if plan.swap_time:
-                times[0] += plan.swap_time
-            times[0] += now
-            ends = np.add.accumulate(times, out=times)  # from the start on, as step by step
-            run = Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
-        if ahead is not None:
-            ahead.latest = run
+            end = now + (ahead.step_time(batch) + plan.swap_time)
+            ahead.latest = run = Run(((lane, plan, batch),), now, end, 1, end)
         return run
 
     def _start_together(self) -> Run | None:
@@ -137,7 +152,7 @@ class Engine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the least loaded lane; cut the run that it could join."""
-        sequence.lane = lane = self.next_lane()
+        sequence.lane = lane = self._lane or self.next_lane()
         if self._ahead is not None and not self._idle:
             self._ahead.hold_arrival(sequence)
             self._cut_ahead()
