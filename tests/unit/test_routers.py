@@ -16,10 +16,10 @@ from mist_sim import (
     Simulation,
     Workload,
 )
-from mist_sim.clients.live_candidates import LiveCandidates
-from mist_sim.clients.load_index import LoadIndex, bits_of
-from mist_sim.clients.prefix_holders import PrefixHolders
 from mist_sim.clients.roster import Roster
+from mist_sim.clients.roster.live_candidates import LiveCandidates
+from mist_sim.clients.roster.load_index import LoadIndex, bits_of
+from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.request import Request
 from mist_sim.core.views import RUNNING, WAITING, ClientState
 from mist_sim.environment import Environment

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives import all_gather, all_reduce
-from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
-from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits, sustained_rates
-from mist_sim.hardware.predictors.measured.attention_time import (
+from mist_sim.hardware.predictors.analytic.attention_time import (
     AttentionTime,
     ExpandedAttentionTime,
     WindowAttentionTime,
     decode_pairs,
 )
-from mist_sim.hardware.predictors.measured.phase_time import Communication, Experts, PhaseTime, Term
+from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
+from mist_sim.hardware.predictors.analytic.phase_time import Communication, Experts, PhaseTime, Term
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits, sustained_rates
 from mist_sim.hardware.specs import Efficiency
 from mist_sim.models import operators
 from mist_sim.models.operators import Operator

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache import ContentHistory
-from mist_sim.clients.live_candidates import Holders, LiveCandidates
+from mist_sim.clients.roster.live_candidates import Holders, LiveCandidates
 from mist_sim.core.candidates import Candidates
 
 

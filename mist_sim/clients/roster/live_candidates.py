@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.clients.load_index import LoadIndex, bits_of
-from mist_sim.clients.prefix_holders import PrefixHolders
+from mist_sim.clients.roster.load_index import LoadIndex, bits_of
+from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import COUNTS, ClientState, ClientView, Count
