@@ -43,8 +43,10 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
     kv, kv_cache, size = sequence.incoming, lane.kv_cache, lane.pool.block_size
     if kv is not None:
         num_blocks = kv_cache.reserve(sequence, kv.num_tokens)
+        lane.num_promised += lane.blocks_to_join(sequence)
         num_here = (lane.pool.blocks_for(kv.num_tokens) - num_blocks) * size
-        return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, kv.num_tokens - num_here)]
+        num_tokens = max(0, kv.num_tokens - num_here)  # the block of the next one may be here, too
+        return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, num_tokens)]
     loads = kv_cache.start_load(sequence)
     return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
 
@@ -53,8 +55,8 @@ def fits(lane: LaneState, sequence: SequenceState) -> bool:
     """Tell whether memory and `max_num_seqs` let a waiting sequence in."""
     if not lane.has_seat():
         return False
-    num_blocks = lane.kv_cache.blocks_to_admit(sequence)
-    return num_blocks <= lane.num_admissible(lane.clock.blocks_needed_now())
+    num_blocks = lane.blocks_to_begin(sequence)
+    return num_blocks <= lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
 
 
 def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
@@ -97,7 +99,7 @@ def may_join(lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
         lane.head() is sequence
         and len(lane.running) < lane.max_num_seqs
         and lane.kv_cache.fewest_blocks_to_admit(sequence)
-        <= lane.num_admissible(lane.clock.blocks_needed(num_steps + 1))
+        <= lane.num_admissible(lane.clock.blocks_needed(num_steps + 1) + lane.num_promised)
     )
 
 
@@ -118,4 +120,4 @@ def _may_join_second_step(lane: LaneState) -> bool:
     if lane.moved:
         return lane.blocks_to_join(lane.moved[0]) <= num_free
     head = lane.head()
-    return head is not None and lane.kv_cache.blocks_to_admit(head) <= num_free
+    return head is not None and lane.blocks_to_begin(head) <= num_free - lane.num_promised
