@@ -22,7 +22,7 @@ from tests.reference.comparison import (
     EngineOptions,
     assert_same_drafts,
     assert_same_gaps,
-    assert_same_request,
+    assert_same_requests,
     assert_same_visits,
     with_paths,
     workload,
@@ -83,7 +83,7 @@ class ClusterCase:
             clients=clients,
             workload=self.workload,
             router=ROUTERS[self.router](),
-            network=Link(*self.link) if self.link else None,
+            network=Link(bandwidth=self.link[0], latency=self.link[1]) if self.link else None,
             seed=SEED,
         )
 
@@ -132,8 +132,7 @@ def assert_cluster_exact(case: ClusterCase, predictor: Predictor) -> Served:
     assert list(left) == reference.left
     for client_id, client in enumerate(reference.clients):
         assert_same_visits(result, client, client_id, reference.numbers(client_id))
-    for request_id, outcomes in enumerate(reference.visits):
-        assert_same_request(result, request_id, outcomes)
+    assert_same_requests(result, dict(enumerate(reference.visits)))
     assert_same_gaps(result, reference.clients)
     assert_same_moves(result, reference)
     if all(options.drafting for options in case.clients) and len(case.clients) == 1:

@@ -50,7 +50,7 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, nan
@@ -327,6 +327,7 @@ class StepwiseEngine(ABC):
         self.decodes: list[Live] = []  # in the order in which they joined
         self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
         self.taken: list[Live] = []  # on arrival
+        self.given_back: Counter[float] = Counter()  # blocks of who gave up before they had them
         self.leaving: list[Live] = []  # gave up during the step, in this order
         self.gone: list[Live] = []  # has left for good, in this order
 
@@ -373,10 +374,10 @@ class StepwiseEngine(ABC):
                 self.swapped.remove(live)
             elif live in self.loaded:
                 self.loaded.remove(live)
-                self.memory.give_back(live)
+                self.give_back(live, time)
             elif live in self.moved:
                 self.moved.remove(live)
-                self.memory.give_back(live)
+                self.give_back(live, time)
             self.let_go(live, time)
         elif in_step:
             self.leaving.append(live)
@@ -409,11 +410,16 @@ class StepwiseEngine(ABC):
         while self.arrived and self.arrived[0][0] <= self.known_until:
             self.queue.append(self.arrived.pop(0)[1])
         while self.come and self.come[0][0] <= self.known_until:
-            live = self.come.pop(0)[1]
+            time, live = self.come.pop(0)
             if live.has_given_up:
-                self.memory.give_back(live)
+                self.give_back(live, time)
             else:
                 (self.moved if live.incoming else self.loaded).append(live)
+
+    def give_back(self, live: Live, time: float) -> None:
+        """Free the memory of who gave up before it was used."""
+        self.given_back[time] += len(live.blocks)
+        self.memory.give_back(live)
 
     def is_hopeless(self, live: Live) -> bool:
         return self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest
@@ -789,16 +795,7 @@ class StepwiseEngine(ABC):
                     self.decodes.append(live)
         num_free = self.num_free
         for live in complete:
-            if live.is_followed and not live.has_given_up:
-                self.running.remove(live)
-                self.held.append(live)
-            else:
-                self.leave(live)
-            if live.has_given_up:
-                continue
-            live.outcome.status = "finished"
-            live.outcome.finished_at = self.now
-            self.let_go(live, self.now)
+            self.finish(live)
         if self.plans_ahead:
             self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
         for live in self.leaving:
@@ -808,6 +805,20 @@ class StepwiseEngine(ABC):
         for live in self.releasing:
             self.free_held(live)
         self.releasing.clear()
+
+    def finish(self, live: Live) -> None:
+        """Let a request go that has all its tokens, perhaps after it gave up."""
+        if live.has_given_up:
+            self.leave(live)
+            return
+        if live.is_followed:
+            self.running.remove(live)
+            self.held.append(live)
+        else:
+            self.leave(live)
+        live.outcome.status = "finished"
+        live.outcome.finished_at = self.now
+        self.let_go(live, self.now)
 
 
 def prompt(live: Live) -> StepBatch:
