@@ -87,7 +87,8 @@ class Engine:
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
             if not env.phase_is_last:  # let requests that move at this time enter the queues
-                yield env.at(env.now, self._plan_phase)
+                self._wake = env.at(env.now, self._plan_phase)
+                yield self._wake
 
     def _start(self) -> Run | None:
         """Return the next steps, which start now; None when there is nothing to do."""
@@ -180,17 +181,19 @@ class Engine:
 
         The sequences stay where they are; new work starts the engine again.
         """
-        run, self._run = self._run, None
-        if run is None:
+        if self._idle:
             return
+        run, self._run = self._run, None
         self._wake = self.env.put_off(self._wake)
         self._idle = True
-        if num_steps := run.num_over(self.env.now):
+        if run is not None and (num_steps := run.num_over(self.env.now)):
             run.cut(num_steps)
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
         for lane in self.lanes:
             lane.let_go()
+        if self._ahead is not None:
+            self._ahead.halt()
 
     def _notice(self, lane: Lane, sequence: SequenceState | None) -> None:
         """Wake, or cut the run that a sequence, or the head of the lane's queue, could join."""

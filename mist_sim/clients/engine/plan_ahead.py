@@ -75,6 +75,11 @@ class PlanAhead:
                 return True
         return False
 
+    def halt(self) -> None:
+        """Nothing is computed any more, so that the next plan knows everything."""
+        self.latest = None
+        self._let_in(inf)
+
     def plan(self) -> StepPlan | None:
         """Return the next steps, with what was known when the step before them started."""
         state = self._lane.state
