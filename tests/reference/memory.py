@@ -182,7 +182,7 @@ class Memory:
 
     def reserve(self, live: Any, num_blocks: int) -> int:
         """Hold what is cached of a request, and take new blocks for the rest; return how many."""
-        live.blocks = self.found(live)
+        live.blocks = self.found(live)[:num_blocks]
         live.num_entered = len(live.blocks)
         live.is_open = True
         for block in live.blocks:

@@ -638,8 +638,11 @@ class StepwiseEngine(ABC):
         if self.loaded:
             return room >= 0
         head = self.head()
-        num_slots = self.next_slots(head) if head.incoming else head.num_known
-        return self.blocks_for(num_slots) - self.memory.num_held(head) <= room
+        num_slots, num_held = head.num_known, self.memory.num_held(head)
+        if head.incoming:
+            num_slots = self.next_slots(head)
+            num_held = min(num_held, self.blocks_for(head.num_known - 1))
+        return self.blocks_for(num_slots) - num_held <= room
 
     def admit_head(self) -> Live:
         live = self.head()

@@ -150,7 +150,7 @@ class Engine:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
         if self._ahead is not None and not self._idle:
             self._ahead.hold_loaded(sequence)
-            self._cut_ahead()
+            self._cut_ahead(always=sequence in lane.state.abandoned)
         else:
             joins = lane.state.finish_load(sequence)
             self._notice(lane, sequence if joins else None)
@@ -165,6 +165,8 @@ class Engine:
         else:
             lane.abort(sequence)
             self._notice(lane, None)  # another may be at the head of the queue now, and fit
+            if self._ahead is not None and sequence in lane.state.abandoned:
+                self._cut_ahead(always=True)
 
     def release(self, sequence: SequenceState, lane: Lane) -> None:
         """Free what a lane held of a sequence, at the end of the step in flight."""
@@ -208,13 +210,13 @@ class Engine:
             ):
                 self._end_after(run, num_steps)
 
-    def _cut_ahead(self) -> None:
+    def _cut_ahead(self, *, always: bool = False) -> None:
         """End a run with the next step to start, whose successor knows what happens now.
 
-        Unless there is no seat then either.
+        Unless there is no seat then either; `always`: all the same, since memory is free then.
         """
         run, state = self._run, self.lanes[0].state
-        if run is not None and len(state.running) < state.max_num_seqs:
+        if run is not None and (always or len(state.running) < state.max_num_seqs):
             now = self.env.now
             self._end_after(run, run.num_begun(now) + 1 if now > run.start else 1)
 

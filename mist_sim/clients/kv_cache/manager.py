@@ -194,7 +194,7 @@ class PrefixCachingManager(KvCacheManager):
         """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
         num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain
         if chain is not None:
-            num_found, _ = self._find(sequence, chain)
+            num_found = min(self._find(sequence, chain)[0], num_blocks)
             self.pool.allocate(self.cache.hold(chain, num_found))
             num_blocks -= num_found
         self.grow(num_blocks)
