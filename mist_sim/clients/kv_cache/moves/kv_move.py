@@ -13,7 +13,9 @@ waits for the end, the link, and what is kept behind:
 | `hand_over` | another client | the lane | the sequence | the network | its prefix cache's copy |
 
 Sequences whose entries have come go on before others are admitted: those swapped out first, then
-those handed over or loaded, in the order in which their moves ended.
+those handed over, then those loaded, in the order in which their moves ended. Two rules keep them
+from waiting for one another's memory forever: blocks for the first step of those handed over are
+kept from admissions, and when nobody runs, they do not wait for those swapped out.
 """
 
 from __future__ import annotations
