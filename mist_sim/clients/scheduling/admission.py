@@ -55,8 +55,23 @@ def fits(lane: LaneState, sequence: SequenceState) -> bool:
     """Tell whether memory and `max_num_seqs` let a waiting sequence in."""
     if not lane.has_seat():
         return False
-    num_blocks = lane.blocks_to_begin(sequence)
+    num_blocks = lane.kv_cache.blocks_to_admit(sequence)
+    if sequence.incoming is not None:
+        num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
     return num_blocks <= lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
+
+
+def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) -> int:
+    """Return the blocks that must be free for entries of another client to come.
+
+    Those of the first step, too, so that the sequence can go on however many come after it.
+
+    num_blocks: those that an admission would take.
+    """
+    pool = lane.pool
+    num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
+    num_held = min(num_held, pool.blocks_for(sequence.num_tokens - 1))
+    return pool.blocks_for(lane.num_slots(sequence)) - num_held
 
 
 def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
@@ -119,5 +134,9 @@ def _may_join_second_step(lane: LaneState) -> bool:
         return lane.blocks_to_return(next(iter(lane.swapped.values()))) <= num_free
     if lane.moved:
         return lane.blocks_to_join(lane.moved[0]) <= num_free
-    head = lane.head()
-    return head is not None and lane.blocks_to_begin(head) <= num_free - lane.num_promised
+    if (head := lane.head()) is None:
+        return False
+    num_blocks = lane.kv_cache.blocks_to_admit(head)
+    if head.incoming is not None:
+        num_blocks = _blocks_to_bring(lane, head, num_blocks)
+    return num_blocks <= num_free - lane.num_promised

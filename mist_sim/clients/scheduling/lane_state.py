@@ -228,19 +228,6 @@ class LaneState:
         num_held = self.pool.blocks_for(sequence.num_tokens - 1)
         return self.pool.blocks_for(self.num_slots(sequence)) - num_held
 
-    def blocks_to_begin(self, sequence: SequenceState) -> int:
-        """Return the blocks that must be free for a waiting sequence to get memory.
-
-        One whose entries come from another client also needs those of its first step, so that it
-        can go on however many others come after it.
-        """
-        num_blocks, pool = self.kv_cache.blocks_to_admit(sequence), self.pool
-        if sequence.incoming is None:
-            return num_blocks
-        num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
-        num_held = min(num_held, pool.blocks_for(sequence.num_tokens - 1))
-        return pool.blocks_for(self.num_slots(sequence)) - num_held
-
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.
 
