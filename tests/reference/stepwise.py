@@ -21,7 +21,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - With a swap space, the blocks of a preempted request's computed tokens are copied there, if they
   fit, and to new blocks when it goes on, as it was. Those swapped go on first come, first served,
   in a step that preempts nobody, when there is a seat and room for all their next step needs;
-  until then nobody is admitted. A step is longer by its copies, either way.
+  until then nobody is admitted. A step is longer by its copies, either way; those made when there
+  is nothing to compute, since all wait for blocks of other clients, delay nothing.
 - With drafts, a decode step gives each decode as many tokens as its job says, never more than it
   still has to get; they come together at the end of the step. In the step it holds blocks for its
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
@@ -271,6 +272,7 @@ class StepwiseEngine(ABC):
             if self.is_ahead:
                 self.known_until, self.num_left, self.num_left_blocks = inf, 0, 0
                 before = None
+        self.num_copied = 0
         return [], []
 
     @property
