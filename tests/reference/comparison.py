@@ -462,11 +462,20 @@ def assert_same_totals(result: Result, engine: Reference, client_id: int) -> Non
     assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
     for track, lane in zip(result.recorder.tracks_of(client_id), engine.tracks, strict=True):
         runs = result.recorder.steps[track].columns()
-        lasts = [lane.steps[last] for last in np.cumsum(runs["num_steps"]) - 1]
-        for step, num_used_blocks in zip(lasts, runs["num_used_blocks"].tolist(), strict=True):
-            # a run that is cut at the very end of a step counts what was free by then
-            num_spare = lane.given_back[step.end]
-            assert 0 <= step.num_peak_blocks - num_used_blocks <= num_spare
+        lasts = (np.cumsum(runs["num_steps"]) - 1).tolist()
+        for last, num_used_blocks in zip(lasts, runs["num_used_blocks"].tolist(), strict=True):
+            num_less = lane.steps[last].num_peak_blocks - num_used_blocks
+            assert 0 <= num_less <= given_back_after(lane, last)
+
+
+def given_back_after(lane: StepwiseEngine, step: int) -> int:
+    """Return the blocks that came back after a step from who gave up, before the next one.
+
+    A run that is cut when its last step is over counts what is free by then.
+    """
+    begin, rest = lane.steps[step].end, lane.steps[step + 1 :]
+    end = rest[0].planned if rest else inf
+    return sum(number for time, number in lane.given_back.items() if begin <= time <= end)
 
 
 def assert_same_gaps(result: Result, engines: Iterable[Reference]) -> None:
