@@ -150,7 +150,7 @@ class Engine:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
         if self._ahead is not None and not self._idle:
             self._ahead.hold_loaded(sequence)
-            self._cut_ahead(always=sequence in lane.state.abandoned)
+            self._cut_ahead(always=True)
         else:
             joins = lane.state.finish_load(sequence)
             self._notice(lane, sequence if joins else None)
@@ -213,7 +213,7 @@ class Engine:
     def _cut_ahead(self, *, always: bool = False) -> None:
         """End a run with the next step to start, whose successor knows what happens now.
 
-        Unless there is no seat then either; `always`: all the same, since memory is free then.
+        Unless there is no seat then either; `always`: all the same, since memory may be free then.
         """
         run, state = self._run, self.lanes[0].state
         if run is not None and (always or len(state.running) < state.max_num_seqs):
