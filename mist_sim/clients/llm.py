@@ -201,6 +201,10 @@ class LlmClient(Client):
         if content:
             self._kv_state.accept(visit.request)
         reason = self._limit_length(sequence)
+        if reason is None and sequence.num_target_tokens <= sequence.num_before:
+            self.begin(visit)  # it has all the tokens that the longest context allows
+            self.finish(visit)
+            return
         reason = reason or self.scheduler.refusal(self.lane_states[0], sequence)
         if reason is not None:
             self.reject(visit, reason)

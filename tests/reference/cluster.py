@@ -11,36 +11,47 @@ something of an earlier one comes up:
 
 A job that arrives goes where the router says, which sees how many jobs each client has. It is
 told to move on when it leaves; jobs that are turned away leave when they arrive.
+
+Prefill and decode may be apart. A client with role prefill takes a job's prompt, of which it emits
+the first token. If more are due, it holds the blocks, and the job moves on when that visit ends:
+the router chooses among the clients that decode, which are those with role decode and those without
+a role, where the job is a new visit (`stepwise.py`). Its blocks go over one link for all clients,
+first come first served, as large as they are where they go to, and are there a latency after the
+last byte has left. Then first the blocks held are free, and the lane hears of its own afterwards.
+Who gives up while they move leaves everything as it is until they are there; who does before frees
+what is held. The visits of a job have the limits of the job; only its end counts when its first
+token is there. A client whose longest context the job has reached with its first token has nothing
+to do for it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 
 from mist_sim.rng import Streams
 from tests.reference.parallel import StepwiseClient, StepwiseGroup
-from tests.reference.stepwise import Job, Live, Outcome
+from tests.reference.stepwise import Job, Live, Outcome, StepwiseEngine
 
-Router = Callable[[Sequence[StepwiseClient]], int]
-"""Takes the clients, and returns the number of one."""
+Router = Callable[[str, Sequence[StepwiseClient]], int]
+"""Takes what is to be done and the clients that do it, and returns the position of one."""
 
 
 def in_turn() -> Router:
-    turn = -1
+    turns = {"prefill": -1, "decode": -1}
 
-    def choose(clients: Sequence[StepwiseClient]) -> int:
-        nonlocal turn
-        turn += 1
-        return turn % len(clients)
+    def choose(kind: str, clients: Sequence[StepwiseClient]) -> int:
+        turns[kind] += 1
+        return turns[kind] % len(clients)
 
     return choose
 
 
-def with_fewest_jobs(clients: Sequence[StepwiseClient]) -> int:
+def with_fewest_jobs(kind: str, clients: Sequence[StepwiseClient]) -> int:
     numbers = [client.num_outstanding for client in clients]
     return numbers.index(min(numbers))
 
@@ -48,7 +59,7 @@ def with_fewest_jobs(clients: Sequence[StepwiseClient]) -> int:
 def at_random(seed: int) -> Router:
     """Return a router that draws what a run with that seed draws."""
     rng = Streams(seed).generator("router")
-    return lambda clients: int(rng.random() * len(clients))
+    return lambda kind, clients: int(rng.random() * len(clients))
 
 
 PLAIN_ROUTERS = ("round_robin", "random", "least_outstanding")
@@ -60,11 +71,63 @@ def router_named(name: str, seed: int) -> Router:
     return routers.get(name) or (in_turn() if name == "round_robin" else at_random(seed))
 
 
+class Link:
+    """The way of blocks between clients: bytes a second, and seconds from leaving to arriving."""
+
+    def __init__(self, bandwidth: float = inf, latency: float = 0.0) -> None:
+        self.bandwidth = bandwidth
+        self.latency = latency
+        self.free_at = 0.0
+
+    def send(self, num_bytes: float, now: float) -> float:
+        self.free_at = max(now, self.free_at) + num_bytes / self.bandwidth
+        return self.free_at + self.latency
+
+
+class Held:
+    """What a lane holds of a job that has left its client."""
+
+    def __init__(self, cluster: StepwiseCluster, client: int, live: Live) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.live = live
+        self.group, self.lane = next(
+            (group, lane)
+            for group in cluster.clients[client].groups
+            for lane in group.lanes
+            if live in lane.held
+        )
+        self.is_held = True
+        self.is_moving = False
+
+    def drop(self) -> None:
+        if not self.is_moving:
+            self.release()
+
+    def release(self) -> None:
+        if self.is_held:
+            self.is_held = False
+            self.group.release(self.lane, self.live, self.cluster.now)
+
+
+@dataclass(frozen=True)
+class Move:
+    """Blocks of a job that went from one client to another."""
+
+    job: int
+    source: int
+    client: int
+    num_tokens: int
+    start: float
+    end: float
+
+
 class StepwiseCluster:
     """Clients behind a router.
 
     prepare: says what a job is to a client, given both numbers; by default what it is anyway.
     sent: (client, job number) in the order of arrival. left: the same in the order of leaving.
+    visits: the outcomes of each job's visits. moves: in the order in which they ended.
     """
 
     def __init__(
@@ -72,14 +135,18 @@ class StepwiseCluster:
         clients: Sequence[StepwiseClient],
         router: Router,
         prepare: Callable[[int, Job, int], Job] = lambda client, job, number: job,
+        link: Link | None = None,
     ) -> None:
+        self.link = link or Link()
         self.clients = clients
         self.router = router
         self.prepare = prepare
         self.now = 0.0
         self.sent: list[tuple[int, int]] = []
         self.left: list[tuple[int, int]] = []
-        self.outcomes: list[Outcome] = []  # by job number
+        self.jobs: list[Job] = []
+        self.visits: list[list[Outcome]] = []  # by job number
+        self.moves: list[Move] = []
         self._places: dict[Live, tuple[int, int]] = {}
         self._moves: list[tuple[float, int, Callable[[], None]]] = []
         self._num_moves = 0
@@ -87,6 +154,13 @@ class StepwiseCluster:
         self._num_noted = 0  # of those
         for client in clients:
             client.report_to(self._gone)
+            for lane in client.tracks:
+                lane.fetch = self.fetch
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The last one of each job, by number."""
+        return [outcomes[-1] for outcomes in self.visits]
 
     @property
     def groups(self) -> list[StepwiseGroup]:
@@ -132,21 +206,55 @@ class StepwiseCluster:
 
     def send(self, job: Job) -> None:
         """Let a job arrive now."""
-        number = len(self.outcomes)
-        client = self.router(self.clients)
-        live = Live(self.prepare(client, job, number), Outcome())
-        self.outcomes.append(live.outcome)
+        self.jobs.append(job)
+        self.visits.append([])
+        self.visit(len(self.visits) - 1, "prefill")
+
+    def visit(self, number: int, kind: str, held: Held | None = None) -> None:
+        """Let a job arrive at a client for its prompt, or for its decode after what is held."""
+        places = [k for k, client in enumerate(self.clients) if client.role in (None, kind)]
+        client = places[self.router(kind, [self.clients[place] for place in places])]
+        job = self.prepare(client, self.jobs[number], number)
+        live = Live(job, Outcome())
+        if held:
+            live.incoming = held
+            live.num_emitted = 1
+            live.outcome.chunk_times = self.visits[number][0].token_times[-1:]
+        elif self.clients[client].role:
+            live.is_followed = job.num_output_tokens > 1
+            live.job = replace(job, num_output_tokens=1, path=())
+        self.visits[number].append(live.outcome)
         self._places[live] = client, number
         self.sent.append((client, number))
         self.clients[client].arrive(live, self.now)
         self.note_who_left()
+
+    def fetch(self, lane: StepwiseEngine, live: Live, num_blocks: int) -> None:
+        """Begin to move blocks of what is held of a job to a lane."""
+        held, (client, number), start = live.incoming, self._places[live], self.now
+        assert isinstance(held, Held)
+        held.is_moving = True
+        group = next(g for g in self.clients[client].groups if any(e is lane for e in g.lanes))
+        num_here = (lane.blocks_for(live.job.num_prompt_tokens) - num_blocks) * lane.block_size
+        num_tokens = max(0, live.job.num_prompt_tokens - num_here)
+
+        def end() -> None:
+            self.moves.append(Move(number, held.client, client, num_tokens, start, self.now))
+            held.release()
+            group.end_move(lane, live, self.now)
+
+        self.at(self.link.send(num_blocks * self.clients[client].block_bytes, self.now), end)
 
     def note_who_left(self) -> None:
         for live in self._gone[self._num_noted :]:
             self._num_noted += 1
             place = self._places[live]
             self.left.append(place)
-            self.at(self.now, self.sender.what_follows(self, place[1], live.outcome))
+            if live.is_followed and live.outcome.status == "finished":
+                held = Held(self, place[0], live)
+                self.at(self.now, partial(self.visit, place[1], "decode", held))
+            else:
+                self.at(self.now, self.sender.what_follows(self, place[1], live.outcome))
 
 
 class Sender(ABC):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
+from mist_sim.network import Link
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
+from tests.reference import cluster
 from tests.reference.cluster import (
     AtGivenTimes,
     Sender,
@@ -20,7 +22,8 @@ from tests.reference.comparison import (
     EngineOptions,
     assert_same_drafts,
     assert_same_gaps,
-    assert_same_records,
+    assert_same_requests,
+    assert_same_visits,
     with_paths,
     workload,
 )
@@ -33,13 +36,15 @@ SEED = 3
 class ClusterCase:
     """Clients, their router, and jobs in order of arrival, or of users in a closed loop.
 
-    loop: None: jobs come at their arrival times.
+    loop: None: jobs come at their arrival times. link: (bytes a second, latency in seconds) of the
+        network; None: there is none.
     """
 
     clients: tuple[EngineOptions, ...]
     jobs: tuple[Job, ...]
     router: str = "round_robin"
     loop: ClosedLoop | None = None
+    link: tuple[float, float] | None = None
 
     @property
     def options(self) -> EngineOptions:
@@ -48,13 +53,14 @@ class ClusterCase:
 
     def stepwise(self, predictor: Predictor) -> Served:
         """Return the reference after it served the jobs."""
-        cluster = StepwiseCluster(
+        clients = StepwiseCluster(
             [options.stepwise_client(predictor) for options in self.clients],
             router_named(self.router, SEED),
             self._prepared,
+            cluster.Link(*self.link) if self.link else None,
         )
-        cluster.run(self._sender())
-        return Served(cluster)
+        clients.run(self._sender())
+        return Served(clients)
 
     def _sender(self) -> Sender:
         loop = self.loop
@@ -74,7 +80,11 @@ class ClusterCase:
             for number, options in enumerate(self.clients)
         ]
         return Simulation(
-            clients=clients, workload=self.workload, router=ROUTERS[self.router](), seed=SEED
+            clients=clients,
+            workload=self.workload,
+            router=ROUTERS[self.router](),
+            network=Link(bandwidth=self.link[0], latency=self.link[1]) if self.link else None,
+            seed=SEED,
         )
 
     @property
@@ -116,14 +126,33 @@ class Served:
 def assert_cluster_exact(case: ClusterCase, predictor: Predictor) -> Served:
     """Run a case both ways and compare all records; return the reference."""
     served = case.stepwise(predictor)
-    cluster, result = served.cluster, case.simulate(predictor)
+    reference, result = served.cluster, case.simulate(predictor)
     visits = result.recorder.visits.columns()
     left = zip(visits["client_id"].tolist(), visits["request_id"].tolist(), strict=True)
-    assert list(left) == cluster.left
-    for client_id, client in enumerate(cluster.clients):
-        assert_same_records(result, client, client_id, cluster.numbers(client_id))
-    assert_same_gaps(result, cluster.clients)
+    assert list(left) == reference.left
+    for client_id, client in enumerate(reference.clients):
+        assert_same_visits(result, client, client_id, reference.numbers(client_id))
+    assert_same_requests(result, dict(enumerate(reference.visits)))
+    assert_same_gaps(result, reference.clients)
+    assert_same_moves(result, reference)
     if all(options.drafting for options in case.clients) and len(case.clients) == 1:
         drafting = case.options.drafting
-        assert_same_drafts(result, cluster.clients[0], drafting.num_speculative_tokens)
+        assert_same_drafts(result, reference.clients[0], drafting.num_speculative_tokens)
     return served
+
+
+def assert_same_moves(result: Result, reference: StepwiseCluster) -> None:
+    """Compare what was handed over; a run does not wait for moves of those who gave up."""
+    end = max((outcome.left_at for outcome in reference.outcomes), default=0.0)
+    transfers = result.transfers
+    names = ("request_id", "source", "client", "num_tokens", "start", "end")
+    columns = (transfers[name][transfers["kind"] == "hand_over"].tolist() for name in names)
+    number = result.client_names.index
+    got = [
+        (request_id, number(source), number(client), *rest)
+        for request_id, source, client, *rest in zip(*columns, strict=True)
+    ]
+    expected = [astuple(move) for move in reference.moves]
+    assert sorted(move for move in got if move[-1] < end) == sorted(
+        move for move in expected if move[-1] < end
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf, isnan
 from typing import Any
@@ -45,6 +45,7 @@ from tests.reference.parallel import StepwiseClient, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
 from tests.reference.stepwise import (
     Job,
+    Outcome,
     StepwiseChunked,
     StepwiseContinuous,
     StepwiseEngine,
@@ -91,6 +92,12 @@ class EngineOptions:
     tiers: tuple[Tier, ...] = ()
     swap: SwapSpace | None = None
     host: Host = field(default_factory=Host)
+    role: str | None = None
+
+    @property
+    def block_bytes(self) -> float:
+        """Size of a block; 1 KiB a token."""
+        return 1024.0 * self.block_size
 
     @property
     def kv_groups(self) -> KvGroups | None:
@@ -125,6 +132,8 @@ class EngineOptions:
             enable_expert_parallel=self.lockstep,
             num_gpu_blocks=self.num_blocks,
             block_size=self.block_size,
+            kv_block_bytes=self.block_bytes,
+            role=self.role,
             watermark=self.watermark,
             kv_groups=self.kv_groups,
             enable_prefix_caching=self.caching,
@@ -184,7 +193,13 @@ class EngineOptions:
         ]
         together = [engines] if self.lockstep else [[engine] for engine in engines]
         groups = [StepwisePipeline(each, list(times.ranks), times.hand_over) for each in together]
-        return StepwiseClient([*groups], self.data_parallel_size, self.max_num_waiting)
+        return StepwiseClient(
+            [*groups],
+            self.data_parallel_size,
+            self.max_num_waiting,
+            self.role,
+            self.block_bytes,
+        )
 
     def _times(self, predictor: Predictor) -> PipelinePredictor:
         """Return what times an engine: its ranks, and who drafts where that can be computed."""
@@ -345,42 +360,72 @@ def assert_same_drafts(result: Result, engine: StepwiseEngine, num_drafts: int) 
 def assert_same_records(
     result: Result, engine: Reference, client_id: int, request_ids: Sequence[int]
 ) -> None:
+    """Compare one client's records, and those of its jobs, which are served nowhere else.
+
+    request_ids: of the jobs.
+    """
+    assert_same_visits(result, engine, client_id, request_ids)
+    visits = ([outcome] for outcome in engine.outcomes)
+    assert_same_requests(result, dict(zip(request_ids, visits, strict=True)))
+
+
+def assert_same_visits(
+    result: Result, engine: Reference, client_id: int, request_ids: Sequence[int]
+) -> None:
     """Compare one client's records with a reference; `request_ids` are those of its jobs."""
     assert_same_steps(result, engine, client_id)
-    requests = result.requests.set_index("request_id").to_dict("index")
-    started_at, order = visit_records(result, client_id)
-    loaded = loaded_tokens(result)
-    swapped = swapped_tokens(result)
+    visits = visit_records(result, client_id)
+    loaded = loaded_tokens(result, client_id)
+    swapped = swapped_tokens(result, client_id)
     for request_id, outcome in zip(request_ids, engine.outcomes, strict=True):
-        row = requests[request_id]
         block_size = engine.tracks[0].block_size
         assert swapped.get(request_id, []) == outcome.swapped_tokens
         assert loaded[request_id] == outcome.num_loaded_blocks * block_size
-        got = {
-            "status": row["status"],
-            "started_at": bits(started_at[request_id]),
-            "first_token_at": bits(row["first_token_at"]),
-            "finished_at": bits(row["finished_at"]),
-            "num_preemptions": row["num_preemptions"],
-            "num_cached_tokens": row["num_cached_tokens"],
-            "token_times": result.token_times(request_id).tolist(),
-        }
-        assert (request_id, got) == (
+        assert (request_id, visits[request_id]) == (
             request_id,
             {
-                "status": outcome.status,
                 "started_at": bits(outcome.started_at),
                 "first_token_at": bits(outcome.first_token_at),
-                "finished_at": bits(outcome.finished_at),
-                "num_preemptions": len(outcome.preempted_at),
+                "finished_at": bits(outcome.left_at),
                 "num_cached_tokens": outcome.num_cached_tokens,
-                "token_times": outcome.token_times,
             },
         )
-        if outcome.status == "finished":
-            assert row["num_output_tokens"] == len(outcome.token_times)
-    assert order == [request_ids[position] for position in left(engine)]
+    assert list(visits) == [request_ids[position] for position in left(engine)]
     assert_same_totals(result, engine, client_id)
+
+
+def assert_same_requests(result: Result, visits: Mapping[int, Sequence[Outcome]]) -> None:
+    """Compare what became of requests with the outcomes of their visits, by id."""
+    rows = result.requests.set_index("request_id").to_dict("index")
+    for request_id, outcomes in visits.items():
+        assert_same_request(result, request_id, rows[request_id], outcomes)
+
+
+def assert_same_request(
+    result: Result, request_id: int, row: dict[str, Any], visits: Sequence[Outcome]
+) -> None:
+    token_times = [time for visit in visits for time in visit.token_times]
+    got = {
+        "status": row["status"],
+        "first_token_at": bits(row["first_token_at"]),
+        "finished_at": bits(row["finished_at"]),
+        "num_preemptions": row["num_preemptions"],
+        "num_cached_tokens": row["num_cached_tokens"],
+        "token_times": result.token_times(request_id).tolist(),
+    }
+    assert (request_id, got) == (
+        request_id,
+        {
+            "status": visits[-1].status,
+            "first_token_at": bits(visits[0].first_token_at),
+            "finished_at": bits(visits[-1].finished_at),
+            "num_preemptions": sum(len(visit.preempted_at) for visit in visits),
+            "num_cached_tokens": sum(visit.num_cached_tokens for visit in visits),
+            "token_times": token_times,
+        },
+    )
+    if visits[-1].status == "finished":
+        assert row["num_output_tokens"] == len(token_times)
 
 
 def left(engine: Reference) -> list[int]:
@@ -417,10 +462,20 @@ def assert_same_totals(result: Result, engine: Reference, client_id: int) -> Non
     assert abs(row["busy"] - busy) <= 1e-12 * max(busy, 1.0) * max(len(batches), 1)
     for track, lane in zip(result.recorder.tracks_of(client_id), engine.tracks, strict=True):
         runs = result.recorder.steps[track].columns()
-        lasts = np.cumsum(runs["num_steps"]) - 1
-        assert runs["num_used_blocks"].tolist() == [
-            lane.steps[last].num_peak_blocks for last in lasts
-        ]
+        lasts = (np.cumsum(runs["num_steps"]) - 1).tolist()
+        for last, num_used_blocks in zip(lasts, runs["num_used_blocks"].tolist(), strict=True):
+            num_less = lane.steps[last].num_peak_blocks - num_used_blocks
+            assert 0 <= num_less <= given_back_after(lane, last)
+
+
+def given_back_after(lane: StepwiseEngine, step: int) -> int:
+    """Return the blocks that came back after a step from who gave up, before the next one.
+
+    A run that is cut when its last step is over counts what is free by then.
+    """
+    begin, rest = lane.steps[step].end, lane.steps[step + 1 :]
+    end = rest[0].planned if rest else inf
+    return sum(number for time, number in lane.given_back.items() if begin <= time <= end)
 
 
 def assert_same_gaps(result: Result, engines: Iterable[Reference]) -> None:
@@ -480,9 +535,15 @@ def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, 
     return steps
 
 
-def loaded_tokens(result: Result) -> Counter[int]:
-    """Return how many tokens' blocks each request got from lower tiers."""
+def moves_at(result: Result, client_id: int) -> Any:
+    """Return the transfers to and from the memory of a client."""
     moves = result.transfers
+    return moves[moves["client"] == result.client_names[client_id]]
+
+
+def loaded_tokens(result: Result, client_id: int) -> Counter[int]:
+    """Return how many tokens' blocks each request got from lower tiers at a client."""
+    moves = moves_at(result, client_id)
     loads = moves[moves["kind"] == "load"]
     total: Counter[int] = Counter()
     for request_id, number in zip(
@@ -492,22 +553,33 @@ def loaded_tokens(result: Result) -> Counter[int]:
     return total
 
 
-def swapped_tokens(result: Result) -> dict[int, list[int]]:
+def swapped_tokens(result: Result, client_id: int) -> dict[int, list[int]]:
     """Return the tokens of each request's copies in their order, negative for those out."""
     copies: dict[int, list[int]] = {}
-    columns = (result.transfers[name].tolist() for name in ("request_id", "kind", "num_tokens"))
+    moves = moves_at(result, client_id)
+    columns = (moves[name].tolist() for name in ("request_id", "kind", "num_tokens"))
     for request_id, kind, number in zip(*columns, strict=True):
-        if kind != "load":
+        if kind in ("swap_out", "swap_in"):
             copies.setdefault(request_id, []).append(-number if kind == "swap_out" else number)
     return copies
 
 
-def visit_records(result: Result, client_id: int) -> tuple[dict[int, float], list[int]]:
-    """Return when each request of a client was started, and the order in which they left."""
-    visits = result.recorder.visits.columns()
-    mine = visits["client_id"] == client_id
-    ids = visits["request_id"][mine].tolist()
-    return dict(zip(ids, visits["started_at"][mine].tolist(), strict=True)), ids
+def visit_records(result: Result, client_id: int) -> dict[int, dict[str, Any]]:
+    """Return what a client noted of each request's visit, in the order in which they left."""
+    columns = result.recorder.visits.columns()
+    mine = columns["client_id"] == client_id
+    times = ("started_at", "first_token_at", "finished_at")
+    records: dict[int, dict[str, Any]] = {}
+    for request_id, num_cached, *row in zip(
+        columns["request_id"][mine].tolist(),
+        columns["num_cached_tokens"][mine].tolist(),
+        *(columns[name][mine].tolist() for name in times),
+        strict=True,
+    ):
+        assert request_id not in records
+        records[request_id] = dict(zip(times, map(bits, row), strict=True))
+        records[request_id]["num_cached_tokens"] = num_cached
+    return records
 
 
 def bits(value: float) -> float | None:

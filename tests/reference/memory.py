@@ -16,6 +16,8 @@ something else. Rules:
   held if it is on the GPU, and not loaded if it is not.
 - Blocks are loaded one after the other: what the tier of the block before does not have comes from
   the nearest tier that has it.
+- What comes from another client is named when the request goes on with it. Blocks that the cache
+  has of it are held instead; tiers are not asked.
 - Free blocks are used first in, first out; a request that leaves queues its last block first.
 """
 
@@ -177,6 +179,23 @@ class Memory:
         """Give decodes new blocks: (request, tokens that it needs room for, blocks more)."""
         for live, _, number in needs:
             live.blocks += [self.new_block() for _ in range(number)]
+
+    def reserve(self, live: Any, num_blocks: int) -> int:
+        """Hold what is cached of a request, and take new blocks for the rest; return how many."""
+        live.blocks = self.found(live)[:num_blocks]
+        live.num_entered = len(live.blocks)
+        live.is_open = True
+        for block in live.blocks:
+            if not block.holders:
+                self.free.remove(block)
+            block.holders += 1
+        num_new = num_blocks - len(live.blocks)
+        live.blocks += [self.new_block() for _ in range(num_new)]
+        return num_new
+
+    def arrive(self, live: Any, num_tokens: int) -> None:
+        """Name the blocks that came."""
+        self.enter(live, num_tokens)
 
     def swap_in(self, live: Any, num_blocks: int, num_slots: int, num_tokens: int) -> None:
         """Take new blocks for so many slots, into which the first tokens are copied."""

@@ -58,7 +58,7 @@ class StepwiseGroup(ABC):
 
     def arrive(self, live: Live, now: float) -> None:
         lane = self.choose()
-        lane.enter(live)
+        lane.enter(live, now)
         self.wake(lane, now)
 
     @abstractmethod
@@ -68,6 +68,10 @@ class StepwiseGroup(ABC):
     @abstractmethod
     def is_computing(self, lane: StepwiseEngine) -> bool:
         """Tell whether a step of a lane is under way."""
+
+    @abstractmethod
+    def is_in_pass(self, lane: StepwiseEngine) -> bool:
+        """Tell whether a step is under way that computes something of a lane."""
 
     @abstractmethod
     def next_time(self) -> float:
@@ -96,6 +100,19 @@ class StepwiseGroup(ABC):
                 lane.end_load(time, live)
                 self.wake(lane, now)
 
+    def end_move(self, lane: StepwiseEngine, live: Live, now: float) -> None:
+        """Let blocks come from another client."""
+        lane.end_move(now, live)
+        self.wake(lane, now)
+
+    def release(self, lane: StepwiseEngine, live: Live, now: float) -> None:
+        """Free what a lane holds of a request that went on elsewhere."""
+        if self.is_in_pass(lane):
+            lane.releasing.append(live)
+        else:
+            lane.free_held(live)
+            self.wake(lane, now)
+
     def reach_limits(self, lane: StepwiseEngine, live: Live, now: float) -> None:
         """Let a request give up whose time is up."""
         num_inside = lane.num_inside
@@ -114,7 +131,7 @@ class StepwiseGroup(ABC):
         chunks, decodes = lane.next_plan()
         if chunks or decodes:
             return lane.begin(chunks, decodes)
-        assert lane.loading or not lane.num_inside, "the lane is stuck"
+        assert lane.coming or lane.held or not lane.num_inside, "the lane is stuck"
         return None
 
 
@@ -168,6 +185,11 @@ class StepwisePipeline(StepwiseGroup):
 
     def is_computing(self, lane: StepwiseEngine) -> bool:
         return self.returns[self.number(lane)] < inf
+
+    def is_in_pass(self, lane: StepwiseEngine) -> bool:
+        number = self.number(lane)
+        in_it = any(each is lane for each in self.computing[number])
+        return in_it and self.returns[number] < inf
 
     def prompt_times(self, live: Live) -> tuple[list[float], float]:
         any_lane, batch = self.lanes[0], prompt(live)
@@ -248,11 +270,20 @@ class StepwiseClient:
 
     outcomes: one for each job that came, in the order in which they came.
     gone: those that have left for good, in this order; clients of a cluster share the list.
+    role: the part of answers that it computes, prefill or decode; None: both, in one visit.
+    block_bytes: size of a block.
     """
 
     def __init__(
-        self, groups: list[StepwiseGroup], num_engines: int, max_num_waiting: int | None
+        self,
+        groups: list[StepwiseGroup],
+        num_engines: int,
+        max_num_waiting: int | None,
+        role: str | None = None,
+        block_bytes: float = 1.0,
     ) -> None:
+        self.role = role
+        self.block_bytes = block_bytes
         self.groups = groups
         self.num_engines = num_engines
         self.max_num_waiting = inf if max_num_waiting is None else max_num_waiting
@@ -318,18 +349,24 @@ class StepwiseClient:
         """Take a job in, or turn it away."""
         self.outcomes.append(live.outcome)
         any_lane = self.tracks[0]
+        if live.incoming and live.job.num_prompt_tokens < any_lane.longest <= live.num_known:
+            live.outcome.status = "finished"  # with all the tokens that the context allows
+            live.outcome.started_at = live.outcome.finished_at = now
+            any_lane.let_go(live, now)
+            return
         num_waiting = sum(group.num_waiting for group in self.groups)
         busy = num_waiting >= self.max_num_waiting or self.comes_too_late(live)
         if any_lane.is_hopeless(live) or busy:
             any_lane.reject(live, now)
             return
-        self.taken.append(live)
+        if not live.incoming:
+            self.taken.append(live)
         scores = [4 * group.num_waiting + group.num_running for group in self.groups]
         self.groups[scores.index(min(scores))].arrive(live, now)
 
     def comes_too_late(self, live: Live) -> bool:
         """Tell whether prompts without a first token leave too little time for another one."""
-        if not self.tracks[0].early_rejection:
+        if live.incoming or not self.tracks[0].early_rejection:
             return False
         group = self.groups[0]  # all take the same time
         self.tracks[0].spare(live, self.taken)

@@ -21,7 +21,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - With a swap space, the blocks of a preempted request's computed tokens are copied there, if they
   fit, and to new blocks when it goes on, as it was. Those swapped go on first come, first served,
   in a step that preempts nobody, when there is a seat and room for all their next step needs;
-  until then nobody is admitted. A step is longer by its copies, either way.
+  until then nobody is admitted. A step is longer by its copies, either way; those made when there
+  is nothing to compute, since all wait for blocks of other clients, delay nothing.
 - With drafts, a decode step gives each decode as many tokens as its job says, never more than it
   still has to get; they come together at the end of the step. In the step it holds blocks for its
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
@@ -30,6 +31,18 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   that have none yet take their times, one after the other, and then its own. Blocks that a job
   taken before it has in the same place count as cached, in memory that caches, whatever became
   of them.
+- A request may do its prefill here and its decode at another client. Its visit here ends with the
+  first token; its blocks stay taken, held, until they are moved or nobody asks for them any more.
+  They are free then, or at the end of the step in flight.
+- A visit that begins with the decode is queued as any other, with prompt and first token known. At
+  the head of the queue it needs a seat and blocks for its first step, beside those that others
+  whose blocks come need for theirs. Then it takes blocks for the prompt, of which it holds those
+  that are cached here, as `memory.py` says, and the others move; it needs no seat meanwhile. When
+  they are there, it waits, first come first served, behind swapped ones and before those loaded,
+  and goes on decoding in a step that preempts nobody, when there is a seat and room for its next
+  step. Its full blocks are cached then. Nobody is admitted before. If nobody runs, it does not wait
+  for swapped ones. Who gives up while blocks move leaves at once, and its memory is free when
+  they are there.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
   every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
   drafts and lookahead behind them, and one for the newest token.
@@ -38,8 +51,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Protocol
@@ -53,6 +66,13 @@ from tests.reference.window_memory import Bundle, WindowMemory, Windows
 
 class TimesSteps(Protocol):
     def step_time(self, batch: StepBatch) -> float: ...
+
+
+class Kept(Protocol):
+    """What a client keeps of a request for the next one."""
+
+    def drop(self) -> None:
+        """Nobody will ask for it any more."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +145,8 @@ class Live:
     whether the next one may follow. num_loaded: how many are there after its load from tiers.
     full, window, spare, next_named: of `WindowMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
-    prompt that others had before it came, for early rejection.
+    prompt that others had before it came, for early rejection. is_followed: another client goes on
+    with it. incoming: what the client before keeps, until the request goes on from a copy of it.
     """
 
     job: Job
@@ -144,6 +165,8 @@ class Live:
     decoding: bool = False
     resumes: bool = False  # decodes again when it comes back from the swap space
     limits: list[tuple[float, str]] = field(default_factory=list)
+    is_followed: bool = False
+    incoming: Kept | None = None
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -179,12 +202,15 @@ class Live:
     def emit(self, time: float) -> None:
         self.num_emitted += 1
         self.outcome.token_times.append(time)
-        if self.num_emitted == 1:
+        if len(self.outcome.token_times) == 1:
             self.outcome.first_token_at = time
 
 
 Plan = tuple[list[tuple[Live, int]], list[Live]]
 """(prompt, new tokens) of every prompt in the step; the decodes in the step."""
+
+Fetch = Callable[["StepwiseEngine", Live, int], None]
+"""Begins to move so many blocks of a request from another client to a lane."""
 
 
 @dataclass(kw_only=True)
@@ -214,6 +240,7 @@ class StepwiseEngine(ABC):
     max_num_waiting: float = inf
     drop_expired: bool = False
     early_rejection: bool = False
+    fetch: Fetch | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
 
@@ -245,6 +272,7 @@ class StepwiseEngine(ABC):
             if self.is_ahead:
                 self.known_until, self.num_left, self.num_left_blocks = inf, 0, 0
                 before = None
+        self.num_copied = 0
         return [], []
 
     @property
@@ -259,8 +287,13 @@ class StepwiseEngine(ABC):
     @property
     def waiting(self) -> list[Live]:
         arrived = [live for _, live in self.arrived]
-        coming = [live for _, live in self.loading + self.come if not live.has_given_up]
-        return [*self.queue, *arrived, *coming, *self.loaded, *self.swapped]
+        coming = [live for live in self.coming if not live.has_given_up]
+        return [*self.queue, *arrived, *coming, *self.loaded, *self.moved, *self.swapped]
+
+    @property
+    def coming(self) -> list[Live]:
+        """Those that wait until their blocks are there and a plan knows it, or have given up."""
+        return [*(live for _, live in self.loading + self.come), *self.moving]
 
     @property
     def num_waiting(self) -> int:
@@ -285,6 +318,10 @@ class StepwiseEngine(ABC):
         self.loading: list[tuple[float, Live]] = []  # when their blocks are there
         self.come: list[tuple[float, Live]] = []  # these have them; plans do not know it yet
         self.loaded: list[Live] = []  # plans know it; they go before the queue
+        self.moving: list[Live] = []  # have memory, and their blocks come from another client
+        self.moved: list[Live] = []  # plans know that they came; they go before the loaded ones
+        self.held: list[Live] = []  # done here, with blocks that another client asks for
+        self.releasing: list[Live] = []  # of these, whose blocks were moved during the step
         self.swapped: list[Live] = []  # in the order in which they went
         self.num_copied = 0  # blocks to or from the swap space before the next step
         self.queue: list[Live] = []  # preempted ones first, then by arrival
@@ -292,6 +329,7 @@ class StepwiseEngine(ABC):
         self.decodes: list[Live] = []  # in the order in which they joined
         self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
         self.taken: list[Live] = []  # on arrival
+        self.given_back: Counter[float] = Counter()  # blocks of who gave up before they had them
         self.leaving: list[Live] = []  # gave up during the step, in this order
         self.gone: list[Live] = []  # has left for good, in this order
 
@@ -338,7 +376,10 @@ class StepwiseEngine(ABC):
                 self.swapped.remove(live)
             elif live in self.loaded:
                 self.loaded.remove(live)
-                self.memory.give_back(live)
+                self.give_back(live, time)
+            elif live in self.moved:
+                self.moved.remove(live)
+                self.give_back(live, time)
             self.let_go(live, time)
         elif in_step:
             self.leaving.append(live)
@@ -352,13 +393,15 @@ class StepwiseEngine(ABC):
             self.reject(live, live.job.arrival_time)
         else:
             self.taken.append(live)
-            self.enter(live)
+            self.enter(live, live.job.arrival_time)
 
-    def enter(self, live: Live) -> None:
-        self.arrived.append((live.job.arrival_time, live))
+    def enter(self, live: Live, time: float) -> None:
+        self.arrived.append((time, live))
         if not self.is_ahead:
             self.learn()
         names = ["timeout", "ttft_timeout", "ttft_deadline"]
+        if live.incoming:
+            names = names[:1]
         live.watch(names if self.drop_expired else names[:2])
 
     def learn(self) -> None:
@@ -369,11 +412,16 @@ class StepwiseEngine(ABC):
         while self.arrived and self.arrived[0][0] <= self.known_until:
             self.queue.append(self.arrived.pop(0)[1])
         while self.come and self.come[0][0] <= self.known_until:
-            live = self.come.pop(0)[1]
+            time, live = self.come.pop(0)
             if live.has_given_up:
-                self.memory.give_back(live)
+                self.give_back(live, time)
             else:
-                self.loaded.append(live)
+                (self.moved if live.incoming else self.loaded).append(live)
+
+    def give_back(self, live: Live, time: float) -> None:
+        """Free the memory of who gave up before it was used."""
+        self.given_back[time] += len(live.blocks)
+        self.memory.give_back(live)
 
     def is_hopeless(self, live: Live) -> bool:
         return self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest
@@ -478,12 +526,17 @@ class StepwiseEngine(ABC):
 
     def let_go(self, live: Live, time: float) -> None:
         live.outcome.left_at = time
+        if live.incoming:
+            live.incoming.drop()
         self.gone.append(live)
 
     def begin_loads(self) -> bool:
         """Start loads for the heads of the queue that have blocks in tiers; is anyone left?"""
         while self.queue and not self.loaded and self.head_fits():
             live = self.head()
+            if live.incoming:
+                self.begin_move(live)
+                continue
             numbers = self.memory.loads(live)
             if not any(numbers):
                 break
@@ -503,9 +556,59 @@ class StepwiseEngine(ABC):
     def end_load(self, time: float, live: Live) -> None:
         """Note that blocks are there."""
         self.loading.remove((time, live))
+        self.have_come(time, live)
+
+    def have_come(self, time: float, live: Live) -> None:
         self.come.append((time, live))
         if not self.is_ahead:
             self.learn()
+
+    # --- what comes from other clients, and goes to them --------------------------------------
+
+    def begin_move(self, live: Live) -> None:
+        """Take memory for the tokens that have entries, and let those come that are not here."""
+        self.queue.remove(live)
+        number = self.memory.reserve(live, self.blocks_for(live.num_known - 1))
+        live.outcome.started_at = self.now
+        self.moving.append(live)
+        assert self.fetch
+        self.fetch(self, live, number)
+
+    def end_move(self, time: float, live: Live) -> None:
+        self.moving.remove(live)
+        self.have_come(time, live)
+
+    def join(self) -> None:
+        """Let those decode whose blocks have come, as long as the first of them fits.
+
+        Swapped ones go first, unless they wait for memory that those have who came.
+        """
+        while self.moved and len(self.running) + self.num_left < self.max_num_seqs:
+            live = self.moved[0]
+            reserve = self.num_reserved if self.running else 0
+            room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+            if (self.swapped and self.running) or self.next_blocks(live) > room:
+                return
+            self.moved.remove(live)
+            self.memory.arrive(live, live.num_known - 1)
+            live.num_cached = live.num_known - 1
+            live.incoming = None
+            self.running.append(live)
+            live.decoding = True
+            self.decodes.append(live)
+
+    def promised(self) -> int:
+        """Blocks for the first step of those whose blocks come or have come."""
+        incoming = [live for live in self.coming if live.incoming and not live.has_given_up]
+        return sum(self.next_blocks(live) for live in incoming + self.moved)
+
+    def free_held(self, live: Live) -> None:
+        """Give blocks back that were held for another client."""
+        num_free = self.num_free
+        self.held.remove(live)
+        self.memory.leave(live, live.num_cached, preempted=False)
+        if self.is_ahead:
+            self.num_left_blocks += self.num_free - num_free
 
     def head(self) -> Live:
         """Return who is next: of equals, the first to arrive."""
@@ -527,16 +630,21 @@ class StepwiseEngine(ABC):
         return self.outcomes.index(live.outcome)
 
     def head_fits(self) -> bool:
-        if self.swapped or not (self.queue or self.loaded):
+        if self.swapped or self.moved or not (self.queue or self.loaded):
             return False
         if len(self.running) + self.num_left >= self.max_num_seqs:
             return False
         reserve = self.num_reserved if self.running else 0
         room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+        room -= self.promised()
         if self.loaded:
             return room >= 0
-        num_held = self.memory.num_held(self.head())
-        return self.blocks_for(self.head().num_known) - num_held <= room
+        head = self.head()
+        num_slots, num_held = head.num_known, self.memory.num_held(head)
+        if head.incoming:
+            num_slots = self.next_slots(head)
+            num_held = min(num_held, self.blocks_for(head.num_known - 1))
+        return self.blocks_for(num_slots) - num_held <= room
 
     def admit_head(self) -> Live:
         live = self.head()
@@ -594,6 +702,7 @@ class StepwiseEngine(ABC):
                 self.queue.insert(0, victim)
         if not disturbed:
             self.swap_in()
+            self.join()
         return disturbed
 
     def has_swap_space(self, live: Live) -> bool:
@@ -656,7 +765,7 @@ class StepwiseEngine(ABC):
         self.memory.grow(
             [(live, self.next_slots(live), self.next_blocks(live)) for live in decodes]
         )
-        others = [*self.loaded, *(live for _, live in self.loading + self.come)]
+        others = [*self.loaded, *self.coming, *self.moved, *self.held]
         self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead
@@ -691,18 +800,30 @@ class StepwiseEngine(ABC):
                     self.decodes.append(live)
         num_free = self.num_free
         for live in complete:
-            self.leave(live)
-            if live.has_given_up:
-                continue
-            live.outcome.status = "finished"
-            live.outcome.finished_at = self.now
-            self.let_go(live, self.now)
+            self.finish(live)
         if self.plans_ahead:
             self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
         for live in self.leaving:
             if live not in complete:
                 self.leave(live)
         self.leaving.clear()
+        for live in self.releasing:
+            self.free_held(live)
+        self.releasing.clear()
+
+    def finish(self, live: Live) -> None:
+        """Let a request go that has all its tokens, perhaps after it gave up."""
+        if live.has_given_up:
+            self.leave(live)
+            return
+        if live.is_followed:
+            self.running.remove(live)
+            self.held.append(live)
+        else:
+            self.leave(live)
+        live.outcome.status = "finished"
+        live.outcome.finished_at = self.now
+        self.let_go(live, self.now)
 
 
 def prompt(live: Live) -> StepBatch:
@@ -756,7 +877,8 @@ class StepwiseWholePrompts(StepwiseEngine):
         return inf if self.max_num_batched_tokens is None else self.max_num_batched_tokens
 
     def can_never_start(self, live: Live) -> bool:
-        return live.num_known > self.limit or super().can_never_start(live)
+        too_long = live.num_known > self.limit and not live.incoming
+        return too_long or super().can_never_start(live)
 
     def admit_prompts(self) -> list[tuple[Live, int]]:
         chunks: list[tuple[Live, int]] = []

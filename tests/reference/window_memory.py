@@ -19,6 +19,7 @@ are a bundle, and those in the groups with windows another one. Rules, beside th
 - Every bundle for the windows is named if its name is free, when it is planned or, while held, at
   the end. A named bundle has one holder or is free.
 - When one page of a bundle is used for something else, the bundle has no name any more.
+- What comes from another client takes pages of its own for all of it.
 - A request that leaves queues its full bundles, then those of the windows; the last one first.
 """
 
@@ -102,6 +103,8 @@ class WindowMemory(Memory):
         return self.hit(live) * self.block_size
 
     def num_held(self, live: Any) -> int:
+        if live.incoming:
+            return 0
         return sum(len(bundle.pages) for bundle in self.found(live) if bundle.holders)
 
     # --- pages --------------------------------------------------------------------------------
@@ -237,6 +240,24 @@ class WindowMemory(Memory):
         self.give_names(live, num_tokens, private=False)
         self.count(live)
         assert len(live.blocks) == num_blocks
+
+    def reserve(self, live: Any, num_blocks: int) -> int:
+        number = -(-(live.num_known - 1) // self.block_size)
+        first = live.next_named = max(0, number - self.most)
+        live.full = [self.new_full() for _ in range(number)]
+        live.window = {position: self.new_window() for position in range(first, number)}
+        live.num_entered = 0
+        live.is_open = True
+        self.count(live)
+        assert len(live.blocks) == num_blocks
+        return num_blocks
+
+    def arrive(self, live: Any, num_tokens: int) -> None:
+        self.give_names(live, num_tokens, private=False)
+
+    def give_back(self, live: Any) -> None:
+        """Forget a request that was given up before it could use what came."""
+        self.leave(live, 0, preempted=False)
 
     def leave(self, live: Any, num_tokens: int, preempted: bool) -> None:
         self.give_names(live, num_tokens, preempted)

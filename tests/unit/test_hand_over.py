@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mist_sim.clients import LlmClient
+from mist_sim.clients.kv_cache import SwapSpace
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -170,6 +171,57 @@ def test_a_user_who_goes_away_while_entries_move_frees_both_sides():
         state = client.lane_states[0]
         assert [*state.held, *state.abandoned, *state.loading, *state.moved] == []
     assert clients[1].lane_states[0].pool.num_used == 0
+
+
+def test_room_for_the_first_step_is_kept():
+    """Four blocks: the first one needs a third of its own, which the second must not take."""
+    result = served(
+        [row(0.0, 8, 4), row(0.0, 7, 2)], engine("prefill"), engine("decode", num_gpu_blocks=4)
+    )
+    assert result.transfers["start"].tolist() == [0.125, 0.2578125]
+
+
+def test_who_was_handed_over_need_not_wait_for_swapped_ones_when_nobody_runs():
+    """Of seven blocks the first one has five, needs six to go on, and the second has two."""
+    scheduler = ContinuousScheduler(max_num_seqs=1, preemption="swap")
+    result = served(
+        [row(0.0, 8, 16), row(0.0, 8, 2)],
+        engine("prefill"),
+        engine("decode", scheduler, num_gpu_blocks=7, swap_space=SwapSpace(10, 0.0)),
+    )
+    assert result.requests["num_output_tokens"].tolist() == [16, 2]
+    assert result.requests["num_preemptions"].tolist() == [1, 0]
+    first, second = result.token_times(0), result.token_times(1)
+    assert first[12] + 1 / 32 == second[1] == first[13] - 1 / 32
+
+
+def test_a_block_that_the_first_token_fills_may_be_there():
+    """All blocks of the second one are those of the first, which runs and leaves none free."""
+    rows = [row(0.0, 8, 5, ((1, 8),)), row(0.125, 7, 2, ((1, 8),))]
+    result = served(rows, engine("prefill"), engine("decode", num_gpu_blocks=3))
+    moves = result.transfers
+    assert moves["num_tokens"].tolist() == [8, 0]
+    assert moves["start"].tolist() == [0.125, 0.2578125]
+    assert moves["end"].tolist() == [0.1640625, 0.265625]
+
+
+def test_an_answer_that_the_context_cuts_at_its_first_token_is_done():
+    result = served([row(0.0, 8, 4)], engine("prefill"), engine("decode", max_model_len=9))
+    assert result.requests["status"].tolist() == ["finished"]
+    assert result.requests["num_output_tokens"].tolist() == [1]
+    assert result.requests["truncated"].tolist() == [True]
+    assert result.requests["finished_at"].tolist() == [0.125]
+    assert result.transfers.empty
+
+
+def test_an_idle_engine_that_plans_ahead_lends_released_blocks_at_once():
+    result = served(
+        [row(0.0, 8, 2), row(0.01, 8, 2)],
+        engine("prefill", num_gpu_blocks=2, async_scheduling=True),
+        engine("decode", async_scheduling=True),
+    )
+    prefills = result.stages[result.stages["stage"] == "prefill"]
+    assert prefills["started_at"].tolist() == [0.0, 0.1640625]
 
 
 def test_who_is_sent_again_begins_with_its_prompt():

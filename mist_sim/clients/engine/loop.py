@@ -88,7 +88,8 @@ class Engine:
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
             if not env.phase_is_last:  # let requests that move at this time enter the queues
-                yield env.at(env.now, self._plan_phase)
+                self._wake = env.at(env.now, self._plan_phase)
+                yield self._wake
 
     def _start(self) -> Run | None:
         """Return the next steps, which start now; None when there is nothing to do."""
@@ -177,7 +178,7 @@ class Engine:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
         if self._ahead is not None and not self._idle:
             self._ahead.hold_loaded(sequence)
-            self._cut_ahead()
+            self._cut_ahead(always=True)
         else:
             joins = lane.state.finish_load(sequence)
             self._notice(lane, sequence if joins else None)
@@ -192,6 +193,8 @@ class Engine:
         else:
             lane.abort(sequence)
             self._notice(lane, None)  # another may be at the head of the queue now, and fit
+            if self._ahead is not None and sequence in lane.state.abandoned:
+                self._cut_ahead(always=True)
 
     def release(self, sequence: SequenceState, lane: Lane) -> None:
         """Free what a lane held of a sequence, at the end of the step in flight."""
@@ -208,17 +211,19 @@ class Engine:
 
         The sequences stay where they are; new work starts the engine again.
         """
-        run, self._run = self._run, None
-        if run is None:
+        if self._idle:
             return
+        run, self._run = self._run, None
         self._wake = self.env.put_off(self._wake)
         self._idle = True
-        if num_steps := run.num_over(self.env.now):
+        if run is not None and (num_steps := run.num_over(self.env.now)):
             run.cut(num_steps)
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
         for lane in self.lanes:
             lane.let_go()
+        if self._ahead is not None:
+            self._ahead.halt()
 
     def _notice(self, lane: Lane, sequence: SequenceState | None) -> None:
         """Wake, or cut the run that a sequence, or the head of the lane's queue, could join."""
@@ -233,13 +238,13 @@ class Engine:
                 if not takes_part or lane.would_admit(sequence, num_steps):
                     self._end_after(run, num_steps)
 
-    def _cut_ahead(self) -> None:
+    def _cut_ahead(self, *, always: bool = False) -> None:
         """End a run with the next step to start, whose successor knows what happens now.
 
-        Unless there is no seat then either.
+        Unless there is no seat then either; `always`: all the same, since memory may be free then.
         """
         run, state = self._run, self.lanes[0].state
-        if run is not None and len(state.running) < state.max_num_seqs:
+        if run is not None and (always or len(state.running) < state.max_num_seqs):
             now = self.env.now
             self._end_after(run, run.num_begun(now) + 1 if now > run.start else 1)
 

@@ -64,6 +64,7 @@ class PipelineEngine:
         self._order: list[PipelineLane] = []  # lanes with work, as they enter rank 0
         self._entered: deque[_Pass] = deque()  # those that an arrival may take back
         self._num_ahead = _FIRST_PASSES
+        self._is_halted = False
         self._wake = env.event()
         for lane in self.lanes:
             for member in lane.members:
@@ -191,17 +192,25 @@ class PipelineEngine:
     def _notice(self, member: Lane, sequence: SequenceState | None) -> None:
         """Let a lane plan, or cut the run that a sequence, or the head of its queue, could join."""
         lane = self._lane_of[member]
-        if lane.idle:
-            if not lane.num_unfinished:
-                return
-            lane.idle = False
-            lane.ready = self.env.now
-            while self._entered and _goes_after(self._entered[-1], lane):
-                self._take_back()
-            insort(self._order, lane, key=attrgetter("key"))
-            self._look_again()
+        if self._is_halted:
+            self._is_halted = False
+            for each in self.lanes:
+                self._wake_up(each)
+        elif lane.idle:
+            self._wake_up(lane)
         elif lane.run:  # else it plans as soon as rank 0 is free
             self._cut(lane, member, sequence)
+
+    def _wake_up(self, lane: PipelineLane) -> None:
+        """Let an idle lane plan if it has work."""
+        if not lane.num_unfinished:
+            return
+        lane.idle = False
+        lane.ready = self.env.now
+        while self._entered and _goes_after(self._entered[-1], lane):
+            self._take_back()
+        insort(self._order, lane, key=attrgetter("key"))
+        self._look_again()
 
     def abort(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence go: at once while it waits, else when the pass in flight has returned."""
@@ -237,6 +246,7 @@ class PipelineEngine:
         now = self.env.now
         for lane in self.lanes:
             lane.halt(now)
+        self._is_halted = True
         self._order.clear()
         self._entered.clear()
         self._rank_ends = [now] * len(self._rank_ends)

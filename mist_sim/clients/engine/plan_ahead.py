@@ -75,12 +75,19 @@ class PlanAhead:
                 return True
         return False
 
+    def halt(self) -> None:
+        """Nothing is computed any more, so that the next plan knows everything."""
+        self.latest = None
+        self._let_in(inf)
+
     def plan(self) -> StepPlan | None:
         """Return the next steps, with what was known when the step before them started."""
         state = self._lane.state
+        if self.latest is None:
+            state.release()
         self._let_in(self.latest.last_start if self.latest else inf)
         comes_next = self.arrived or self._loaded
-        waits_for_a_seat = state.holds_back and (state.swapped or state.head())
+        waits_for_a_seat = state.holds_back and (state.swapped or state.moved or state.head())
         limit = 1 if comes_next or waits_for_a_seat else None
         return self._lane.plan(limit, self._plan_on_the_spot)
 

@@ -124,9 +124,9 @@ class KvCacheManager:
         """Take back all blocks of a sequence that has its tokens."""
         self.pool.release(num_blocks)
 
-    def forget(self, sequence: SequenceState) -> None:
+    def forget(self, sequence: SequenceState, num_blocks: int) -> None:
         """Take back the blocks of a sequence that was given up before it was admitted."""
-        raise InvariantError("a sequence has blocks before it is admitted, without tiers")
+        self.free(sequence, num_blocks, 0)
 
     def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Take back all blocks of a sequence that will need them again."""
@@ -238,8 +238,7 @@ class PrefixCachingManager(KvCacheManager):
         """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
         num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain
         if chain is not None:
-            num_full = num_tokens // self.pool.block_size
-            num_found = min(self._find(sequence, chain)[0], num_full)
+            num_found = min(self._find(sequence, chain)[0], num_blocks)
             self.pool.allocate(self.cache.hold(chain, num_found))
             num_blocks -= num_found
         self.grow(num_blocks)

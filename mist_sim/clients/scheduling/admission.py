@@ -43,8 +43,10 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
     kv, kv_cache, size = sequence.incoming, lane.kv_cache, lane.pool.block_size
     if kv is not None:
         num_blocks = kv_cache.reserve(sequence, kv.num_tokens)
+        lane.num_promised += lane.blocks_to_join(sequence)
         num_here = (lane.pool.blocks_for(kv.num_tokens) - num_blocks) * size
-        return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, kv.num_tokens - num_here)]
+        num_tokens = max(0, kv.num_tokens - num_here)  # the block of the next one may be here, too
+        return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, num_tokens)]
     loads = kv_cache.start_load(sequence)
     return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
 
@@ -54,7 +56,22 @@ def fits(lane: LaneState, sequence: SequenceState) -> bool:
     if not lane.has_seat():
         return False
     num_blocks = lane.kv_cache.blocks_to_admit(sequence)
-    return num_blocks <= lane.num_admissible(lane.clock.blocks_needed_now())
+    if sequence.incoming is not None:
+        num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
+    return num_blocks <= lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
+
+
+def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) -> int:
+    """Return the blocks that must be free for entries of another client to come.
+
+    Those of the first step, too, so that the sequence can go on however many come after it.
+
+    num_blocks: those that an admission would take.
+    """
+    pool = lane.pool
+    num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
+    num_held = min(num_held, pool.blocks_for(sequence.num_tokens - 1))
+    return pool.blocks_for(lane.num_slots(sequence)) - num_held
 
 
 def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
@@ -97,7 +114,7 @@ def may_join(lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
         lane.head() is sequence
         and len(lane.running) < lane.max_num_seqs
         and lane.kv_cache.fewest_blocks_to_admit(sequence)
-        <= lane.num_admissible(lane.clock.blocks_needed(num_steps + 1))
+        <= lane.num_admissible(lane.clock.blocks_needed(num_steps + 1) + lane.num_promised)
     )
 
 
@@ -117,5 +134,9 @@ def _may_join_second_step(lane: LaneState) -> bool:
         return lane.blocks_to_return(next(iter(lane.swapped.values()))) <= num_free
     if lane.moved:
         return lane.blocks_to_join(lane.moved[0]) <= num_free
-    head = lane.head()
-    return head is not None and lane.kv_cache.blocks_to_admit(head) <= num_free
+    if (head := lane.head()) is None:
+        return False
+    num_blocks = lane.kv_cache.blocks_to_admit(head)
+    if head.incoming is not None:
+        num_blocks = _blocks_to_bring(lane, head, num_blocks)
+    return num_blocks <= num_free - lane.num_promised

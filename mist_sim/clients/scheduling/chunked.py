@@ -77,9 +77,9 @@ class ChunkedScheduler(Scheduler):
             num_to_go = sequence.num_tokens - sequence.num_computed_tokens
             if chunk := self._chunk(num_to_go, budget):
                 budget -= add_prefill(lane, plan, sequence, chunk)
-        if budget and disturbed:
+        if disturbed and (budget or lane.swapped or lane.moved):
             limit = steps_until_join(lane, limit)
-        elif budget and (lane.waiting or lane.loaded):
+        elif not disturbed and budget and (lane.waiting or lane.loaded):
             budget = self._admit(lane, plan, budget)
         plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None

@@ -31,6 +31,8 @@ class LaneState:
     loading: who has memory, and waits for entries to come into it. loaded: who has those of a tier,
         and waits to be admitted. moved: who has those of another client, and waits to go on.
         abandoned: who was given up while entries came, which have not come yet.
+    num_promised: blocks that those whose entries come from other clients, or have come, need in
+        their first step beside those that they have.
     held: who is gone, and whose blocks another client will ask for: how many, with what of tokens.
     swapped: whose blocks lie in host memory, the first to go first.
     clock: the decodes, and the blocks that they need. kv_cache, pool: who holds which block.
@@ -75,6 +77,7 @@ class LaneState:
         self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
         self.held: dict[SequenceState, tuple[int, int]] = {}
+        self.num_promised = 0
         self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
@@ -134,21 +137,22 @@ class LaneState:
             del self.loading[sequence]
             self.abandoned.add(sequence)
             sequence.num_computed_tokens = 0
+            if sequence.incoming is not None:
+                self.num_promised -= self.blocks_to_join(sequence)
         elif sequence in self.loaded:
             self.loaded.remove(sequence)
             self._forget(sequence)
         elif sequence in self.moved:
             self.moved.remove(sequence)
+            self.num_promised -= self.blocks_to_join(sequence)
             self._forget(sequence)
         else:
             self.waiting.remove(sequence)
 
     def _forget(self, sequence: SequenceState) -> None:
         """Free the memory of a sequence that was given up before it could use it."""
-        if sequence.incoming is None:
-            self.kv_cache.forget(sequence)
-        else:
-            self.kv_cache.free(sequence, self.pool.blocks_for(sequence.num_tokens - 1), 0)
+        num_tokens = sequence.num_tokens - (sequence.incoming is not None)
+        self.kv_cache.forget(sequence, self.pool.blocks_for(num_tokens))
 
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
         """Take a running sequence out of the batch; its blocks are for the caller to free.

@@ -23,7 +23,7 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
     if clock.blocks_needed_now() <= pool.num_free:
         if lane.swapped:
             _swap_in(lane, plan)
-        if lane.moved and not lane.swapped:
+        if lane.moved:
             _join(lane, plan)
         return False
     while clock.blocks_needed_now() > pool.num_free:
@@ -91,12 +91,17 @@ def _swap_in(lane: LaneState, plan: StepPlan) -> None:
 
 
 def _join(lane: LaneState, plan: StepPlan) -> None:
-    """Let sequences decode whose entries have come, in the order in which they did, if they fit."""
-    while lane.moved and lane.has_seat():
+    """Let sequences decode whose entries have come, in the order in which they did, if they fit.
+
+    Those swapped out go first, unless nobody runs: then they wait for memory that these have.
+    """
+    while lane.moved and lane.has_seat() and not (lane.swapped and lane.running):
         sequence = lane.moved[0]
-        if lane.blocks_to_join(sequence) > lane.num_admissible(lane.clock.blocks_needed_now()):
+        num_blocks = lane.blocks_to_join(sequence)
+        if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now()):
             return
         lane.moved.popleft()
+        lane.num_promised -= num_blocks
         lane.kv_cache.arrive(sequence, sequence.num_tokens - 1)
         lane.running[sequence] = None
         lane.clock.join(sequence)

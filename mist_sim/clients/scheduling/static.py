@@ -30,7 +30,7 @@ class StaticScheduler(WholePromptScheduler):
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Plan new prompts only when nobody runs any more; else the decodes."""
         plan = StepPlan()
-        if not lane.running:
+        if lane.prefilling or not lane.running:
             self.admit_prompts(lane, plan)
         if plan.prefills:
             return plan

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from mist_sim.clients.scheduling.admission import admit, next_to_admit, tokens_to_compute
+from mist_sim.clients.scheduling.admission import (
+    add_prefill,
+    admit,
+    next_to_admit,
+    tokens_to_compute,
+)
 from mist_sim.clients.scheduling.base import Scheduler
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -41,8 +46,14 @@ class WholePromptScheduler(Scheduler):
         return super().refusal(lane, sequence)
 
     def admit_prompts(self, lane: LaneState, plan: StepPlan) -> None:
-        """Admit waiting prompts, whole, until a limit or memory stops it."""
+        """Admit waiting prompts, whole, until a limit or memory stops it.
+
+        Those whose step was lost when the engine halted are computed again.
+        """
         budget = self.max_num_batched_tokens or inf
+        for lost in lane.prefilling:
+            num_to_go = lost.num_tokens - lost.num_computed_tokens
+            budget -= add_prefill(lane, plan, lost, num_to_go)
         while sequence := next_to_admit(lane, plan):
             num_tokens = tokens_to_compute(lane, sequence)
             if plan.prefills and num_tokens > budget:

@@ -12,8 +12,10 @@ differ in what waits for the end, in the link, and in what is kept at the source
 | `load` | a tier | the lane | the sequence | the tier's, one after the other | a copy |
 | `hand_over` | another client | the lane | the sequence | the network | its prefix cache's copy |
 
-Sequences whose entries have come continue before others are admitted: first those that were
-swapped out, then those handed over or loaded, in the order in which their moves ended.
+Sequences whose entries have come continue before others are admitted: those swapped out first, then
+those handed over, then those loaded, in the order in which their moves ended. Two rules keep them
+from waiting for one another's memory forever: blocks for the first step of those handed over are
+kept from admissions, and when nobody runs, they do not wait for those swapped out.
 """
 
 from __future__ import annotations

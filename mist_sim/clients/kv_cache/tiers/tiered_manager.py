@@ -132,9 +132,9 @@ class TieredManager(PrefixCachingManager):
         if chain is not None and chain.num_held > num_before:
             self._store(chain)
 
-    def forget(self, sequence: SequenceState) -> None:
+    def forget(self, sequence: SequenceState, num_blocks: int) -> None:
         sequence.num_computed_tokens = 0
-        super()._release(sequence.chain, self.pool.blocks_for(sequence.num_tokens), 0)
+        super()._release(sequence.chain, num_blocks, 0)
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
         num_held = 0

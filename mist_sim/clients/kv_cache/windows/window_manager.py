@@ -54,7 +54,7 @@ class WindowCachingManager(PrefixCachingManager):
 
     def blocks_to_admit(self, sequence: SequenceState) -> int:
         num_pages = self.pool.blocks_for(sequence.num_tokens)
-        if sequence.chain is None or not self._full_pages:
+        if sequence.chain is None or not self._full_pages or sequence.incoming is not None:
             return num_pages
         _, num_held = self._find(sequence, sequence.chain)
         return num_pages - self._full_pages * num_held

@@ -1,0 +1,268 @@
+"""Prefill and decode on clients of their own are exact, too.
+
+Memory is scarce on both sides. Times meet: moves take as long as some steps, jobs come at once, and
+users give up while their blocks move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from mist_sim.metrics import Result
+from mist_sim.routers import ROUTERS
+from mist_sim.traces import ClosedLoop
+from tests.effort import examples, features_seen, missing
+from tests.property.strategies import arrival_times, cases, with_arrivals_on_boundaries
+from tests.property.test_clusters import (
+    PREDICTORS,
+    STEP,
+    jobs_for,
+    with_time_outs_together,
+)
+from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
+from tests.reference.comparison import POLICIES, EngineOptions
+from tests.reference.memory import SwapSpace
+from tests.reference.predictors import EVEN
+from tests.reference.run_lengths import assert_run_lengths_do_not_show
+from tests.reference.stepwise import Job
+
+JOINED = sorted(set(POLICIES) - {"static"})
+ROLES = [["prefill", "decode"]] * 3 + [
+    ["prefill", "decode", "decode"],
+    ["prefill", "prefill", "decode"],
+    ["prefill", None],
+    ["prefill", None, "decode"],
+    ["prefill", "prefill", None, "decode", "decode"],
+]
+
+LINKS = st.tuples(
+    st.sampled_from([2.0**24, 2.0**22, 2.0**20, 3e6, 1e12]),  # of 1 KiB a token
+    st.sampled_from([0.0, 0.0, STEP, 2.0**-10, 1e-3 / 3]),
+)
+
+
+@st.composite
+def apart(draw: st.DrawFn) -> ClusterCase:
+    """One to five clients, some of them equal, and jobs that most often fit everywhere."""
+    some: dict[str | None, list[EngineOptions]] = {}
+
+    def client(role: str | None) -> EngineOptions:
+        if (known := some.get(role)) and draw(st.booleans()):
+            return known[0]
+        policy = None if role == "prefill" else draw(st.sampled_from(JOINED))
+        options = draw(cases(max_jobs=4, longest=60, policy=policy)).options
+        some.setdefault(role, []).append(replace(options, role=role))
+        return some[role][-1]
+
+    roles = draw(st.sampled_from(ROLES).flatmap(st.permutations))
+    clients = tuple(client(role) for role in roles)
+    times = draw(st.integers(2, 12).flatmap(arrival_times))
+    jobs = draw(jobs_for(times, few=draw(st.booleans())))
+    router = draw(st.sampled_from(list(ROUTERS)))
+    return ClusterCase(clients, tuple(jobs), router, link=draw(LINKS))
+
+
+def in_a_loop(case: st.SearchStrategy[ClusterCase]) -> st.SearchStrategy[ClusterCase]:
+    loop = st.builds(
+        ClosedLoop,
+        concurrency=st.integers(1, 8),
+        think_time=st.sampled_from([0.0, 0.0, STEP, 0.01]),
+        ramp_up=st.sampled_from([0.0, 0.0, 2.0**-5, 0.05]),
+    )
+    return st.builds(lambda case, loop: replace(case, loop=loop), case, loop)
+
+
+@st.composite
+def crowds_apart(draw: st.DrawFn) -> ClusterCase:
+    """Users of small clients whose steps all end together, as do moves and time-outs."""
+
+    def client(role: str, policies: list[str]) -> EngineOptions:
+        more: dict[str, Any] = draw(
+            st.sampled_from(
+                [
+                    {},
+                    {},
+                    {"async_scheduling": True},
+                    {"data_parallel_size": 2},
+                    {"data_parallel_size": 2, "lockstep": True},
+                    {"pipeline_parallel_size": 2},
+                ]
+            )
+        )
+        num_lanes = more.get("pipeline_parallel_size", 1)
+        swap = st.sampled_from([None, SwapSpace(9, 0.0), SwapSpace(16, STEP / 4)])
+        return EngineOptions(
+            draw(st.sampled_from(policies)),
+            num_blocks=num_lanes * draw(st.sampled_from([12, 12, 13, 16, 40])),
+            block_size=4,
+            max_num_seqs=num_lanes * draw(st.integers(1, 4)),
+            max_num_batched_tokens=32,
+            swap=draw(st.none() | swap) if role == "decode" else None,
+            caching=draw(st.booleans()),
+            role=role,
+            **more,
+        )
+
+    job = st.builds(
+        lambda prompt, output, num_steps, content: Job(
+            0.0,
+            prompt,
+            output,
+            content=content,
+            timeout=num_steps * STEP if num_steps else inf,
+        ),
+        st.sampled_from([3, 4, 7, 8, 30, 30]),
+        st.integers(1, 6) | st.integers(6, 18),
+        st.sampled_from([0, 0, 3, 4, 5, 6, 9]),
+        st.sampled_from([(), ((0, 40),), ((1, 8), (2, 30))]),
+    )
+    prefill = client("prefill", sorted(POLICIES))
+    decode = client("decode", JOINED)
+    return ClusterCase(
+        (prefill,) * draw(st.sampled_from([1, 1, 2]))
+        + (decode,) * draw(st.sampled_from([1, 1, 2])),
+        tuple(draw(st.lists(job, min_size=3, max_size=16))),
+        draw(st.sampled_from(list(ROUTERS))),
+        ClosedLoop(
+            concurrency=draw(st.integers(2, 8) | st.just(3)),
+            think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
+            ramp_up=draw(st.sampled_from([0.0, 0.0, 4 * STEP])),
+        ),
+        # a token in 1/128, 1/8 or 1/4 of a step
+        link=(
+            draw(st.sampled_from([2.0**25, 2.0**21, 2.0**20])),
+            draw(st.sampled_from([0.0, STEP, 2 * STEP])),
+        ),
+    )
+
+
+def features(case: ClusterCase, served: Served) -> set[str]:
+    """What a case exercised."""
+    cluster, found = served.cluster, set()
+    decodes = [outcomes[1] for outcomes in cluster.visits if len(outcomes) > 1]
+    if any(outcome.preempted_at for outcome in decodes):
+        found.add("a decode is preempted")
+    if any(outcome.swapped_tokens for outcome in decodes):
+        found.add("a decode is swapped")
+    moves = {move.job: move for move in cluster.moves}
+    for number, outcomes in enumerate(cluster.visits):
+        if number not in moves:
+            if len(outcomes) > 1 and outcomes[1].status != "finished":
+                found.add(f"{outcomes[1].status} before the move")
+            continue
+        move = moves[number]
+        if outcomes[1].status == "timed_out":
+            found.add("gone while blocks move" if outcomes[1].left_at < move.end else "gone later")
+        if move.num_tokens < case.jobs[number].num_prompt_tokens:
+            found.add("a part is not moved")
+        if move.start > outcomes[0].left_at:
+            found.add("a move waits")
+    ends = {step.end for step in served.steps}
+    if any(move.end in ends for move in cluster.moves):
+        found.add("a move ends with a step")
+    return found
+
+
+WANTED = (
+    "a decode is preempted",
+    "a decode is swapped",
+    "timed_out before the move",
+    "rejected before the move",
+    "gone while blocks move",
+    "gone later",
+    "a part is not moved",
+    "a move waits",
+    "a move ends with a step",
+)
+
+
+@pytest.mark.exact
+@examples(400)
+@given(case=apart() | in_a_loop(apart()), predictor=PREDICTORS, data=st.data())
+def test_prefill_and_decode_apart_are_exact(case, predictor, data):
+    if case.loop is None and data.draw(st.booleans(), label="on boundaries"):
+        case = with_arrivals_on_boundaries(data, case, predictor)
+    elif case.loop and data.draw(st.booleans(), label="time-outs together"):
+        case = with_time_outs_together(data, case, predictor)
+    for feature in features(case, assert_cluster_exact(case, predictor)):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(600)
+@given(case=crowds_apart())
+def test_crowds_apart_are_exact(case):
+    assert_cluster_exact(case, EVEN)
+
+
+def test_each_hard_feature_is_reached():
+    seen = features_seen(
+        apart() | crowds_apart(), lambda case: features(case, case.stepwise(EVEN)), WANTED
+    )
+    assert not missing(seen, WANTED), seen
+
+
+@examples(60)
+@given(
+    case=apart() | in_a_loop(apart()) | crowds_apart(),
+    predictor=PREDICTORS,
+    first=st.integers(1, 5),
+    longest=st.integers(1, 40),
+)
+def test_the_length_of_runs_changes_nothing(case, predictor, first, longest):
+    assert_run_lengths_do_not_show(lambda: case.simulate(predictor), first, max(first, longest))
+
+
+# --- laws -------------------------------------------------------------------------------------
+
+
+@examples(150)
+@given(case=apart() | in_a_loop(apart()) | crowds_apart(), predictor=PREDICTORS)
+def test_nothing_is_held_and_every_token_comes_after_the_one_before(case, predictor):
+    simulation = case.simulation(predictor)
+    result = simulation.run()
+    states = [lane for client in simulation.clients for lane in client.lane_states]
+    with_moves = {move for lane in states for move in lane.abandoned}
+    for lane in states:
+        assert not [*lane.waiting, *lane.running, *lane.loading, *lane.loaded, *lane.moved]
+        assert not lane.swapped
+        assert lane.num_promised == 0
+        if not with_moves:  # a run does not wait for what moves for nobody
+            assert not lane.held
+            assert lane.pool.num_free == lane.pool.num_blocks
+    assert_causes_come_before_effects(case, result)
+
+
+def assert_causes_come_before_effects(case: ClusterCase, result: Result) -> None:
+    """The first token is of the client that computed the prompt; moves lie between the visits."""
+    visits: Any = result.recorder.visits.columns()
+    moves = result.transfers
+    moves = moves[moves["kind"] == "hand_over"].set_index("request_id")
+    assert moves.index.is_unique
+    drafts = any(options.drafting for options in case.clients)
+    for row in result.requests.itertuples():
+        mine = np.flatnonzero(visits["request_id"] == row.request_id)
+        first, last = mine[0], mine[-1]
+        times = result.token_times(row.request_id)
+        assert (np.diff(times) >= 0).all() if drafts else (np.diff(times) > 0).all()
+        assert len(times) == row.num_output_tokens
+        if not len(times):
+            continue
+        assert row.first_token_at == times[0] == visits["first_token_at"][first]
+        if first == last:
+            continue
+        assert times[0] == visits["finished_at"][first] == visits["queued_at"][last]
+        if row.request_id in moves.index:
+            move = moves.loc[row.request_id]
+            assert times[0] <= move.start == visits["started_at"][last]
+            assert (times[1:] > move.end).all()
+            assert move.source == result.client_names[visits["client_id"][first]]
+        else:
+            assert len(times) == 1
