@@ -55,7 +55,7 @@ class PromptBacklog:
         num_engines: int = 1,
         history: PrefixHistory | None = None,
     ) -> None:
-        self._ranks, self._hand_over = predictor.ranks, predictor.hand_over
+        self._ranks, self._rank_delay = predictor.ranks, predictor.rank_delay
         self._num_engines = num_engines
         self._history = history
         self._seconds: dict[SequenceState, float] = {}
@@ -68,7 +68,7 @@ class PromptBacklog:
         num_tokens = sequence.num_prompt_tokens - num_cached
         batch = StepBatch(((num_tokens, num_cached),))
         seconds = [rank.step_time(batch) for rank in self._ranks]
-        alone = sum(seconds) + (len(seconds) - 1) * self._hand_over(num_tokens)
+        alone = sum(seconds) + (len(seconds) - 1) * self._rank_delay(num_tokens)
         if self._total / self._num_engines + alone > time_left:
             return False
         self._seconds[sequence] = slowest = max(seconds)

@@ -192,7 +192,7 @@ class EngineOptions:
             for _ in range(self.data_parallel_size)
         ]
         together = [engines] if self.lockstep else [[engine] for engine in engines]
-        groups = [StepwisePipeline(each, list(times.ranks), times.hand_over) for each in together]
+        groups = [StepwisePipeline(each, list(times.ranks), times.rank_delay) for each in together]
         return StepwiseClient(
             [*groups],
             self.data_parallel_size,

@@ -90,10 +90,10 @@ def test_equal_ranks_share_a_predictor():
 def test_the_hand_over_sends_hidden_state_and_residual():
     sent = 2 * 2048 * MODEL.hidden_size * 2
     bandwidth = H100.interconnect.bandwidth * H100.interconnect.efficiency
-    fixed = pipeline(2).hand_over(0)
+    fixed = pipeline(2).rank_delay(0)
     assert 0 < fixed < 20e-6
-    assert pipeline(2).hand_over(2048) == pytest.approx(sent / bandwidth, rel=0.2)
-    assert pipeline(2).hand_over(2048) == pipeline(2, tensor=4).hand_over(2048)
+    assert pipeline(2).rank_delay(2048) == pytest.approx(sent / bandwidth, rel=0.2)
+    assert pipeline(2).rank_delay(2048) == pipeline(2, tensor=4).rank_delay(2048)
 
 
 def test_the_overhead_of_a_pass_is_paid_on_the_first_rank():

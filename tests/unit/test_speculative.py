@@ -237,7 +237,7 @@ def test_the_last_rank_of_a_pipeline_drafts():
     ranks = pipeline_predictor(lambda part: RooflinePredictor(part, cluster), LLAMA, cluster)
     drafted = with_drafting(ranks, DRAFTED, drafter(DRAFTED, LLAMA, cluster))
     assert drafted.ranks[:3] == ranks.ranks[:3]
-    assert drafted.hand_over is ranks.hand_over
+    assert drafted.rank_delay is ranks.rank_delay
     one_gpu = timed(DRAFTED).step_time(batch) - RooflinePredictor(LLAMA, CLUSTER).step_time(batch)
     extra = drafted.ranks[3].step_time(batch) - ranks.ranks[3].step_time(batch)
     assert extra == pytest.approx(one_gpu)

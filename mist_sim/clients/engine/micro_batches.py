@@ -31,7 +31,7 @@ class PipelineLane:
         two runs.
     has_entered: whether all passes of the run have entered rank 0; true between two runs.
     times, rows: seconds of each step on each rank, as an array and as lists.
-    hand_over: seconds between two ranks.
+    rank_delay: seconds between two ranks.
     entries, ends: when the passes known so far entered rank 0 and returned.
     """
 
@@ -45,7 +45,7 @@ class PipelineLane:
         self.has_entered = True
         self.times: Times = np.empty((0, 0))
         self.rows: list[list[float]] = []
-        self.hand_over = 0.0
+        self.rank_delay = 0.0
         self.entries: list[float] = []
         self.ends: list[float] = []
 
@@ -72,8 +72,8 @@ class PipelineLane:
         self.has_entered = False
         parts = tuple((member, plan, member.state.batch(plan)) for member, plan in plans)
         self.run = Run(parts, self.ready, inf, num_steps, inf)
-        self.hand_over = max(
-            predictor.hand_over(batch.num_prefill_tokens + batch.num_decode_queries)
+        self.rank_delay = max(
+            predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
             for _, _, batch in parts
         )
         times = []

@@ -5,7 +5,7 @@ pass of a lane goes through all ranks in order. It enters rank 0 when rank 0 is 
 lane's last pass has returned with its tokens; of several such lanes the one that was ready first
 goes first. On the ranks passes never overtake:
 
-    start[r] = max(end[r - 1] + hand-over, end of the pass before on r)
+    start[r] = max(end[r - 1] + delay between ranks, end of the pass before on r)
     end[r] = start[r] + time of the batch on rank r
 
 A pass returns at the end of the last rank. What no pass fills is a bubble. A lane has one pass
@@ -99,14 +99,14 @@ class PipelineEngine:
             if not order or order[0].has_entered:
                 break
             lane = order.pop(0)
-            ready, hand_over, before, ends = lane.ready, lane.hand_over, rank_ends, lane.ends
+            ready, delay, before, ends = lane.ready, lane.rank_delay, rank_ends, lane.ends
             # max() would be a call
             arrives = entry = ready if ready > before[0] else before[0]  # noqa: FURB136
             rank_ends = []
             for free, seconds in zip(before, lane.rows[len(ends)], strict=True):
                 end = (arrives if arrives > free else free) + seconds  # noqa: FURB136
                 rank_ends.append(end)
-                arrives = end + hand_over
+                arrives = end + delay
             entered.append((entry, ready, lane, before))
             lane.entries.append(entry)
             ends.append(end)

@@ -1,4 +1,4 @@
-"""The ranks of an engine, usually one: a predictor for each, and the hand-over between two."""
+"""The ranks of an engine, usually one: a predictor for each, and the delay between two."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PipelinePredictor:
 
     ranks: one predictor each, in the order of the layers; equal ranks may share one. A single
         rank computes whole steps: the engine is no pipeline.
-    hand_over: seconds until the next rank has what a batch of so many tokens left on a rank.
+    rank_delay: seconds until the next rank has what a batch of so many tokens left on a rank.
     """
 
     ranks: tuple[Predictor, ...]
-    hand_over: Callable[[int], float]
+    rank_delay: Callable[[int], float]
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -68,10 +68,10 @@ def ranks_of(predictor: Predictor | PipelinePredictor) -> PipelinePredictor:
     """Return the ranks that a predictor times: a single one, unless it is a `PipelinePredictor`."""
     if isinstance(predictor, PipelinePredictor):
         return predictor
-    return PipelinePredictor((predictor,), _no_hand_over)
+    return PipelinePredictor((predictor,), _no_delay)
 
 
-def _no_hand_over(num_tokens: int) -> float:
+def _no_delay(num_tokens: int) -> float:
     return 0.0
 
 
@@ -97,7 +97,7 @@ def pipeline_predictor(
     seconds = send(cluster.gpu.interconnect)
     bytes_per_token = 2 * model.hidden_size * model.dtype_bytes
 
-    def hand_over(num_tokens: int) -> float:
+    def rank_delay(num_tokens: int) -> float:
         return seconds(num_tokens * bytes_per_token)
 
-    return PipelinePredictor(tuple(made[part] for part in parts), hand_over)
+    return PipelinePredictor(tuple(made[part] for part in parts), rank_delay)
