@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from mist_sim.metrics import Estimate, Replications, Result, Slo
     from mist_sim.models import ModelSpec, SpeculativeConfig, load_model
+    from mist_sim.network import Link
     from mist_sim.routers import (
         ROUTERS,
         LeastOutstandingRouter,
@@ -135,6 +136,7 @@ _HOMES = {
     ),
     "mist_sim.metrics": "Estimate Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
+    "mist_sim.network": "Link",
     "mist_sim.routers": (
         "ROUTERS LeastOutstandingRouter PrefixAffinityRouter RandomRouter RoundRobinRouter Router "
         "SessionAffinityRouter"
@@ -195,6 +197,7 @@ __all__ = [
     "KvRetrieval",
     "LeastOutstandingRouter",
     "LengthsCsvReader",
+    "Link",
     "LlmClient",
     "LogNormalDuration",
     "LogNormalLength",

@@ -59,13 +59,16 @@ class Coordinator:
                 failure = Failure("rejected", self.env.now, _nobody_serves(stages[0], client))
                 break
             here, later = stages[:num_stages], stages[num_stages:]
-            if later and client.asks_ahead:
+            if client.asks_ahead and later and not later[0].is_empty:
                 self._ask_ahead(request, later[0])
             taken, kv = (kv, None) if here[0].continues else (None, kv)
             is_followed = bool(later) and later[0].continues and not later[0].is_empty
             visit = yield client.serve(request, here, taken, is_followed=is_followed)
             visits.append(visit)
-            kv = visit.held_kv or kv
+            if visit.held_kv is not None:
+                if kv is not None:
+                    kv.drop()
+                kv = visit.held_kv
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:

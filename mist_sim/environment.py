@@ -52,6 +52,10 @@ def give_up_phase(client_id: int) -> int:
     return GIVE_UP + client_id
 
 
+class NothingLeftError(RuntimeError):
+    """No event is scheduled any more, and the awaited one has not happened."""
+
+
 class Due(Event):
     """An event that will succeed, at a time that is known from the start."""
 
@@ -125,7 +129,7 @@ class Environment(simpy.Environment):
     def run(self, until: float | Event | None = None) -> Any:
         """Run until an event has happened, as SimPy does, in a loop without a call an event.
 
-        Raises RuntimeError when nothing is left to happen before that.
+        Raises NothingLeftError when nothing is left to happen before that.
         """
         if not isinstance(until, Event) or until.processed:
             return super().run(until)
@@ -141,7 +145,7 @@ class Environment(simpy.Environment):
                     raise event._value
         except StopSimulation as stop:
             return stop.args[0]
-        raise RuntimeError("nothing is left to happen, but the awaited event has not")
+        raise NothingLeftError("nothing is left to happen, but the awaited event has not")
 
     @property
     def phase_is_last(self) -> bool:

@@ -16,7 +16,7 @@ from mist_sim.clients.roster import Roster
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.request import Request
-from mist_sim.environment import Environment
+from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, Result, Slo
@@ -137,9 +137,7 @@ def _run_until(env: Environment, end: Event) -> bool:
     """Run until an event has happened; return False when nothing is left to happen before."""
     try:
         env.run(until=end)
-    except RuntimeError:
-        if end.triggered or env.peek() != math.inf:
-            raise
+    except NothingLeftError:
         return False
     return True
 

@@ -202,7 +202,8 @@ class LlmClient(Client):
             self._kv_state.accept(visit.request)
         reason = self._limit_length(sequence)
         if reason is None and sequence.num_target_tokens <= sequence.num_before:
-            self.begin(visit)  # it has all the tokens that the longest context allows
+            visit.is_cut = True
+            self.begin(visit)
             self.finish(visit)
             return
         reason = reason or self.scheduler.refusal(self.lane_states[0], sequence)

@@ -109,6 +109,8 @@ class Request:
         if self.limits is None or self.arrival_time is None:
             return None
         timeout = self.sent_at + self.limits.timeout - now
+        if not self.has_token:
+            timeout = min(timeout, self.sent_at + self.limits.ttft_timeout - now)
         patience = self.arrival_time + self.limits.patience - now
         if patience < timeout:
             return Limits(patience=patience)

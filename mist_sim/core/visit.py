@@ -35,6 +35,10 @@ class Moved:
 
     num_tokens: int
 
+    def __post_init__(self) -> None:
+        if self.num_tokens < 1:
+            raise ValueError(f"num_tokens must be >= 1, got {self.num_tokens}")
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -125,6 +129,7 @@ class Visit:
     num_known_tokens: those that a prefix cache would have had which all clients share and which
         forgets nothing, when the request arrived.
     num_computed_tokens: prompt tokens computed, for a visit that ended without its first token.
+    is_cut: whether the longest context left no room for a token of it.
     outcome: how it ends, once that is decided; work on a visit that is given up goes on until the
         step in flight ends.
     held_kv: entries that the client keeps for the next visit, set by the end of this one.
@@ -145,6 +150,7 @@ class Visit:
     num_cached_tokens: int = 0
     num_known_tokens: int = 0
     num_computed_tokens: int = 0
+    is_cut: bool = False
     outcome: Outcome | None = None
     held_kv: HeldKv | None = None
 

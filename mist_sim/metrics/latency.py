@@ -46,12 +46,15 @@ def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
     """Return the seconds between the tokens of a request's answers, and how many gaps they have.
 
     A visit either begins an answer, whose first token then has no gap before it, or continues
-    the one of the visit before.
+    the one of the visit before. Where a client served tokens of an answer and did not say when,
+    the time is NaN, and there is a gap or more.
     """
     seconds, num_gaps = 0.0, 0
     last_token_at = nan
     for visit in visits:
         if not visit.num_output_tokens:
+            if visit.stages[0].continues and not visit.is_cut:
+                seconds, num_gaps = nan, num_gaps + 1
             continue
         if visit.stages[0].continues:
             seconds += visit.last_token_at - last_token_at

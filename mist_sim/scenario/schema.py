@@ -10,7 +10,13 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 
 from mist_sim.metrics import Slo
 from mist_sim.network import Link
-from mist_sim.scenario.client_schemas import AnyClient, LlmPart, ModelName
+from mist_sim.scenario.client_schemas import (
+    AnyClient,
+    ClientPart,
+    LlmPart,
+    ModelName,
+    SequentialPart,
+)
 from mist_sim.scenario.format.families import ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
@@ -129,9 +135,14 @@ class Scenario(Strict):
             seen.update(client.names)
 
     def _hand_overs(self) -> Iterable[Problem]:
-        """Yield what is wrong with roles: no network, different models, a network without roles."""
-        roles = {k: c for k, c in enumerate(self.clients) if c.engine and c.engine.role}
-        if self.network is not None and not roles:
+        """Yield what is wrong with roles: no network, different models, a network without roles.
+
+        Clients of types of one's own may hand over, too.
+        """
+        engines = {k: client for k, client in enumerate(self.clients) if client.engine}
+        roles = {k: c.engine.role for k, c in engines.items() if c.engine and c.engine.role}
+        only_ours = all(isinstance(c, LlmPart | SequentialPart) for c in self.clients)
+        if self.network is not None and not roles and only_ours:
             yield Problem(("network",), "has no effect: no client has a role")
         if self.network is None and roles:
             yield Problem(
@@ -139,14 +150,32 @@ class Scenario(Strict):
                 "is required, since KV entries go from clients with role prefill to those with "
                 "role decode; such as {bandwidth: 400 Gb/s, latency: 1 ms}",
             )
-        models = {k: getattr(client, "model", None) or self.model for k, client in roles.items()}
-        first = next(iter(models.values()), None)
-        for position, model in models.items():
-            if model != first:
+        if roles and only_ours and "prefill" not in roles.values():
+            position = next(iter(roles))
+            yield Problem(
+                ("clients", position, "role"),
+                "has no effect: no client has role prefill; the others decode what they prefill",
+            )
+        if roles:
+            yield from self._unlike_engines(engines)
+
+    def _unlike_engines(self, engines: Mapping[int, ClientPart]) -> Iterable[Problem]:
+        """Yield engines that cannot take over what those with a role hand over."""
+        models = {k: getattr(client, "model", None) or self.model for k, client in engines.items()}
+        first = next(iter(models.values()))
+        for position, client in engines.items():
+            if models[position] != first:
                 yield Problem(
                     ("clients", position, "model"),
-                    f"must be {first} as of the other clients with roles, whose KV entries it "
-                    f"takes or gives, got {model}",
+                    f"must be {first} as of the other clients, with which it exchanges KV entries, "
+                    f"got {models[position]}",
+                )
+            engine = client.engine
+            if engine and not engine.role and engine.scheduler and not engine.scheduler.takes_over:
+                yield Problem(
+                    ("clients", position, "scheduler"),
+                    "must not be static beside clients with a role, which may hand over to it: "
+                    "nobody joins a static batch",
                 )
 
     def _unserved_stages(self) -> Iterable[Problem]:

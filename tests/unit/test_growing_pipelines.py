@@ -226,6 +226,25 @@ def test_a_visit_that_is_moved_is_followed_to_the_next_client():
     assert (clients[0].released, clients[1].released) == ([8.0, 10.0], [])
 
 
+def test_a_move_leaves_at_least_a_token():
+    with pytest.raises(ValueError, match="num_tokens must be >= 1, got 0"):
+        Moved(0)
+
+
+def test_children_keep_the_limit_of_a_first_token():
+    """A tool of 5 s, and a user who waits 2 s for the first token."""
+    workload = Workload(
+        Synthetic(num_requests=1, prompt=FixedLength(tokens=10), output=FixedLength(tokens=2)),
+        ConstantArrivals(rate=1.0),
+        lambda row: (Plan(), Prefill(num_prompt_tokens=10)),
+        time_limits=TimeLimits(ttft_timeout=2.0),
+    )
+    planner = Planner(lambda visit: Served(children=(child(ToolCall(duration=5.0)),)))
+    result = Simulation(clients=[planner, tool(), engine()], workload=workload).run()
+    row = result.requests.set_index("request_id").loc[0]
+    assert (row["status"], row["e2el"]) == ("timed_out", 2.0)
+
+
 def test_a_stage_without_parts_cannot_be_left_in_part():
     with pytest.raises(TypeError, match="'plan' cannot be left in part"):
         run(lambda visit: Moved(1))

@@ -86,6 +86,20 @@ def test_an_answer_of_two_clients_has_a_gap_between_them():
     assert latency.decode_time([prefill, decode, prefill]) == (pytest.approx(1.8), 4)
 
 
+def test_tokens_of_which_nobody_says_when_they_came_are_not_measured():
+    """A decode client of one's own that reports no tokens."""
+    request = Request(0, 0.0, (Prefill(num_prompt_tokens=10), Decode(num_tokens=4)))
+    prefill = Visit(request, request.stages[:1], 0.0, first_token_at=2.0, last_token_at=2.0)
+    prefill.num_output_tokens = 1
+    silent = Visit(request, request.stages[1:], 2.0)
+    seconds, num_gaps = latency.decode_time([prefill, silent])
+    tpot = latency.tpot(np.array([seconds]), np.array([num_gaps]))
+    assert np.isnan(tpot[0])
+    assert not Slo(tpot=1.0).kept(np.ones(1), tpot, np.ones(1), np.array([num_gaps])).any()
+    silent.is_cut = True  # it had no room for a token
+    assert latency.decode_time([prefill, silent]) == (0.0, 0)
+
+
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
 def test_slo_refuses_nonsense(limit):
     with pytest.raises(ValueError, match="slo.tpot must be finite and > 0 s"):

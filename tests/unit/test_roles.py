@@ -80,6 +80,12 @@ def test_the_resolved_scenario_runs_again():
         ({"clients__0__role": "decode"}, "no client serves 'prefill'"),
         ({"clients__1__scheduler": "static"}, "must not be static with role decode"),
         ({"clients__1__model": "llama-3.1-70b"}, "must be llama-3.1-8b as of the other clients"),
+        (
+            {"clients__0__role": None, "clients__0__scheduler": "static"},
+            "must not be static beside clients with a role",
+        ),
+        ({"clients__0__role": None}, "clients.1.role: has no effect: no client has role prefill"),
+        ({"clients__0__role": None, "clients__0__model": "llama-3.1-70b"}, "exchanges KV entries"),
         ({"clients__0__role": "both"}, "must be 'prefill' or 'decode', got 'both'"),
         ({"network__bandwidth": "0 Gb/s"}, "network.bandwidth: must be finite and > 0 B/s, got 0"),
         ({"network__latency": "-1 ms"}, "network.latency: must be finite and >= 0 s, got -0.001"),
