@@ -16,7 +16,6 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mist_sim.metrics import Result
-from mist_sim.routers import ROUTERS
 from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
 from tests.property.strategies import arrival_times, cases, with_arrivals_on_boundaries
@@ -26,6 +25,7 @@ from tests.property.test_clusters import (
     jobs_for,
     with_time_outs_together,
 )
+from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
 from tests.reference.memory import SwapSpace
@@ -65,7 +65,7 @@ def apart(draw: st.DrawFn) -> ClusterCase:
     clients = tuple(client(role) for role in roles)
     times = draw(st.integers(2, 12).flatmap(arrival_times))
     jobs = draw(jobs_for(times, few=draw(st.booleans())))
-    router = draw(st.sampled_from(list(ROUTERS)))
+    router = draw(st.sampled_from(PLAIN_ROUTERS))
     return ClusterCase(clients, tuple(jobs), router, link=draw(LINKS))
 
 
@@ -129,7 +129,7 @@ def crowds_apart(draw: st.DrawFn) -> ClusterCase:
         (prefill,) * draw(st.sampled_from([1, 1, 2]))
         + (decode,) * draw(st.sampled_from([1, 1, 2])),
         tuple(draw(st.lists(job, min_size=3, max_size=16))),
-        draw(st.sampled_from(list(ROUTERS))),
+        draw(st.sampled_from(PLAIN_ROUTERS)),
         ClosedLoop(
             concurrency=draw(st.integers(2, 8) | st.just(3)),
             think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
