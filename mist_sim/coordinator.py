@@ -49,21 +49,26 @@ class Coordinator:
         kv: HeldKv | None = None  # entries that the next stage continues from
         failure: Failure | None = None
         while failure is None and (stages := request.to_serve):
-            if stages[0].continues and stages[0].is_empty:
+            stage = stages[0]
+            if stage.continues and stage.is_empty:
                 request.to_serve = stages[1:]
                 request.num_stages -= 1
                 continue
-            client = self._route(request, stages[0])
+            client = self._route(request, stage)
             num_stages = client.takes(stages) if client else 0
-            if client is None or not num_stages or (stages[0].continues and kv is None):
-                failure = Failure("rejected", self.env.now, _nobody_serves(stages[0], client))
+            if client is None or not num_stages or (stage.continues and kv is None):
+                failure = Failure("rejected", self.env.now, _nobody_serves(stage, client))
                 break
             here, later = stages[:num_stages], stages[num_stages:]
-            if client.asks_ahead and later and not later[0].is_empty:
-                self._ask_ahead(request, later[0])
-            taken, kv = (kv, None) if here[0].continues else (None, kv)
-            is_followed = bool(later) and later[0].continues and not later[0].is_empty
-            visit = yield client.serve(request, here, taken, is_followed=is_followed)
+            is_followed = False
+            if later and not later[0].is_empty:
+                is_followed = later[0].continues
+                if client.asks_ahead:
+                    self._ask_ahead(request, later[0])
+            taken = None
+            if stage.continues:
+                taken, kv = kv, None
+            visit = yield client.serve(request, here, taken, is_followed)
             visits.append(visit)
             if visit.held_kv is not None:
                 if kv is not None:

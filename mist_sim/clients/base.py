@@ -67,7 +67,6 @@ class Client(ABC):
         request: Request,
         stages: tuple[Stage, ...],
         kv: HeldKv | None = None,
-        *,
         is_followed: bool = False,
     ) -> Event:
         """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.

@@ -34,9 +34,9 @@ class Stay:
         counts[row + before] -= 1
         counts[row + phase] += 1
         self.phase = phase
-        if before == WAITING:
-            counts[row + WAITING_TOKENS] -= self.num_queued_tokens
-        elif phase == WAITING:
+        if phase == WAITING:
             counts[row + WAITING_TOKENS] += self.num_queued_tokens
+        elif before == WAITING:
+            counts[row + WAITING_TOKENS] -= self.num_queued_tokens
         if load.watchers:
             load.tell(before, phase)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -72,9 +73,9 @@ class Engine:
     # --- the loop -------------------------------------------------------------------------
 
     def _serve(self) -> Generator[Event, object, None]:
-        env = self.env
+        env, start = self.env, self._starts()
         while True:
-            self._run = run = self._start()
+            self._run = run = start()
             if run is None:
                 self._idle = True
                 self._wake = env.event()
@@ -91,19 +92,24 @@ class Engine:
                 self._wake = env.at(env.now, self._plan_phase)
                 yield self._wake
 
-    def _start(self) -> Run | None:
-        """Return the next steps, which start now; None when there is nothing to do."""
+    def _starts(self) -> Callable[[], Run | None]:
+        """Return what starts the next steps, if there are any."""
         lane = self._lane
         if lane is None:
-            return self._start_together()
+            return self._start_together
         if self._ahead is not None:
-            return self._start_ahead(lane, self._ahead)
+            return partial(self._start_ahead, lane, self._ahead)
+        return partial(self._start, lane)
+
+    def _start(self, lane: Lane) -> Run | None:
+        """Return the next steps of the only lane, which start now; None when it is idle."""
         plan = lane.plan()
         if plan is None:
             return None
-        now, batch, num_steps = self.env.now, lane.state.batch(plan), plan.num_steps
-        if num_steps > 1:
+        batch = lane.state.batch(plan)
+        if plan.num_steps > 1:
             return self._several(lane, plan, batch)
+        now = self.env.now
         end = now + (self.predictor.step_time(batch) + plan.swap_time)
         return Run(((lane, plan, batch),), now, end, 1, end)
 

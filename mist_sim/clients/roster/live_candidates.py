@@ -19,7 +19,7 @@ Holders = dict[int, PrefixHolders]
 """For each block size, who has what in a prefix cache; empty until somebody asks."""
 
 
-_FEW = 8  # a look at each costs less than to keep them in order
+_FEW_ENOUGH_TO_LOOK = 8  # a look at each costs less than to keep them in order
 
 
 class LiveCandidates(Candidates):
@@ -34,6 +34,7 @@ class LiveCandidates(Candidates):
     def __init__(self, states: Sequence[ClientState], counts: array[int], holders: Holders) -> None:
         """Take the views, the table in which they count, and the holders of all clients."""
         self._states = tuple(states)
+        self._are_few = len(states) <= _FEW_ENOUGH_TO_LOOK
         self._counts = counts
         self._holders = holders
         self._by_number = {state.client_id: state for state in states}
@@ -44,12 +45,12 @@ class LiveCandidates(Candidates):
         self._knows_prefixes = False
 
     def least(self, count: Count = "num_outstanding") -> ClientView:
-        if count == "num_waiting_tokens":
-            return self[int(self.numbers(count).argmin())]
-        if len(self._states) <= _FEW and count == "num_outstanding":
+        if self._are_few and count == "num_outstanding":
             counts = self._counts
             held = [counts[row] for row in self._first_columns]  # counted down
             return self._states[held.index(max(held))]
+        if count == "num_waiting_tokens":
+            return self[int(self.numbers(count).argmin())]
         return (self._indices.get(count) or self._index(count)).first()
 
     def get(self, client_id: int) -> ClientView | None:

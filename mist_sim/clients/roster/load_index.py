@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mist_sim.core.views import COUNTS, ClientState, ClientView, Count
 
-_FEW = 32  # clients that are sorted faster than found in the order of all
+_FEW_ENOUGH_TO_SORT = 32  # clients that are sorted faster than found in the order of all
 
 
 class LoadIndex:
@@ -58,7 +58,7 @@ class LoadIndex:
 
     def among(self, clients: int, most: float) -> Iterator[ClientView]:
         """Yield those of some clients, given as bits, whose count is at most `most`, in order."""
-        if clients.bit_count() <= _FEW:
+        if clients.bit_count() <= _FEW_ENOUGH_TO_SORT:
             known = self._known
             few = sorted([(known[number], number) for number in _numbers(clients)])
             yield from [self._of[number] for count, number in few if count <= most]

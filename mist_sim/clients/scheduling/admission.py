@@ -34,7 +34,7 @@ def next_to_admit(lane: LaneState, plan: StepPlan) -> SequenceState | None:
             return sequence
         lane.waiting.take()
         lane.loading[sequence] = None
-        plan.moves += moves
+        plan.moves += tuple(moves)
     return None
 
 

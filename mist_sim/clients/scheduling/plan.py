@@ -37,10 +37,10 @@ class StepPlan:
         self.prefills: list[tuple[SequenceState, int]] = []
         self.decodes = False
         self.admitted: list[SequenceState] = []
-        self.preempted: list[SequenceState] = []
-        self.resumed: list[SequenceState] = []
-        self.moves: list[KvMove] = []
-        self.dropped: list[SequenceState] = []
+        self.preempted: tuple[SequenceState, ...] = ()
+        self.resumed: tuple[SequenceState, ...] = ()
+        self.moves: tuple[KvMove, ...] = ()
+        self.dropped: tuple[SequenceState, ...] = ()
         self.swap_time = 0.0
 
     @property

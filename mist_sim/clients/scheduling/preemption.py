@@ -42,9 +42,9 @@ def preempt(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> None:
     num_blocks = lane.pool.blocks_for(num_tokens)
     if lane.outgrown(sequence):
         kv_cache.preempt(sequence, num_blocks, num_computed)
-        plan.dropped.append(sequence)
+        plan.dropped += (sequence,)
         return
-    plan.preempted.append(sequence)
+    plan.preempted += (sequence,)
     if swap_space is not None:
         num_filled = lane.pool.blocks_for(num_computed)
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
@@ -64,7 +64,7 @@ def _swap_out(lane: LaneState, plan: StepPlan, swap: KvMove, num_blocks: int) ->
         return False
     lane.kv_cache.swap_out(swap.sequence, num_blocks, swap.num_tokens)
     lane.swapped[swap.sequence] = swap
-    plan.moves.append(swap)
+    plan.moves += (swap,)
     return True
 
 
@@ -86,8 +86,8 @@ def _swap_in(lane: LaneState, plan: StepPlan) -> None:
         swaps.append(swap.back())
     for swap in swaps:
         del lane.swapped[swap.sequence]
-        plan.resumed.append(swap.sequence)
-    plan.moves += swaps
+        plan.resumed += (swap.sequence,)
+    plan.moves += tuple(swaps)
 
 
 def _join(lane: LaneState, plan: StepPlan) -> None:
@@ -105,4 +105,4 @@ def _join(lane: LaneState, plan: StepPlan) -> None:
         lane.kv_cache.arrive(sequence, sequence.num_tokens - 1)
         lane.running[sequence] = None
         lane.clock.join(sequence)
-        plan.resumed.append(sequence)
+        plan.resumed += (sequence,)

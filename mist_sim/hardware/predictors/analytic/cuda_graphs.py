@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,8 @@ class CudaGraphs:
 
     def padded(self, num_tokens: int) -> int | None:
         """Return the size of the graph that a step replays; None when there is none."""
-        return next((size for size in self.sizes if size >= num_tokens), None)
+        place = bisect_left(self.sizes, num_tokens)
+        return self.sizes[place] if place < len(self.sizes) else None
 
 
 def captured(
