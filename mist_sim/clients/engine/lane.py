@@ -127,8 +127,9 @@ class Lane:
         """Return the next steps, which start now; None when there is nothing to do.
 
         limit: the most steps; None: as many as runs have by now.
-        plan_on_the_spot: called after a plan that computes nothing, where plans are made ahead;
-            returns whether the next one knows more.
+        plan_on_the_spot: where steps are planned ahead, it is called after a plan that computes
+            nothing: no step is in flight then, so the next plan may know everything up to now.
+            Returns whether there was anything more to know.
         """
         num_swapped = 0
         while True:

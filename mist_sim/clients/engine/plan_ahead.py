@@ -84,7 +84,7 @@ class PlanAhead:
         """Return the next steps, with what was known when the step before them started."""
         state = self._lane.state
         if self.latest is None:
-            state.release()
+            state.lend()
         self._let_in(self.latest.last_start if self.latest else inf)
         comes_next = self.arrived or self._loaded
         waits_for_a_seat = state.holds_back and (state.swapped or state.moved or state.head())
@@ -105,7 +105,7 @@ class PlanAhead:
             return False
         self.latest = None
         self._let_in(inf)
-        self._lane.state.release()
+        self._lane.state.lend()
         return True
 
     def _let_in(self, known_until: float) -> None:

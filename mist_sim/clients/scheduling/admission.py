@@ -119,9 +119,10 @@ def may_join(lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
 
 
 def steps_until_join(lane: LaneState, limit: int) -> int:
-    """Steps, 1 or `limit`, of a plan made without admissions until who waits may join.
+    """Return how many steps a plan that admitted nobody may have: 1 or `limit`.
 
-    Who has no room in the second step has none in those after it, which leave less.
+    1 where somebody who waits may be admitted in the second step. Running requests only grow, so
+    one that does not fit into the memory of the second step does not fit later in the plan either.
     """
     return 1 if lane.holds_back or _may_join_second_step(lane) else limit
 

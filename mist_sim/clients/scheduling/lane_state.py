@@ -33,7 +33,8 @@ class LaneState:
         abandoned: who was given up while entries came, which have not come yet.
     num_promised: blocks that those whose entries come from other clients, or have come, need in
         their first step beside those that they have.
-    held: who is gone, and whose blocks another client will ask for: how many, with what of tokens.
+    held: sequences that are done here and keep their blocks until another client has copied them:
+        (blocks, computed tokens) of each.
     swapped: whose blocks lie in host memory, the first to go first.
     clock: the decodes, and the blocks that they need. kv_cache, pool: who holds which block.
     num_peak_blocks: blocks held in the last step of the latest run.
@@ -216,8 +217,8 @@ class LaneState:
         self._num_left += num_seqs
         self._num_left_blocks += num_blocks
 
-    def release(self) -> None:
-        """Let admissions take what the last step freed."""
+    def lend(self) -> None:
+        """Let admissions take again what was held back from them."""
         self._num_left = self._num_left_blocks = 0
 
     def num_slots(self, sequence: SequenceState) -> int:

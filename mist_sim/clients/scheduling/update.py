@@ -39,7 +39,7 @@ def update(
             if _emit(lane, sequence):
                 finished.append(sequence)
     if lane.plans_ahead:
-        lane.release()
+        lane.lend()
         lane.hold_back(len(finished), pool.num_free - num_free)
     return emitted, finished
 
