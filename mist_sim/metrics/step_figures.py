@@ -48,14 +48,13 @@ def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, An
 
 def peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     """Return the most output tokens in one second (bins from the run's start, seconds)."""
-    tokens: dict[str, Any] = recorder.tokens.columns()
+    first_steps = _first_steps(recorder)
     all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
     for track, step_ends in enumerate(recorder.step_ends):
         ends = np.frombuffer(step_ends)  # never decrease
         if not len(ends):
             continue
-        first = tokens["first_step"][(tokens["track"] == track) & ~tokens["resumed"]]
-        emitted = np.floor(ends[first - 1])  # by prefills
+        emitted = np.floor(ends[first_steps[track] - 1])  # by prefills
         seconds = _seconds(ends)
         counts = np.diff(_tokens_before(recorder, track, np.searchsorted(ends, seconds)))
         all_seconds += [seconds[:-1], emitted]
@@ -63,6 +62,16 @@ def peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
     seconds, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
     counts_in = np.bincount(places, np.concatenate(all_counts), minlength=len(seconds))
     return float(counts_in[seconds >= math.floor(after)].max(initial=0.0))
+
+
+def _first_steps(recorder: ColumnRecorder) -> list[NDArray[np.int64]]:
+    """Return, for each track, the decode steps after which a prefill there had its token."""
+    tokens: dict[str, Any] = recorder.tokens.columns()
+    is_first = ~tokens["resumed"]
+    tracks, first_steps = tokens["track"][is_first], tokens["first_step"][is_first]
+    order = np.argsort(tracks, kind="stable")
+    cuts = np.searchsorted(tracks[order], np.arange(1, len(recorder.steps)))
+    return np.split(first_steps[order], cuts)
 
 
 def _seconds(ends: Array) -> Array:

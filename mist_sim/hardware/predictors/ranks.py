@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
@@ -20,18 +20,19 @@ class PipelinePredictor:
     ranks: one predictor each, in the order of the layers; equal ranks may share one. A single
         rank computes whole steps: the engine is no pipeline.
     rank_delay: seconds until the next rank has what a batch of so many tokens left on a rank.
+    traits: what holds for a pass through all ranks; origin and overhead are the first rank's.
     """
 
     ranks: tuple[Predictor, ...]
     rank_delay: Callable[[int], float]
+    traits: PredictorTraits = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.ranks:
             raise ValueError("ranks must have at least one predictor")
+        object.__setattr__(self, "traits", self._traits())
 
-    @property
-    def traits(self) -> PredictorTraits:
-        """What holds for a pass through all ranks; origin and overhead are the first rank's."""
+    def _traits(self) -> PredictorTraits:
         first, *others = map(traits_of, self.ranks)
         if not others:
             return first
