@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mist_sim.core.views import OUT, WAITING, WAITING_TOKENS, ClientState
+from mist_sim.core.views import OUT, WAITING, ClientState
 from mist_sim.core.visit import Visit
 
 
@@ -30,13 +30,20 @@ class Stay:
     def become(self, phase: int) -> None:
         """Go to a phase: the one place where what routers count changes."""
         load, before = self.load, self.phase
-        counts, row = load.counts, load.row
-        counts[row + before] -= 1
-        counts[row + phase] += 1
         self.phase = phase
-        if phase == WAITING:
-            counts[row + WAITING_TOKENS] += self.num_queued_tokens
+        if before == OUT:
+            load.num_outstanding += 1
         elif before == WAITING:
-            counts[row + WAITING_TOKENS] -= self.num_queued_tokens
+            load.num_waiting -= 1
+            load.num_waiting_tokens -= self.num_queued_tokens
+        else:
+            load.num_running -= 1
+        if phase == OUT:
+            load.num_outstanding -= 1
+        elif phase == WAITING:
+            load.num_waiting += 1
+            load.num_waiting_tokens += self.num_queued_tokens
+        else:
+            load.num_running += 1
         if load.watchers:
             load.tell(before, phase)

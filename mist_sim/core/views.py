@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
@@ -13,11 +12,9 @@ if TYPE_CHECKING:
 OUT: Final = 0
 WAITING: Final = 1
 RUNNING: Final = 2
-WAITING_TOKENS: Final = 3
-NUM_COLUMNS: Final = 4
 
 Count = Literal["num_outstanding", "num_waiting", "num_running", "num_waiting_tokens"]
-"""The counts of a view that one table holds for all clients, in the order of its columns."""
+"""The counts of a view that are exact at any time."""
 
 COUNTS: Final[tuple[Count, ...]] = get_args(Count)
 
@@ -103,9 +100,6 @@ class ContentWatcher(Protocol):
 class ClientState:
     """The object behind a `ClientView`; only the stays at the client write to it (`Stay.become`).
 
-    counts: a row of `NUM_COLUMNS` numbers for each client, which all clients of a simulation
-        share; `row` is where this client's begins. `OUT` counts down from zero with each request
-        that is there, the others count what their names say.
     watchers: hear when a request has come or gone; phase_watchers: when one waits or runs now.
     kv: tells about its KV memory; None where it has none. is_watched: whether it tells what its
         caches have.
@@ -113,13 +107,15 @@ class ClientState:
 
     __slots__ = (
         "client_id",
-        "counts",
         "is_watched",
         "kv",
         "name",
+        "num_outstanding",
+        "num_running",
+        "num_waiting",
+        "num_waiting_tokens",
         "phase_watchers",
         "role",
-        "row",
         "watchers",
     )
 
@@ -127,40 +123,18 @@ class ClientState:
         self.client_id = client_id
         self.name = name
         self.role = role
-        self.counts = array("q", bytes(8 * NUM_COLUMNS))
-        self.row = 0
+        self.num_outstanding = self.num_waiting = self.num_running = 0
+        self.num_waiting_tokens = 0
         self.watchers: tuple[Callable[[ClientState], None], ...] = ()
         self.phase_watchers: tuple[Callable[[ClientState], None], ...] = ()
         self.kv: KvView | None = None
         self.is_watched = False
-
-    def share(self, counts: array[int]) -> None:
-        """Count in a row at the end of a table that other clients have too."""
-        first, self.row = self.row, len(counts)
-        counts.extend(self.counts[first : first + NUM_COLUMNS])
-        self.counts = counts
 
     def tell(self, before: int, phase: int) -> None:
         """Tell the watchers that a request has changed its phase."""
         comes_or_goes = OUT in (before, phase)
         for watcher in self.watchers if comes_or_goes else self.phase_watchers:
             watcher(self)
-
-    @property
-    def num_waiting(self) -> int:
-        return self.counts[self.row + WAITING]
-
-    @property
-    def num_running(self) -> int:
-        return self.counts[self.row + RUNNING]
-
-    @property
-    def num_outstanding(self) -> int:
-        return -self.counts[self.row]
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        return self.counts[self.row + WAITING_TOKENS]
 
     @property
     def num_kv_blocks(self) -> int:

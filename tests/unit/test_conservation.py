@@ -12,7 +12,6 @@ from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.request import Request
-from mist_sim.core.views import OUT, RUNNING, WAITING
 from mist_sim.core.visit import Failure
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
@@ -230,7 +229,7 @@ def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
     def finish(self, visit):
         WHOLE["finish"](self, visit)
         if visit.request.request_id == 3 and self.name == "tool":
-            self.view.counts[self.view.row + OUT] -= 1
+            self.view.num_outstanding += 1
 
     monkeypatch.setattr(Client, "finish", finish)
     message = "at 43.0 s: client 'tool' still counts 0 waiting, 0 running, 1 outstanding"
@@ -238,12 +237,12 @@ def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
         run()
 
 
-@pytest.mark.parametrize("phase", [WAITING, RUNNING])
-def test_a_client_whose_queue_or_batch_never_empties(monkeypatch, phase):
+@pytest.mark.parametrize("count", ["num_waiting", "num_running"])
+def test_a_client_whose_queue_or_batch_never_empties(monkeypatch, count):
     def finish(self, visit):
         WHOLE["finish"](self, visit)
         if visit.request.request_id == 3 and self.name == "llm":
-            self.view.counts[self.view.row + phase] += 1
+            setattr(self.view, count, getattr(self.view, count) + 1)
 
     monkeypatch.setattr(Client, "finish", finish)
     with pytest.raises(InvariantError, match="at 43.0 s: client 'llm' still counts"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from math import inf
 
 import pytest
@@ -21,7 +20,7 @@ from mist_sim.clients.roster.live_candidates import LiveCandidates
 from mist_sim.clients.roster.load_index import LoadIndex, bits_of
 from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.request import Request
-from mist_sim.core.views import RUNNING, WAITING, ClientState
+from mist_sim.core.views import ClientState
 from mist_sim.environment import Environment
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.rng import Streams
@@ -123,7 +122,7 @@ def test_an_index_orders_clients_as_sorting_does(data, numbers):
     index = LoadIndex(states, "num_outstanding")
     for _ in range(data.draw(st.integers(0, 40))):
         state = data.draw(st.sampled_from(states))
-        state.counts[0] = -data.draw(st.integers(0, 6))
+        state.num_outstanding = data.draw(st.integers(0, 6))
         index.note(state)
         assert index.first() is min(states, key=lambda each: each.num_outstanding)
     some = data.draw(st.sets(st.sampled_from(states), min_size=1), label="some")
@@ -163,14 +162,13 @@ def test_holders_are_those_with_any_cache_that_has_blocks():
 
 
 def test_the_longest_prefix_wins_among_holders_of_the_same_content():
-    counts, states = array("q"), [ClientState(number, str(number)) for number in range(3)]
+    states = [ClientState(number, str(number)) for number in range(3)]
     request = Request(0, 0.0, completion(41, 1), 41, 1, content=((1, 20), (2, 40)))
     for state, (outstanding, found) in zip(states, [(0, 8), (3, 20), (2, 20)], strict=True):
-        state.share(counts)
-        state.counts[state.row] = -outstanding
+        state.num_outstanding = outstanding
         state.kv = Kv()
         state.kv.prefix_tokens = lambda request, found=found: found
-    candidates = LiveCandidates(states, counts, {})
+    candidates = LiveCandidates(states, {})
     assert candidates.longest_prefix(request, 9) == (None, 0)
     for state in states:
         state.kv.watcher.enter(1)
@@ -210,10 +208,10 @@ def test_candidates_follow_clients_that_leave_and_join():
     assert first.view.watchers == ()
     third = join("c")
     candidates = roster.candidates("prefill")
-    for state, phase in ((second.view, WAITING), (third.view, RUNNING)):
+    for state, count in ((second.view, "num_waiting"), (third.view, "num_running")):
         assert candidates.least() is second.view or state is third.view
-        state.counts[state.row] -= 1
-        state.counts[state.row + phase] += 1
+        state.num_outstanding += 1
+        setattr(state, count, 1)
         for watcher in state.watchers:
             watcher(state)
     assert candidates.least("num_waiting") is third.view

@@ -162,7 +162,7 @@ def test_tokens_wait_until_their_request_runs():
     assert seen == [(0, 0), (0, 0), (0, 0), (1, 12), (2, 62)]
 
 
-def test_counts_of_all_clients_are_one_array():
+def test_counts_come_as_an_array_of_all_clients():
     seen = []
 
     class Numbers:

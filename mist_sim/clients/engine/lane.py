@@ -223,9 +223,7 @@ class Lane:
         state, records = self.state, self._records
         emitted, finished = update(state, plan, run.num_steps)
         tokens = state.clock.step_tokens if plan.decodes else None
-        load = self.load
-        num_waiting = load.counts[load.row + WAITING]
-        records.run(run, batch, num_waiting, state.num_peak_blocks, tokens)
+        records.run(run, batch, self.load.num_waiting, state.num_peak_blocks, tokens)
         for sequence in emitted:
             records.emit(sequence, run.end)
             if self.gate is not None:

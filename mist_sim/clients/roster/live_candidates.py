@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.clients.roster.count_column import CountColumn
 from mist_sim.clients.roster.load_index import LoadIndex, bits_of
 from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
-from mist_sim.core.views import COUNTS, ClientState, ClientView, Count
+from mist_sim.core.views import ClientState, ClientView, Count
 
 Holders = dict[int, PrefixHolders]
 """For each block size, who has what in a prefix cache; empty until somebody asks."""
 
 
 _FEW_ENOUGH_TO_LOOK = 8  # a look at each costs less than to keep them in order
+_outstanding = attrgetter("num_outstanding")
 
 
 class LiveCandidates(Candidates):
@@ -31,35 +33,29 @@ class LiveCandidates(Candidates):
     def __new__(cls, states: Sequence[ClientState], *_: object) -> Self:
         return super().__new__(cls, states)
 
-    def __init__(self, states: Sequence[ClientState], counts: array[int], holders: Holders) -> None:
-        """Take the views, the table in which they count, and the holders of all clients."""
+    def __init__(self, states: Sequence[ClientState], holders: Holders) -> None:
+        """Take the views, and the holders of all clients."""
         self._states = tuple(states)
         self._are_few = len(states) <= _FEW_ENOUGH_TO_LOOK
-        self._counts = counts
         self._holders = holders
         self._by_number = {state.client_id: state for state in states}
         self._bits = bits_of(self)
-        self._first_columns = [state.row for state in states]
-        self._rows = np.array(self._first_columns)
         self._indices: dict[Count, LoadIndex] = {}
+        self._columns: dict[Count, CountColumn] = {}
         self._knows_prefixes = False
 
     def least(self, count: Count = "num_outstanding") -> ClientView:
         if self._are_few and count == "num_outstanding":
-            counts = self._counts
-            held = [counts[row] for row in self._first_columns]  # counted down
-            return self._states[held.index(max(held))]
+            return min(self._states, key=_outstanding)
         if count == "num_waiting_tokens":
-            return self[int(self.numbers(count).argmin())]
+            return self[int(self._column(count).numbers.argmin())]
         return (self._indices.get(count) or self._index(count)).first()
 
     def get(self, client_id: int) -> ClientView | None:
         return self._by_number.get(client_id)
 
     def numbers(self, count: Count) -> NDArray[np.int64]:
-        column = COUNTS.index(count)
-        found: NDArray[np.int64] = np.frombuffer(self._counts, np.int64)[self._rows + column]
-        return found if column else -found
+        return self._column(count).numbers.copy()
 
     def longest_prefix(
         self, request: Request, most_outstanding: float
@@ -88,6 +84,7 @@ class LiveCandidates(Candidates):
     def leave(self) -> None:
         """Follow the clients no longer."""
         notes = {index.note for index in self._indices.values()}
+        notes |= {column.note for column in self._columns.values()}
         for state in self._states:
             state.watchers = tuple(each for each in state.watchers if each not in notes)
             state.phase_watchers = tuple(each for each in state.phase_watchers if each not in notes)
@@ -96,11 +93,22 @@ class LiveCandidates(Candidates):
         index = self._indices.get(count)
         if index is None:
             index = self._indices[count] = LoadIndex(self._states, count)
-            for state in self._states:
-                state.watchers += (index.note,)
-                if count != "num_outstanding":
-                    state.phase_watchers += (index.note,)
+            self._follow(index.note, count)
         return index
+
+    def _column(self, count: Count) -> CountColumn:
+        column = self._columns.get(count)
+        if column is None:
+            column = self._columns[count] = CountColumn(self._states, count)
+            self._follow(column.note, count)
+        return column
+
+    def _follow(self, note: Callable[[ClientState], None], count: Count) -> None:
+        """Let the clients tell when a count changes."""
+        for state in self._states:
+            state.watchers += (note,)
+            if count != "num_outstanding":
+                state.phase_watchers += (note,)
 
     def _watch_caches(self) -> None:
         """Let the caches tell what they have, those that do not yet."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
-from mist_sim.core.views import COUNTS, ClientState, ClientView, Count
+from mist_sim.core.views import ClientState, ClientView, Count
 
 _FEW_ENOUGH_TO_SORT = 32  # clients that are sorted faster than found in the order of all
 
@@ -19,7 +20,7 @@ class LoadIndex:
     """
 
     def __init__(self, states: Iterable[ClientState], count: Count) -> None:
-        self._column = COUNTS.index(count)
+        self._count: Callable[[ClientState], int] = attrgetter(count)
         self._known: dict[int, int] = {}  # the count of each client
         self._of: dict[int, ClientState] = {}
         self._bits: dict[int, int] = {}
@@ -35,9 +36,7 @@ class LoadIndex:
 
     def note(self, state: ClientState) -> None:
         """Take over a client's count."""
-        number, count = state.client_id, state.counts[state.row + self._column]
-        if count < 0:  # outstanding requests are counted down
-            count = -count
+        number, count = state.client_id, self._count(state)
         before = self._known[number]
         if count == before:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 
 from mist_sim.clients.base import Client
@@ -14,13 +13,12 @@ from mist_sim.core.candidates import Candidates
 class Roster:
     """Clients may join and leave during a run; a number is never used twice.
 
-    Candidates for a stage come in the order of their numbers. Their counts lie in one table.
+    Candidates for a stage come in the order of their numbers.
     """
 
     def __init__(self) -> None:
         self._clients: dict[int, Client] = {}
         self._num_joined = 0
-        self._counts: array[int] = array("q")
         self._holders: Holders = {}
         self._history = ContentHistory()
         # until someone joins or leaves: for each kind of stage, and for each set of clients
@@ -38,7 +36,6 @@ class Roster:
     def join(self, client: Client) -> None:
         """Let a client that has started be chosen."""
         self._clients[client.client_id] = client
-        client.view.share(self._counts)
         client.history = self._history
         self._forget_candidates()
 
@@ -65,7 +62,7 @@ class Roster:
             return Candidates()
         if numbers not in self._groups:
             views = [self._clients[number].view for number in numbers]
-            self._groups[numbers] = LiveCandidates(views, self._counts, self._holders)
+            self._groups[numbers] = LiveCandidates(views, self._holders)
         return self._groups[numbers]
 
     def _forget_candidates(self) -> None:
