@@ -115,7 +115,6 @@ class WatchedRun:
         request: Request,
         stages: tuple[Stage, ...],
         kv: HeldKv | None = None,
-        *,
         is_followed: bool = False,
     ) -> Event:
         self.num_open += 1
