@@ -6,6 +6,7 @@ import pytest
 from mist_sim.clients import SequentialClient
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
+from mist_sim.durations import ExponentialDuration, LogNormalDuration, UniformDuration
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
 from mist_sim.metrics import Slo
@@ -14,11 +15,8 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import (
     ClosedLoop,
-    ExponentialDuration,
-    LogNormalDuration,
     Retries,
     TimeLimits,
-    UniformDuration,
     Workload,
     template,
 )
