@@ -35,7 +35,7 @@ class ConstantDuration:
 @DURATIONS.register("exponential")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDuration:
-    """Exponential: as likely to end at every moment, however long it has lasted.
+    """As likely to end at every moment, however long it has lasted.
 
     mean: seconds (> 0).
 
