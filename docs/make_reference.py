@@ -45,7 +45,12 @@ SECTIONS = (
         ("prompt", "output", "suffix"),
     ),
     ("Arrivals", "arrivals", "`workload.arrivals`", ("arrivals",)),
-    ("Durations", "durations", "`workload.patience`", ("patience",)),
+    (
+        "Laws of times",
+        "durations",
+        "`workload.patience`, and `base_time` and `time_per_token` of clients of type sequential",
+        ("patience", "base_time", "time_per_token"),
+    ),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
 )
 LINKS = {
@@ -102,7 +107,8 @@ def type_of(name: str, schema: dict[str, Any]) -> str:
     if name in FAMILY_OF:
         heading = FAMILY_OF[name][0]
         null = " or null" if {"type": "null"} in schema.get("anyOf", ()) else ""
-        return f"one of [{heading.lower()}](#{anchor(heading)}){null}"
+        time = "duration or " if unit_of(schema) else ""
+        return f"{time}one of [{heading.lower()}](#{anchor(heading)}){null}"
     if "anyOf" in schema:
         return " or ".join(type_of("", choice) for choice in schema["anyOf"])
     if "const" in schema:
@@ -171,9 +177,9 @@ def described(schema: dict[str, Any]) -> dict[str, str]:
 def offered(name: str, inner: dict[str, Any]) -> str:
     """Return the plugins that a key chooses from, each with what it is in a sentence.
 
-    Distributions of lengths stand at several keys, and in their own section only.
+    Distributions of lengths and times stand at several keys, and in their own section only.
     """
-    if name not in FAMILY_OF or FAMILY_OF[name][1] == "lengths":
+    if name not in FAMILY_OF or FAMILY_OF[name][1] in ("lengths", "durations"):
         return ""
     return "".join(
         f"<br>`{choice}`: {markdown(first_sentence(option['description']))}"

@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from mist_sim.core.request import Request
     from mist_sim.core.views import ClientView
     from mist_sim.core.visit import HeldKv, Moved, Served
+    from mist_sim.durations import (
+        DURATIONS,
+        ConstantDuration,
+        EmpiricalDuration,
+        ExponentialDuration,
+        GammaDuration,
+        LogNormalDuration,
+        UniformDuration,
+    )
     from mist_sim.errors import (
         InvariantError,
         MistError,
@@ -79,7 +88,6 @@ if TYPE_CHECKING:
     )
     from mist_sim.traces import (
         ARRIVALS,
-        DURATIONS,
         LENGTHS,
         SAMPLERS,
         TRACE_READERS,
@@ -88,12 +96,10 @@ if TYPE_CHECKING:
         BurstyArrivals,
         ClosedLoop,
         ConstantArrivals,
-        ExponentialDuration,
         FixedLength,
         GammaArrivals,
         GeometricLength,
         LengthsCsvReader,
-        LogNormalDuration,
         LogNormalLength,
         MooncakeReader,
         NormalArrivals,
@@ -109,7 +115,6 @@ if TYPE_CHECKING:
         TraceArrivals,
         TraceRow,
         UniformArrivals,
-        UniformDuration,
         UniformLength,
         Workload,
         template,
@@ -128,6 +133,10 @@ _HOMES = {
     "mist_sim.core.candidates": "Candidates",
     "mist_sim.core.views": "ClientView",
     "mist_sim.core.visit": "HeldKv Moved Served",
+    "mist_sim.durations": (
+        "DURATIONS ConstantDuration EmpiricalDuration ExponentialDuration GammaDuration "
+        "LogNormalDuration UniformDuration"
+    ),
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
     "mist_sim.hardware.predictors": (
@@ -147,12 +156,11 @@ _HOMES = {
         "STAGES Decode KvRetrieval Postprocess Prefill Preprocess Rag Reasoning Stage ToolCall"
     ),
     "mist_sim.traces": (
-        "ARRIVALS DURATIONS LENGTHS SAMPLERS TRACE_READERS AllAtOnce AzureReader BurstyArrivals "
-        "ClosedLoop ConstantArrivals ExponentialDuration FixedLength GammaArrivals "
-        "GeometricLength LengthsCsvReader LogNormalDuration LogNormalLength MooncakeReader "
-        "NormalArrivals NormalLength PoissonArrivals PrefixRepetition Profile Retries Rows "
-        "ShareGptReader Synthetic TimeLimits TraceArrivals TraceRow UniformArrivals "
-        "UniformDuration UniformLength Workload template"
+        "ARRIVALS LENGTHS SAMPLERS TRACE_READERS AllAtOnce AzureReader BurstyArrivals ClosedLoop "
+        "ConstantArrivals FixedLength GammaArrivals GeometricLength LengthsCsvReader "
+        "LogNormalLength MooncakeReader NormalArrivals NormalLength PoissonArrivals "
+        "PrefixRepetition Profile Retries Rows ShareGptReader Synthetic TimeLimits TraceArrivals "
+        "TraceRow UniformArrivals UniformLength Workload template"
     ),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
@@ -180,8 +188,10 @@ __all__ = [
     "ClosedLoop",
     "Cluster",
     "ConstantArrivals",
+    "ConstantDuration",
     "ContinuousScheduler",
     "Decode",
+    "EmpiricalDuration",
     "EngineConfig",
     "EngineOverhead",
     "Estimate",
@@ -189,6 +199,7 @@ __all__ = [
     "ExponentialDuration",
     "FixedLength",
     "GammaArrivals",
+    "GammaDuration",
     "GeometricLength",
     "GpuSpec",
     "HeldKv",

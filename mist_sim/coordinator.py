@@ -77,20 +77,21 @@ class Coordinator:
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:
-                failure = yield from self._follow(request, visit, later)
+                failure = yield from self._follow(request, client, visit, later)
         if kv is not None:
             kv.drop()
         return failure
 
     def _follow(
-        self, request: Request, visit: Visit, later: tuple[Stage, ...]
+        self, request: Request, client: Client, visit: Visit, later: tuple[Stage, ...]
     ) -> Generator[Event, Any, Failure | None]:
-        """Do what the outcome of a visit says; return how the request failed, or None."""
+        """Do what the outcome of a client's visit says; return how the request failed, or None."""
         outcome = visit.outcome
         if isinstance(outcome, Failure):
             return outcome
         if isinstance(outcome, Moved):
-            request.to_serve = (visit.stages[-1].with_rest(outcome.num_tokens), *later)
+            rest = self._rest(request, client, visit.stages[-1], outcome)
+            request.to_serve = (rest, *later)
         elif outcome is None:
             raise InvariantError(
                 f"request {request.request_id} left a client without an outcome at {self.env.now} s"
@@ -101,6 +102,16 @@ class Coordinator:
             if outcome.children:
                 return (yield from self._await(request, outcome.children))
         return None
+
+    def _rest(self, request: Request, client: Client, stage: Stage, moved: Moved) -> Stage:
+        """Return what is left of a stage that a client leaves to others."""
+        try:
+            return stage.with_rest(moved.num_tokens)
+        except TypeError as error:
+            raise ScenarioError(
+                f"{client.name}: the outcome of request {request.request_id} must not be Moved "
+                f"after the stage {stage} at {self.env.now} s: {error}"
+            ) from error
 
     def _await(
         self, parent: Request, children: tuple[Request, ...]

@@ -11,7 +11,7 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import Client
+from mist_sim.clients import Client, LlmClient
 from mist_sim.clients.roster import Roster
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
@@ -38,7 +38,8 @@ class Simulation:
     clients: at least one, with unique names. seed: of all random streams (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
-    Raises ScenarioError for clients without unique names.
+    Raises ScenarioError for clients without unique names, and for clients with a role where there
+    is no network.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Simulation:
         for name, count in Counter(names).items():
             if count > 1:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
+        if network is None:
+            _check_roles(clients)
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -131,6 +134,17 @@ class Simulation:
         if loop is None:
             return OpenLoop(env, coordinator, recorder, retries, rng)
         return Users(env, coordinator, recorder, retries, rng, loop)
+
+
+def _check_roles(clients: Sequence[Client]) -> None:
+    """Raise ScenarioError for engines that would hand over KV entries: there is no network."""
+    roles = [f"{c.name} ({c.role})" for c in clients if isinstance(c, LlmClient) and c.role]
+    if roles:
+        raise ScenarioError(
+            "network must be given, since KV entries go from clients with role prefill to those "
+            f"with role decode, got none with {', '.join(roles)}; such as "
+            "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
+        )
 
 
 def _run_until(env: Environment, end: Event) -> bool:

@@ -44,7 +44,7 @@ _PLACES = {
     "arrivals": "workload.arrivals",
     "samplers": "workload.lengths",
     "lengths": "prompt and output of workload.lengths: {type: synthetic}",
-    "durations": "workload.patience",
+    "durations": "workload.patience, base_time and time_per_token of clients of type sequential",
     "stages": "workload.pipeline",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "presets": "mist run NAME",

@@ -140,7 +140,11 @@ class Client(ABC):
     # --- time limits ----------------------------------------------------------------------
 
     def _watch(self, visit: Visit) -> None:
-        """Note when the sender of a visit's request gives up."""
+        """Note when the sender of a visit's request gives up.
+
+        Of limits at the same instant the first one to be noted counts: the time-outs tell the
+        sender's program, and only then the user goes away.
+        """
         request = visit.request
         limits = request.limits
         if limits is None or request.arrival_time is None:
@@ -149,10 +153,10 @@ class Client(ABC):
         gone_at = request.arrival_time + limits.patience
         if gone_at < end:
             end, limit = gone_at, "patience"
-        self._deadlines.add(end, visit, limit)
         token_at = request.sent_at + limits.ttft_timeout
-        if token_at < end and not request.has_token:
+        if token_at <= end and not request.has_token:
             self._deadlines.add(token_at, visit, "ttft_timeout")
+        self._deadlines.add(end, visit, limit)
 
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         """A time has come: the sender gives up, unless it has its first token or gave up before."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
@@ -12,32 +11,21 @@ from simpy.events import Event, Process
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.service_times import (
+    GivenServiceTime,
+    check_function,
+    check_time,
+    is_time,
+    linear,
+    seeded,
+)
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
 from mist_sim.core.visit import Visit
+from mist_sim.durations import SecondsOrLaw
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import ToolCall
-from mist_sim.units import Seconds
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceTime:
-    """How many seconds a stage takes on one worker: `base`, and `per_token` for each token.
-
-    Without a base, a tool call takes its own duration and other stages take nothing but their
-    tokens' time. A stage without `num_tokens` counts as none.
-    """
-
-    base: float | None
-    per_token: float
-
-    def __call__(self, stage: Stage) -> float:
-        """Return the duration of a stage in seconds."""
-        base = self.base
-        if base is None:
-            base = stage.duration if isinstance(stage, ToolCall) else 0.0
-        return base + self.per_token * int(getattr(stage, "num_tokens", 0))
 
 
 @CLIENTS.register("sequential")
@@ -50,10 +38,12 @@ class SequentialClient(Client):
 
     serves: the stages that it serves, such as [preprocess].
     num_workers: visits served at once.
-    base_time: time that every stage takes; a tool_call takes its own without it.
-    time_per_token: time for each of a stage's num_tokens, on top.
-    service_time: seconds that a stage takes on one worker (finite, >= 0), from the stage itself, in
-        place of the other two.
+    base_time: time that every stage takes, or a law of it; a tool_call takes its own without it.
+    time_per_token: time for each of a stage's num_tokens, on top, or a law of it; a law is drawn
+        once for each stage.
+    service_time: seconds that a stage takes on one worker (finite, >= 0), in place of the other
+        two: a function of the stage; its parameter `rng`, if it has one, gets a generator that is
+        the client's own.
     Raises ValueError for values outside these ranges, and where no time is given.
     Source: MIST §III-E, scheduler "Sequential".
     """
@@ -62,9 +52,9 @@ class SequentialClient(Client):
     _: KW_ONLY
     serves: Collection[str]
     num_workers: int = 1
-    base_time: Seconds | None = None
-    time_per_token: Seconds | None = None
-    service_time: Callable[[Stage], float] | None = None
+    base_time: SecondsOrLaw | None = None
+    time_per_token: SecondsOrLaw | None = None
+    service_time: GivenServiceTime | None = None
 
     def __post_init__(self) -> None:
         serves = [self.serves] if isinstance(self.serves, str) else self.serves
@@ -72,12 +62,12 @@ class SequentialClient(Client):
         if self.num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
         self._check_times()
-        self._seconds = self.service_time or ServiceTime(self.base_time, self.time_per_token or 0.0)
 
     def _check_times(self) -> None:
         for name in ("base_time", "time_per_token"):
-            if not 0 <= (getattr(self, name) or 0.0) < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {getattr(self, name)}")
+            check_time(name, getattr(self, name))
+        if self.service_time is not None:
+            check_function(self.service_time)
         has_times = (self.base_time, self.time_per_token) != (None, None)
         if self.service_time is not None and has_times:
             raise ValueError("service_time must be left out with base_time or time_per_token")
@@ -91,6 +81,11 @@ class SequentialClient(Client):
         super().start(env, client_id, recorder)
         self._workers = simpy.Resource(env, self.num_workers)
         self._services: dict[Visit, Process] = {}  # of visits that may be given up
+        self._seconds: Callable[[Stage], float] = (
+            linear(self.name, self.streams, self.base_time, self.time_per_token)
+            if self.service_time is None
+            else seeded(self.name, self.streams, self.service_time)
+        )
 
     def accept(self, visit: Visit) -> None:
         service = self.env.process(self._work(visit))
@@ -112,10 +107,10 @@ class SequentialClient(Client):
             yield turn
             self.begin(visit)
             for stage in visit.stages:
-                seconds: object = self._seconds(stage)
-                if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+                seconds = self._seconds(stage)
+                if not is_time(seconds):
                     raise ScenarioError(
-                        f"{self.name}: service_time({stage}) must be finite and >= 0 s, "
+                        f"{self.name}: the service time of {stage} must be a finite number >= 0 s, "
                         f"got {seconds} at {self.env.now} s"
                     )
-                yield self.env.timeout(seconds)
+                yield self.env.timeout(float(seconds))

@@ -22,7 +22,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_defaults import with_server_limits
 from mist_sim.scenario.format import paths
-from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, STAGE, Family, Settings
+from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, STAGE, TIMES, Family, Settings
 from mist_sim.scenario.format.fields import as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, failure, said_by, shown
@@ -165,13 +165,18 @@ class SequentialPart(ClientPart):
 
     if TYPE_CHECKING:
         serves: tuple[str, ...]
-        base_time: float | None
-        time_per_token: float | None
+        base_time: float | Part | None
+        time_per_token: float | Part | None
 
     @property
     def stages(self) -> Sequence[str]:
         """The stages that the client serves, in the order of the file."""
         return self.serves
+
+    def clients(self, model: str | None) -> Iterable[Client]:
+        """Return the client and its copies, which share their laws. model: the scenario's."""
+        said = self.parameters()
+        return [self.plugin(name=name, **said) for name in self.names]
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters, with the stages as clients call them."""
@@ -183,8 +188,9 @@ class SequentialPart(ClientPart):
         if not self.serves:
             yield Problem(("serves",), "must have at least one entry, got []")
         for name in ("base_time", "time_per_token"):
-            if (getattr(self, name) or 0.0) < 0:
-                yield Problem((name,), f"must be >= 0 s, got {getattr(self, name)}")
+            time = getattr(self, name)
+            if isinstance(time, float) and time < 0:
+                yield Problem((name,), f"must be >= 0 s, got {time}")
         for position, stage in enumerate(self.serves):
             if problem := _not_served(stage):
                 yield Problem(("serves", position), problem)
@@ -258,9 +264,10 @@ class ClientFamily(Family):
                 base=LlmPart,
             )
         if name == "sequential":
-            needs, meanings = ("name", "service_time"), {"serves": Names, int: AtLeastOne}
+            needs = ("name", "service_time")
+            meanings = {"serves": Names, int: AtLeastOne, **TIMES}
             return part_type(plugin, name, needs=needs, meanings=meanings, base=SequentialPart)
-        schema = part_type(plugin, name, needs=("name",), base=ClientPart)
+        schema = part_type(plugin, name, needs=("name",), meanings=TIMES, base=ClientPart)
         if "name" not in schema.needs:
             raise ScenarioError(f"{name}: a client type is a dataclass with a field `name`")
         return schema

@@ -12,7 +12,6 @@ from mist_sim.metrics import Slo
 from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
     AnyClient,
-    ClientPart,
     LlmPart,
     ModelName,
     SequentialPart,
@@ -23,6 +22,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.hand_overs import unlike_engines
 from mist_sim.scenario.load import as_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
@@ -157,26 +157,7 @@ class Scenario(Strict):
                 "has no effect: no client has role prefill; the others decode what they prefill",
             )
         if roles:
-            yield from self._unlike_engines(engines)
-
-    def _unlike_engines(self, engines: Mapping[int, ClientPart]) -> Iterable[Problem]:
-        """Yield engines that cannot take over what those with a role hand over."""
-        models = {k: getattr(client, "model", None) or self.model for k, client in engines.items()}
-        first = next(iter(models.values()))
-        for position, client in engines.items():
-            if models[position] != first:
-                yield Problem(
-                    ("clients", position, "model"),
-                    f"must be {first} as of the other clients, with which it exchanges KV entries, "
-                    f"got {models[position]}",
-                )
-            engine = client.engine
-            if engine and not engine.role and engine.scheduler and not engine.scheduler.takes_over:
-                yield Problem(
-                    ("clients", position, "scheduler"),
-                    "must not be static beside clients with a role, which may hand over to it: "
-                    "nobody joins a static batch",
-                )
+            yield from unlike_engines(engines, self.model)
 
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}

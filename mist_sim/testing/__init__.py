@@ -16,6 +16,7 @@ random cases come from fixed seeds, so that a check that passes keeps passing.
 
 from mist_sim.core.candidates import Candidates
 from mist_sim.testing.clients import check_client
+from mist_sim.testing.laws import check_duration_law
 from mist_sim.testing.predictors import check_predictor
 from mist_sim.testing.routers import check_router
 from mist_sim.testing.schedulers import check_scheduler
@@ -27,6 +28,7 @@ __all__ = [
     "Candidates",
     "FakeView",
     "check_client",
+    "check_duration_law",
     "check_predictor",
     "check_router",
     "check_scheduler",

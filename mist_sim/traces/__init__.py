@@ -14,7 +14,6 @@ from mist_sim.traces.arrivals import (
 )
 from mist_sim.traces.base import (
     ARRIVALS,
-    DURATIONS,
     LENGTHS,
     SAMPLERS,
     TRACE_READERS,
@@ -23,15 +22,11 @@ from mist_sim.traces.base import (
     TraceRow,
 )
 from mist_sim.traces.distributions import (
-    DurationDistribution,
-    ExponentialDuration,
     FixedLength,
     GeometricLength,
     LengthDistribution,
-    LogNormalDuration,
     LogNormalLength,
     NormalLength,
-    UniformDuration,
     UniformLength,
 )
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
@@ -44,7 +39,6 @@ from mist_sim.traces.workload import Rows, Workload
 
 __all__ = [
     "ARRIVALS",
-    "DURATIONS",
     "LENGTHS",
     "SAMPLERS",
     "TRACE_READERS",
@@ -54,14 +48,11 @@ __all__ = [
     "BurstyArrivals",
     "ClosedLoop",
     "ConstantArrivals",
-    "DurationDistribution",
-    "ExponentialDuration",
     "FixedLength",
     "GammaArrivals",
     "GeometricLength",
     "LengthDistribution",
     "LengthsCsvReader",
-    "LogNormalDuration",
     "LogNormalLength",
     "MooncakeReader",
     "NormalArrivals",
@@ -80,7 +71,6 @@ __all__ = [
     "TraceReader",
     "TraceRow",
     "UniformArrivals",
-    "UniformDuration",
     "UniformLength",
     "Workload",
     "completion_pipeline",

@@ -15,7 +15,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mist_sim.traces.base import ARRIVALS, BLOCK, require_count, require_positive
+from mist_sim.durations import BLOCK, require_positive
+from mist_sim.traces.base import ARRIVALS, require_count
 from mist_sim.units import PerSecond, Seconds
 
 Gaps = npt.NDArray[np.float64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -10,9 +9,6 @@ import numpy as np
 
 from mist_sim.core.request import Content
 from mist_sim.registry import Registry
-
-BLOCK = 4096
-"""Random values drawn at once. Always whole blocks, so a longer run begins like a shorter one."""
 
 TRACE_READERS = Registry("trace_readers")
 """Sources that read a file: classes with `rows()` (see `TraceReader`)."""
@@ -25,9 +21,6 @@ ARRIVALS = Registry("arrivals")
 
 LENGTHS = Registry("lengths")
 """Distributions of a number of tokens (see `LengthDistribution`)."""
-
-DURATIONS = Registry("durations")
-"""Distributions of a time in seconds (see `DurationDistribution`)."""
 
 
 class TraceRow(NamedTuple):
@@ -82,9 +75,3 @@ def require_count(name: str, value: int) -> None:
         raise ValueError(f"{name} must be >= 1, got {value}")
     if value > MAX_COUNT:
         raise ValueError(f"{name} must be <= {MAX_COUNT}, got {value:.3g}")
-
-
-def require_positive(name: str, value: float, unit: str = "") -> None:
-    """Raise ValueError unless a quantity is finite and above 0; `unit` is named in the message."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be finite and > 0{unit and ' ' + unit}, got {value}")

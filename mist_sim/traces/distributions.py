@@ -1,4 +1,4 @@
-"""Distributions of lengths (whole tokens, >= 1) and of times (seconds, > 0), drawn in blocks."""
+"""Distributions of lengths (whole tokens, >= 1), drawn in blocks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mist_sim.traces.base import DURATIONS, LENGTHS, require_count, require_positive
-from mist_sim.units import Seconds
+from mist_sim.durations import Floats, lognormal, require_spread
+from mist_sim.traces.base import LENGTHS, require_count
 
 Tokens = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @runtime_checkable
@@ -24,30 +23,11 @@ class LengthDistribution(Protocol):
     def sample(self, rng: np.random.Generator, n: int) -> Tokens: ...
 
 
-@runtime_checkable
-class DurationDistribution(Protocol):
-    """Draw times: `n` of them, each > 0 s, from `rng` alone."""
-
-    def sample(self, rng: np.random.Generator, n: int) -> Floats: ...
-
-
 def _require_mean_and_std(mean: float, std: float) -> None:
     if not 1 <= mean < math.inf:
         raise ValueError(f"mean must be finite and >= 1 token, got {mean}")
     if not 0 <= std < math.inf:
         raise ValueError(f"std must be finite and >= 0 tokens, got {std}")
-
-
-def _require_spread(mean: float, std: float) -> None:
-    """Refuse a lognormal so wide that almost all draws lie far below its mean."""
-    if std > 100 * mean:
-        raise ValueError(f"std must be <= 100 x mean ({100 * mean:g}), got {std}")
-
-
-def _lognormal(rng: np.random.Generator, mean: float, std: float, n: int) -> Floats:
-    """Return n draws of the lognormal that has this mean and standard deviation itself."""
-    variance = math.log1p((std / mean) ** 2)
-    return rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), n)
 
 
 @LENGTHS.register("fixed")
@@ -126,11 +106,11 @@ class LogNormalLength:
 
     def __post_init__(self) -> None:
         _require_mean_and_std(self.mean, self.std)
-        _require_spread(self.mean, self.std)
+        require_spread(self.mean, self.std)
 
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
         """Return n lengths."""
-        values = _lognormal(rng, self.mean, self.std, n)
+        values = lognormal(rng, self.mean, self.std, n)
         return np.maximum(np.rint(values), 1).astype(np.int64)
 
 
@@ -150,63 +130,3 @@ class GeometricLength:
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
         """Return n lengths."""
         return rng.geometric(1 / self.mean, n)
-
-
-@DURATIONS.register("exponential")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialDuration:
-    """As likely to end at every moment, however long it has lasted. mean: seconds (> 0).
-
-    Source: patience in the Erlang-A queue (Palm, 1957; Garnett, Mandelbaum and Reiman, 2002).
-    """
-
-    mean: Seconds
-
-    def __post_init__(self) -> None:
-        require_positive("mean", self.mean, "s")
-
-    def sample(self, rng: np.random.Generator, n: int) -> Floats:
-        """Return n times."""
-        return _above_zero(rng.exponential(self.mean, n))
-
-
-@DURATIONS.register("lognormal")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogNormalDuration:
-    """A lognormal distribution. mean, std: seconds (> 0), of the lognormal itself."""
-
-    mean: Seconds
-    std: Seconds
-
-    def __post_init__(self) -> None:
-        require_positive("mean", self.mean, "s")
-        require_positive("std", self.std, "s")
-        _require_spread(self.mean, self.std)
-
-    def sample(self, rng: np.random.Generator, n: int) -> Floats:
-        """Return n times."""
-        return _above_zero(_lognormal(rng, self.mean, self.std, n))
-
-
-@DURATIONS.register("uniform")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniformDuration:
-    """Times between two bounds, equally likely. low (>= 0), high: the bounds in seconds."""
-
-    low: Seconds
-    high: Seconds
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.low < math.inf:
-            raise ValueError(f"low must be finite and >= 0 s, got {self.low}")
-        if not self.low < self.high < math.inf:
-            raise ValueError(f"high must be finite and > low ({self.low} s), got {self.high}")
-
-    def sample(self, rng: np.random.Generator, n: int) -> Floats:
-        """Return n times."""
-        return _above_zero(rng.uniform(self.low, self.high, n))
-
-
-def _above_zero(times: Floats) -> Floats:
-    """Return times of which none is 0, which a draw in floating point may be."""
-    return np.maximum(times, np.finfo(np.float64).tiny)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from mist_sim.traces.base import require_positive
+from mist_sim.durations import require_positive
 from mist_sim.units import Seconds
 
 _MOST = 100  # keeps factor ** max_attempts a number

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from mist_sim.durations import require_positive
 from mist_sim.errors import TraceError, did_you_mean
-from mist_sim.traces.base import TRACE_READERS, TraceRow, require_positive
+from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.content import conversation_content
 from mist_sim.traces.files import first_rows, open_trace, require_num_requests
 

@@ -8,8 +8,9 @@ from itertools import islice
 
 import numpy as np
 
+from mist_sim.durations import BLOCK
 from mist_sim.errors import ScenarioError
-from mist_sim.traces.base import BLOCK, SAMPLERS, TraceRow, require_count
+from mist_sim.traces.base import SAMPLERS, TraceRow, require_count
 from mist_sim.traces.content import prefix_content
 from mist_sim.traces.distributions import LengthDistribution, Tokens
 from mist_sim.traces.profiles import load_profile, profile_names

@@ -9,9 +9,7 @@ from math import inf
 import numpy as np
 
 from mist_sim.core.request import Limits, Request
-from mist_sim.errors import ScenarioError
-from mist_sim.traces.base import BLOCK, require_positive
-from mist_sim.traces.distributions import DurationDistribution
+from mist_sim.durations import DurationDistribution, draws, require_positive
 from mist_sim.units import Seconds
 
 
@@ -66,12 +64,4 @@ class TimeLimits:
 
     def _patience(self, rng: np.random.Generator) -> Iterator[float] | None:
         """Draw how long each user stays, block after block; None without a distribution."""
-        return None if self.patience is None else _drawn(self.patience, rng)
-
-
-def _drawn(distribution: DurationDistribution, rng: np.random.Generator) -> Iterator[float]:
-    while True:
-        times = distribution.sample(rng, BLOCK)
-        if not (times > 0).all():
-            raise ScenarioError(f"patience must be > 0 s, got {times.min()} from {distribution}")
-        yield from times.tolist()
+        return None if self.patience is None else draws(self.patience, rng, "patience")

@@ -23,6 +23,7 @@ from mist_sim.hardware.predictors import PipelinePredictor, Predictor, Predictor
 from mist_sim.hardware.predictors.drafting import _WithDrafting
 from mist_sim.hardware.predictors.overhead import _WithOverhead
 from mist_sim.testing import (
+    check_duration_law,
     check_predictor,
     check_router,
     check_scheduler,
@@ -548,3 +549,80 @@ def test_a_sound_reader_passes(times):
 def test_a_broken_reader_is_caught(reader, rule):
     with pytest.raises(AssertionError, match=rule):
         check_trace_reader(reader)
+
+
+# --- laws of times ----------------------------------------------------------------------------
+
+
+class Weibull:
+    """A sound law; the others break it."""
+
+    def sample(self, rng, n):
+        return 2.0 * rng.weibull(1.5, n)
+
+
+class OneMore(Weibull):
+    def sample(self, rng, n):
+        return super().sample(rng, n + 1)
+
+
+class AList(Weibull):
+    def sample(self, rng, n):
+        return super().sample(rng, n).tolist()
+
+
+class Milliseconds(Weibull):
+    def sample(self, rng, n):
+        return np.rint(1e3 * super().sample(rng, n)).astype(int)
+
+
+class SometimesNothing(Weibull):
+    def sample(self, rng, n):
+        return np.maximum(super().sample(rng, n) - 1, 0)
+
+
+class NeverEnds(Weibull):
+    def sample(self, rng, n):
+        return np.full(n, np.inf)
+
+
+class GoesOn(Weibull):
+    """Draws from the generator that it was given first."""
+
+    rng = None
+
+    def sample(self, rng, n):
+        self.rng = self.rng or rng
+        return super().sample(self.rng, n)
+
+
+class ItsOwnNumbers(Weibull):
+    """Equal for the same object, and not for another one."""
+
+    def __init__(self):
+        self.scale = np.random.Generator(np.random.PCG64()).random()
+
+    def sample(self, rng, n):
+        return self.scale * super().sample(rng, n)
+
+
+def test_a_sound_law_passes():
+    check_duration_law(Weibull)
+
+
+@pytest.mark.parametrize(
+    ("law", "rule"),
+    [
+        (object, "needs sample"),
+        (OneMore, r"must return float64 of shape \(1,\)"),
+        (AList, r"must return float64 of shape \(1,\)"),
+        (Milliseconds, "must return float64"),
+        (SometimesNothing, r"finite times > 0 s, got \[0.\]"),
+        (NeverEnds, r"finite times > 0 s, got \[inf\]"),
+        (GoesOn, "draws other times again"),
+        (ItsOwnNumbers, "draws other times in another one"),
+    ],
+)
+def test_a_broken_law_is_caught(law, rule):
+    with pytest.raises(AssertionError, match=rule):
+        check_duration_law(law)

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from mist_sim import testing
-from mist_sim.clients import CLIENTS
+from mist_sim.clients import CLIENTS, SequentialClient
 from mist_sim.clients.scheduling import SCHEDULERS
+from mist_sim.durations import DURATIONS
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.models import load_model
@@ -161,7 +162,26 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         {"serves": ["preprocess", "rag"], "base_time": "100 ms", "num_workers": 3},
         {"serves": ["postprocess"], "time_per_token": "1 ms"},
         {"serves": ["tool_call"]},
+        {
+            "serves": ["preprocess"],
+            "base_time": {"type": "lognormal", "mean": "100 ms", "std": "300 ms"},
+            "time_per_token": {"type": "gamma", "mean": "1 ms", "std": "1 ms"},
+            "num_workers": 2,
+        },
     ],
+}
+
+LAWS_TO_CHECK: Configurations = {
+    "constant": [{"time": 0.5}],
+    "empirical": [{"times": [0.1, 0.2, 7.0]}, {"times": [3.0]}],
+    "exponential": [{"mean": 2.0}, {"mean": 1e-300}],
+    "gamma": [
+        {"mean": 2.0, "std": 1.0},
+        {"mean": 1.0, "std": 100.0},  # nine draws of ten are below the smallest float
+        {"mean": 1e9, "std": 1e3},
+    ],
+    "lognormal": [{"mean": 2.0, "std": 1.0}, {"mean": 1.0, "std": 100.0}],
+    "uniform": [{"low": 0.0, "high": 1.0}],
 }
 
 FAMILIES: list[tuple[Registry, Configurations]] = [
@@ -171,6 +191,7 @@ FAMILIES: list[tuple[Registry, Configurations]] = [
     (PREDICTORS, PREDICTORS_TO_CHECK),
     (STAGES, STAGES_TO_CHECK),
     (TRACE_READERS, READERS_TO_CHECK),
+    (DURATIONS, LAWS_TO_CHECK),
 ]
 
 
@@ -239,3 +260,19 @@ def test_trace_readers(name, tmp_path):
     path = tmp_path / "trace"
     path.write_text(TRACES[name])
     testing.check_trace_reader(partial(TRACE_READERS[name], path=str(path)))
+
+
+@pytest.mark.parametrize("factory", each(DURATIONS, LAWS_TO_CHECK))
+def test_duration_laws(factory):
+    testing.check_duration_law(factory)
+
+
+def test_a_worker_with_a_function_that_draws():
+    def service_time(stage, rng):
+        return rng.exponential(0.01 + 1e-4 * stage.num_tokens)
+
+    testing.check_client(
+        lambda: SequentialClient(
+            "w", serves=["preprocess"], num_workers=2, service_time=service_time
+        )
+    )

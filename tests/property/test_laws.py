@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.durations import UniformDuration
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import (
@@ -30,7 +31,7 @@ from mist_sim.metrics.step_figures import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
-from mist_sim.traces import ClosedLoop, Retries, TimeLimits, UniformDuration
+from mist_sim.traces import ClosedLoop, Retries, TimeLimits
 from tests.effort import examples
 from tests.property.strategies import arrival_times, cases, contents, lengths, time_limits
 from tests.reference.comparison import workload

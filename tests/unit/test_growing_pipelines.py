@@ -14,7 +14,7 @@ from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv, Moved, Served, Visit
-from mist_sim.errors import InvariantError
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
@@ -247,4 +247,10 @@ def test_children_keep_the_limit_of_a_first_token():
 
 def test_a_stage_without_parts_cannot_be_left_in_part():
     with pytest.raises(TypeError, match="'plan' cannot be left in part"):
+        Plan().with_rest(1)
+    rule = (
+        r"planner: the outcome of request 0 must not be Moved after the stage Plan\(\) at 0.0 s: "
+        "a stage 'plan' cannot be left in part"
+    )
+    with pytest.raises(ScenarioError, match=rule):
         run(lambda visit: Moved(1))

@@ -43,8 +43,7 @@ def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> Llm
         predictor=TwoSpeeds(),
         role=role,
         block_size=4,
-        kv_block_bytes=1000.0,
-        **{"num_gpu_blocks": 100, **more},
+        **{"num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
     )
 
 
@@ -234,11 +233,30 @@ def test_who_is_sent_again_begins_with_its_prompt():
     assert result.stages["stage"].tolist().count("prefill") == 2
 
 
-def test_a_client_without_a_network_says_what_it_needs():
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [engine("prefill"), engine("decode")],
+        [engine("prefill"), engine(None, name="both")],
+    ],
+)
+def test_roles_without_a_network_are_refused_before_a_run(clients):
+    names = ", ".join(f"{client.name} ({client.role})" for client in clients if client.role)
+    with pytest.raises(ScenarioError) as error:
+        Simulation(clients=clients, workload=Workload(Rows(THREE), TraceArrivals()))
+    assert str(error.value).startswith("network must be given, since KV entries go from clients")
+    assert f"got none with {names}; such as network=Link(" in str(error.value)
+
+
+def test_engines_without_roles_need_no_network():
     workload = Workload(Rows(THREE), TraceArrivals())
-    clients = [engine("prefill"), engine("decode")]
+    result = Simulation(clients=[engine(None, name="both")], workload=workload).run()
+    assert set(result.requests["status"]) == {"finished"}
+
+
+def test_a_client_that_knows_no_size_of_a_block_says_what_it_needs():
     with pytest.raises(ScenarioError, match="decode: a network and kv_block_bytes are required"):
-        Simulation(clients=clients, workload=workload).run()
+        served(THREE, engine("prefill"), engine("decode", kv_block_bytes=None))
 
 
 def test_a_decode_without_entries_is_rejected():

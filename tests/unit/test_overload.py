@@ -6,6 +6,7 @@ import pytest
 from mist_sim.clients import SequentialClient
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StaticScheduler
+from mist_sim.durations import ExponentialDuration, LogNormalDuration, UniformDuration
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
 from mist_sim.metrics import Slo
@@ -14,11 +15,8 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import (
     ClosedLoop,
-    ExponentialDuration,
-    LogNormalDuration,
     Retries,
     TimeLimits,
-    UniformDuration,
     Workload,
     template,
 )
@@ -362,6 +360,40 @@ def test_a_request_whose_time_out_and_patience_end_together_has_timed_out():
     with_retries = run([10], [9], timeout=2.5, patience=After(2.5), retries=ONCE_A_SECOND)
     assert ends(with_retries) == [("cancelled", 2.5)]
     assert with_retries.requests.num_attempts[0] == 1
+
+
+def test_a_first_token_that_is_late_when_patience_ends_has_timed_out_as_well():
+    """The same rule for each time-out: it tells the program, and only then the user goes away."""
+    limits = {"ttft_timeout": 2.5, "patience": After(2.5)}
+
+    def second(**more):
+        one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
+        result = run([10, 10], [9, 9], clients=[one_by_one], each=[None, limits], **more)
+        return ends(result)[1], result.requests.reason[1]
+
+    late = "no first token within the ttft_timeout of 2.5 s"
+    assert second() == (("timed_out", 2.5), late)
+    gone = "the user went away between two attempts"
+    assert second(retries=ONCE_A_SECOND) == (("cancelled", 2.5), gone)
+
+
+def test_patience_that_ends_earlier_or_with_a_token_there_cancels():
+    limits = [{"ttft_timeout": 2.5, "patience": After(2.25)}] * 2
+    one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
+    result = run([10, 10], [9, 9], clients=[one_by_one], each=limits)
+    assert ends(result) == [("cancelled", 2.25)] * 2
+    result = run([10], [9], each=[{"ttft_timeout": 2.5, "patience": After(2.5)}])
+    assert ends(result) == [("cancelled", 2.5)]
+
+
+def test_of_two_time_outs_that_end_together_the_first_token_is_named():
+    one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
+    result = run([10, 10], [9, 9], clients=[one_by_one], timeout=2.5, ttft_timeout=2.5)
+    assert ends(result) == [("timed_out", 2.5)] * 2
+    assert result.requests.reason.tolist() == [
+        "no answer within the timeout of 2.5 s",
+        "no first token within the ttft_timeout of 2.5 s",
+    ]
 
 
 def test_a_user_who_goes_away_exactly_at_a_resend_does_not_send():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
+from tests.conftest import ROOT
+
+CONFIG = ROOT / "mist_sim/models/catalog/llama-3.1-8b.json"
 
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -86,6 +90,28 @@ def test_the_resolved_scenario_runs_again():
         ),
         ({"clients__0__role": None}, "clients.1.role: has no effect: no client has role prefill"),
         ({"clients__0__role": None, "clients__0__model": "llama-3.1-70b"}, "exchanges KV entries"),
+        (
+            {"clients__1__kv_cache": {"block_size": 32}},
+            "clients.1.kv_cache.block_size: must be 16 as of p, with which d exchanges .* got 32",
+        ),
+        (
+            {"clients__1__kv_cache": {"kv_cache_dtype": "fp8"}},
+            "clients.1.kv_cache.kv_cache_dtype: must be auto as of p, with which d .* got fp8",
+        ),
+        (
+            {
+                "clients__0__kv_cache": {"kv_cache_dtype": "bf16"},
+                "clients__1__kv_cache": {"kv_cache_dtype": "fp16"},
+            },
+            "clients.1.kv_cache.kv_cache_dtype: must be bf16 as of p, .* got fp16",
+        ),
+        (
+            {
+                "clients__1__role": None,
+                "clients__1__kv_cache": {"kv_cache_dtype": "int8", "block_size": 8},
+            },
+            "block_size: must be 16 as of p, .* got 8\n.*dtype: must be auto as of p, .* got int8",
+        ),
         ({"clients__0__role": "both"}, "must be 'prefill' or 'decode', got 'both'"),
         ({"network__bandwidth": "0 Gb/s"}, "network.bandwidth: must be finite and > 0 B/s, got 0"),
         ({"network__latency": "-1 ms"}, "network.latency: must be finite and >= 0 s, got -0.001"),
@@ -94,3 +120,44 @@ def test_the_resolved_scenario_runs_again():
 def test_what_does_not_go_together_is_said(changes, message):
     with pytest.raises(ScenarioError, match=message):
         scenario(**changes)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("auto", "bf16"), ("float16", "fp16"), ("fp8", "fp8_e4m3"), ("fp16", "auto")]
+)
+def test_names_of_one_way_to_store_entries_are_alike(one, other):
+    scenario(
+        clients__0__kv_cache={"kv_cache_dtype": one}, clients__1__kv_cache={"kv_cache_dtype": other}
+    )
+
+
+def test_engines_that_exchange_nothing_may_differ():
+    scenario(
+        network=None,
+        clients__0__role=None,
+        clients__1__role=None,
+        clients__1__kv_cache={"kv_cache_dtype": "fp8", "block_size": 32},
+    )
+
+
+def test_what_the_model_says_of_its_cache_counts(tmp_path):
+    """A checkpoint with a cache in 8 bits, and a client that is told so."""
+    config = json.loads(CONFIG.read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+                "input_activations": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+            }
+        },
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    scenario(model=str(path), clients__1__kv_cache={"kv_cache_dtype": "fp8"})
+    with pytest.raises(ScenarioError, match="must be fp8 as of p, .* got bf16"):
+        scenario(model=str(path), clients__1__kv_cache={"kv_cache_dtype": "bf16"})

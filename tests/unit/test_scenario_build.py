@@ -26,7 +26,7 @@ from mist_sim import (
     llm_client,
     simulate,
 )
-from mist_sim.clients.processing import ServiceTime
+from mist_sim.clients.service_times import linear
 from mist_sim.hardware import load_gpu
 from mist_sim.report import results_table
 from mist_sim.rng import Streams
@@ -215,7 +215,7 @@ def test_stages_around_the_model_take_their_time():
     ],
 )
 def test_service_time(base, per_token, stage, expected):
-    assert ServiceTime(base, per_token)(stage) == pytest.approx(expected)
+    assert linear("cpu", Streams(0), base, per_token)(stage) == pytest.approx(expected)
 
 
 def test_a_simulation_made_of_objects():

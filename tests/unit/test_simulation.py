@@ -173,7 +173,7 @@ def test_workers_serve_in_order_of_arrival():
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_a_service_time_must_be_a_time(seconds):
     cpu = SequentialClient("cpu", serves=["translate"], service_time=lambda s: seconds)
-    with pytest.raises(ScenarioError, match="must be finite and >= 0 s"):
+    with pytest.raises(ScenarioError, match="time of Translate.* must be a finite number >= 0 s"):
         run([1], [1], clients=[cpu], pipeline=template([Translate()]))
 
 

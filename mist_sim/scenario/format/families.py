@@ -15,22 +15,24 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from mist_sim.clients.scheduling import SCHEDULERS
+from mist_sim.durations import DURATIONS, SecondsOrLaw
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
+from mist_sim.scenario.format.fields import Quantity
 from mist_sim.scenario.format.parts import Part, has_defaults, part_type, written
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import Problem, failure, shown
 from mist_sim.stages import STAGES
 from mist_sim.traces import (
     ARRIVALS,
-    DURATIONS,
     LENGTHS,
     SAMPLERS,
     TRACE_READERS,
     LengthDistribution,
 )
+from mist_sim.units import DURATION
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +136,41 @@ class Settings:
         return handler(self.model.__pydantic_core_schema__)
 
 
+@dataclass(frozen=True, eq=False)
+class OrLaw:
+    """Marks a time that is the same for all ("20 ms"), or drawn from a law ({type: gamma, ...}).
+
+    laws: the family that the law is one of.
+    """
+
+    laws: Family
+
+    def read(self, value: object, info: ValidationInfo) -> float | Part | str:
+        """Return the seconds or the law that a value in a file describes."""
+        is_name = isinstance(value, str) and value in self.laws.registry
+        if is_name or isinstance(value, dict | Part):
+            return self.laws.read(value, info)
+        return DURATION.parse(value)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self.read, serialization=core_schema.plain_serializer_function_ser_schema(_said)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        time = Quantity(DURATION).__get_pydantic_json_schema__(schema, handler)
+        laws = self.laws.__get_pydantic_json_schema__(schema, handler)
+        return {"anyOf": [time, *laws["anyOf"]]}
+
+
+def _said(value: float | Part) -> object:
+    return written(value) if isinstance(value, Part) else DURATION.format(value)
+
+
 def _core_schema(read: Callable[[Any, ValidationInfo], object]) -> CoreSchema:
     return core_schema.with_info_plain_validator_function(
         read, serialization=core_schema.plain_serializer_function_ser_schema(written)
@@ -146,7 +183,12 @@ _FILE = {"path": Annotated[str, AfterValidator(named_file)]}
 PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), meanings=_FILE, default="roofline")
 ARRIVAL = Family(ARRIVALS)
 LENGTH = Family(LENGTHS)
-DURATION_LAW = Family(DURATIONS)
+DURATION_LAW = Family(
+    DURATIONS, meanings={"path": Annotated[str, AfterValidator(named_file)] | None}
+)
+_TIME = Annotated[float | Part, OrLaw(DURATION_LAW)]
+TIMES: Mapping[Any, Any] = {SecondsOrLaw: _TIME, SecondsOrLaw | None: _TIME | None}
+"""How a file says parameters that are a time or a law of times."""
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 STAGE = Family(STAGES, words=("prefill", "decode"))

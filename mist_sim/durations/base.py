@@ -1,0 +1,71 @@
+"""What laws of times share: their registry and protocol, draws in blocks, checks of parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from mist_sim.errors import ScenarioError
+from mist_sim.registry import Registry
+from mist_sim.units import Seconds
+
+Floats = npt.NDArray[np.float64]
+
+BLOCK = 4096
+"""Random values drawn at once. Always whole blocks, so a longer run begins like a shorter one."""
+
+DURATIONS = Registry("durations")
+"""Distributions of a time in seconds (see `DurationDistribution`)."""
+
+
+@runtime_checkable
+class DurationDistribution(Protocol):
+    """Draw times: `n` of them, each > 0 s, from `rng` alone."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats: ...
+
+
+SecondsOrLaw: TypeAlias = Seconds | DurationDistribution
+"""A time that is always the same, or one that is drawn anew each time."""
+
+
+def draws(
+    law: DurationDistribution, rng: np.random.Generator, name: str, block: int = BLOCK
+) -> Iterator[float]:
+    """Yield times in seconds without end, drawn block after block.
+
+    name: what messages call the time. Raises ScenarioError for a law that does not draw as many
+    times > 0 s as it is asked for.
+    """
+    while True:
+        times = np.asarray(law.sample(rng, block), dtype=np.float64)
+        if times.shape != (block,):
+            raise ScenarioError(
+                f"{name} must be {block} times where so many are asked for, got an array of shape "
+                f"{times.shape} from {type(law).__name__}"
+            )
+        if not (times > 0).all():
+            raise ScenarioError(f"{name} must be > 0 s, got {times.min()} from {law}")
+        yield from times.tolist()
+
+
+def lognormal(rng: np.random.Generator, mean: float, std: float, n: int) -> Floats:
+    """Return n draws of the lognormal that has this mean and standard deviation itself."""
+    variance = math.log1p((std / mean) ** 2)
+    return rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), n)
+
+
+def require_positive(name: str, value: float, unit: str = "") -> None:
+    """Raise ValueError unless a quantity is finite and above 0; `unit` is named in the message."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be finite and > 0{unit and ' ' + unit}, got {value}")
+
+
+def require_spread(mean: float, std: float) -> None:
+    """Refuse a law so wide that almost all draws lie far below its mean."""
+    if std > 100 * mean:
+        raise ValueError(f"std must be <= 100 x mean ({100 * mean:g}), got {std}")

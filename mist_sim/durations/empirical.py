@@ -1,0 +1,73 @@
+"""The law of measured times: each of them is as likely as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mist_sim.durations.base import DURATIONS, Floats, require_positive
+from mist_sim.errors import ScenarioError, TraceError
+from mist_sim.units import Seconds
+from mist_sim.user_paths import user_path
+
+
+@DURATIONS.register("empirical")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmpiricalDuration:
+    """Measured times, drawn with replacement; the mean is that of the times.
+
+    times: the measured times in seconds (> 0).
+    path: a file of them instead, with a number of seconds (> 0) in each line. Blank lines, and
+        those that begin with #, are skipped.
+    Raises ValueError for times that are no such numbers, TraceError for a bad line of the file and
+    ScenarioError for a file that cannot be read.
+    """
+
+    times: Sequence[Seconds] | None = None
+    path: str | None = None
+    _values: Floats = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if (self.times is None) == (self.path is None):
+            both = "neither" if self.path is None else "both"
+            raise ValueError(f"times must be given or the path of a file of them, got {both}")
+        if self.path is not None:
+            values = tuple(_times_in(self.path))
+        else:
+            values = tuple(self.times or ())
+            for position, seconds in enumerate(values):
+                require_positive(f"times[{position}]", seconds, "s")
+            object.__setattr__(self, "times", values)
+        if not values:
+            raise ValueError(f"{self.path or 'times'} must have at least one time, got none")
+        object.__setattr__(self, "_values", np.array(values, dtype=np.float64))
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        """Return n times."""
+        return self._values[rng.integers(len(self._values), size=n)]
+
+
+def _times_in(path: str) -> Iterator[float]:
+    """Yield the seconds of each line of a file."""
+    for number, line in enumerate(_text_of(path).splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        try:
+            seconds = float(text)
+            require_positive("", seconds)
+        except ValueError:
+            problem = f"must be a finite number of seconds > 0, such as 0.25, got {text[:60]!r}"
+            raise TraceError(path, number, problem) from None
+        yield seconds
+
+
+def _text_of(path: str) -> str:
+    try:
+        return user_path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: not UTF-8 text; give one number of seconds a line") from None
