@@ -137,6 +137,8 @@ def default_of(name: str, schema: dict[str, Any], required: list[str]) -> str:
         return "`trace` for a trace, otherwise required"
     if name in required:
         return "required"
+    if name == "async_scheduling":
+        return "by [`engine`](engines.md)"
     value, unit = schema.get("default"), unit_of(schema)
     if name in LINKS and value == {}:
         return "see there"

@@ -106,6 +106,7 @@ class Simulation:
             num_gpu_blocks=[client.num_gpu_blocks for client in self.clients],
             estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
             assumed={c.name: c.assumed for c in self.clients if c.assumed},
+            engines={c.name: c.imitates for c in self.clients if c.imitates},
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,

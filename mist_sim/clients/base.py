@@ -36,6 +36,7 @@ class Client(ABC):
         nobody asks.
     estimate: where its step times come from, for the summary; None where they are given.
     assumed: its options that were not set and whose default was fitted on another GPU.
+    imitates: the engine whose defaults it has, for the summary; empty for none.
     """
 
     streams: Streams = Streams(0)
@@ -45,6 +46,7 @@ class Client(ABC):
     history: ContentHistory | None = None
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
+    imitates: str = ""
 
     name: str
     serves: Collection[str]

@@ -59,6 +59,8 @@ class EngineConfig:
 
     model: served instead of the scenario's model.
     gpu: a catalog name, or the path of a .toml spec.
+    engine: the version of vLLM whose defaults hold for what is not said, such as vllm-0.19; vllm
+        is the newest that is known. Without it, those of vLLM 0.12.
     quantization: stores the weights so instead of as the checkpoint does.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each have some of the layers.
@@ -75,8 +77,8 @@ class EngineConfig:
     predictor: times a step.
     overhead: what an engine spends beside the kernels.
     async_scheduling: a step is planned while the step before it runs: host time hides behind the
-        GPU's, requests join and seats change hands one step later (vLLM has it on by default from
-        0.14 on, where it is supported).
+        GPU's, requests join and seats change hands one step later. By default as in the version
+        that `engine` names: on from 0.14 on, where it is simulated.
     admission: which requests are turned away when the engine is too busy.
     max_model_len: most tokens of a prompt and its answer; without it, the model's own, which it
         may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN).
@@ -84,13 +86,15 @@ class EngineConfig:
     In Python, model and GPU may be the specs themselves. Without a scheduler there is chunked
     prefill with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an
     object, which clients may share, or what makes one for a model and a cluster; without it, a
-    roofline. What is None of the overhead is what the GPU's entry says.
+    roofline. What is None of the overhead is what the GPU's entry says; None of the other options
+    is what the version of `engine` does.
 
     Raises ScenarioError for options that do not go together.
     """
 
     model: str | ModelSpec = field(default="llama-3.1-8b", metadata=_flag("--model"))
     gpu: str | GpuSpec = field(default="h100-sxm", metadata=_NOT_IN_VLLM)
+    engine: str | None = field(default=None, metadata=_NOT_IN_VLLM)
     quantization: WeightDtype | None = field(default=None, metadata=_flag("--quantization"))
     tensor_parallel_size: Count = field(default=1, metadata=_flag("--tensor-parallel-size"))
     pipeline_parallel_size: Count = field(default=1, metadata=_flag("--pipeline-parallel-size"))
@@ -104,7 +108,7 @@ class EngineConfig:
     kv_cache: KvCacheConfig = KvCacheConfig()
     predictor: Predictor | PipelinePredictor | PredictorFactory | None = None
     overhead: EngineOverhead = EngineOverhead()
-    async_scheduling: bool = field(default=False, metadata=_flag("--async-scheduling"))
+    async_scheduling: bool | None = field(default=None, metadata=_flag("--async-scheduling"))
     admission: AdmissionControl = AdmissionControl()
     max_model_len: Count | None = field(default=None, metadata=_flag("--max-model-len"))
 
@@ -122,21 +126,22 @@ class EngineConfig:
             raise ScenarioError(
                 "scheduler must not be static with role decode: nobody joins a static batch"
             )
-        if self.async_scheduling:
-            self._check_async()
-
-    def _check_async(self) -> None:
-        other = ""
-        if self.pipeline_parallel_size > 1:
-            other = f"pipeline_parallel_size {self.pipeline_parallel_size}"
-        elif self.lockstep:
-            other = f"enable_expert_parallel and data_parallel_size {self.data_parallel_size}"
-        elif self.speculative_config:
-            other = "speculative_config, where nobody knows a step ahead who finishes"
-        if other:
+        if self.async_scheduling and self.no_planning_ahead:
             raise ScenarioError(
-                f"async_scheduling must be false with {other}; that combination is not simulated"
+                f"async_scheduling must be false with {self.no_planning_ahead}; that combination "
+                "is not simulated"
             )
+
+    @property
+    def no_planning_ahead(self) -> str:
+        """What keeps async scheduling from being simulated; empty where it can be."""
+        if self.pipeline_parallel_size > 1:
+            return f"pipeline_parallel_size {self.pipeline_parallel_size}"
+        if self.lockstep:
+            return f"enable_expert_parallel and data_parallel_size {self.data_parallel_size}"
+        if self.speculative_config:
+            return "speculative_config, where nobody knows a step ahead who finishes"
+        return ""
 
     @property
     def lockstep(self) -> bool:

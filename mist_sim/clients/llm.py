@@ -79,7 +79,7 @@ class LlmClient(Client):
         self.request_overhead = config.overhead.request or 0.0
         self.prompt_token_overhead = config.overhead.prompt_token or 0.0
         self.speculative_config = config.speculative_config
-        self.async_scheduling = config.async_scheduling
+        self.async_scheduling = bool(config.async_scheduling)
         self.admission = config.admission
         self.role = config.role
         self.kv_block_bytes = memory.kv_block_bytes

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE_LEVEL = 0.95
+_NAMES = ("engines", "estimates", "assumed")  # keys of a summary that are the same in every run
 
 
 class Estimate(NamedTuple):
@@ -100,7 +101,7 @@ class Replications:
         first = self.summaries[0]
         return {
             **{name: found.mean for name, found in self.estimates.items()},
-            **{name: dict(first[name]) for name in ("estimates", "assumed") if name in first},
+            **{name: dict(first[name]) for name in _NAMES if name in first},
             "replications": len(self.seeds),
             "confidence_level": CONFIDENCE_LEVEL,
             "confidence_intervals": intervals,

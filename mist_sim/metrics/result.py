@@ -28,7 +28,8 @@ class Result:
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: where the step times came from, by client. assumed: options that were not set
-    and whose default was fitted on another GPU, by client.
+    and whose default was fitted on another GPU, by client. engines: whose defaults each client
+    has.
     scenario: the resolved scenario as YAML text, when the run came from one.
     """
 
@@ -40,12 +41,14 @@ class Result:
     open_loop: bool = True
     estimates: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    engines: dict[str, str] = field(default_factory=dict)
     scenario: str | None = None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
-        return summarise(
+        engines = {"engines": dict(self.engines)} if self.engines else {}
+        return engines | summarise(
             self.recorder,
             num_clients=len(self.client_names),
             slo=self.slo,

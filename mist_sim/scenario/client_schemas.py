@@ -21,6 +21,15 @@ from mist_sim.models import load_model
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_defaults import with_server_limits
+from mist_sim.scenario.engines.version_defaults import (
+    async_by_version,
+    kv_cache_by_version,
+    predictor_by_version,
+    scheduler_by_version,
+)
+from mist_sim.scenario.engines.version_names import NAMES, known_name, version_of
+from mist_sim.scenario.engines.version_origins import lacking
+from mist_sim.scenario.engines.versions import EngineVersion
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, STAGE, TIMES, Family, Settings
 from mist_sim.scenario.format.fields import as_tuple
@@ -45,6 +54,16 @@ ModelName = Annotated[
     Field(description="a catalog name, a Hugging Face id, or the path of a config.json"),
 ]
 GpuName = Annotated[str, AfterValidator(_gpu)]
+EngineName = Annotated[
+    str,
+    BeforeValidator(known_name),
+    Field(
+        description="the version of vLLM whose defaults hold where nothing is said; vllm is the "
+        "newest that is known",
+        json_schema_extra={"enum": list(NAMES)},
+    ),
+]
+_ENGINE_KEY = "engine_"  # the property `engine` has the shorter name
 Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
 AtLeastOne = Annotated[int, Field(ge=1, le=10**9)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
@@ -106,6 +125,7 @@ class LlmPart(ClientPart):
     if TYPE_CHECKING:
         model: str | None
         gpu: str
+        engine_: str | None
         tensor_parallel_size: int
         pipeline_parallel_size: int
         role: Role | None
@@ -114,12 +134,29 @@ class LlmPart(ClientPart):
 
     @field_validator("scheduler", mode="before", check_fields=False)
     @classmethod
-    def _limits_of_the_gpu(cls, scheduler: object, info: ValidationInfo) -> object:
+    def _scheduler_by_version(cls, scheduler: object, info: ValidationInfo) -> object:
         gpu, drafts = info.data.get("gpu"), info.data.get("speculative_config")
-        if not gpu:  # missing where it is wrong
+        if not gpu or _ENGINE_KEY not in info.data:  # missing where they are wrong
             return scheduler
+        version = version_of(info.data[_ENGINE_KEY])
         num_drafts = getattr(drafts, "num_speculative_tokens", 0)
-        return with_server_limits(scheduler, load_gpu(gpu), num_drafts)
+        said = with_server_limits(scheduler, load_gpu(gpu), num_drafts, version)
+        return scheduler_by_version(said, version) if info.data[_ENGINE_KEY] else said
+
+    @field_validator("kv_cache", mode="before", check_fields=False)
+    @classmethod
+    def _kv_cache_by_version(cls, kv_cache: object, info: ValidationInfo) -> object:
+        return kv_cache_by_version(kv_cache, version_of(info.data.get(_ENGINE_KEY)))
+
+    @field_validator("predictor", mode="before", check_fields=False)
+    @classmethod
+    def _predictor_by_version(cls, predictor: object, info: ValidationInfo) -> object:
+        gpu, scheduler = info.data.get("gpu"), info.data.get("scheduler")
+        engine = info.data.get(_ENGINE_KEY)
+        if not gpu or not scheduler or not engine:
+            return predictor
+        num_seqs = scheduler.max_num_seqs
+        return predictor_by_version(predictor, version_of(engine), load_gpu(gpu), num_seqs)
 
     @property
     def stages(self) -> Sequence[str]:
@@ -130,6 +167,11 @@ class LlmPart(ClientPart):
     def is_ours(self) -> bool:
         """Whether its scheduler, which sees the requests, came with the package."""
         return self.scheduler.plugin.__module__.startswith("mist_sim.")
+
+    @property
+    def version(self) -> EngineVersion:
+        """Whose defaults it has."""
+        return version_of(self.engine_)
 
     @property
     def engine(self) -> EngineConfig:
@@ -154,6 +196,8 @@ class LlmPart(ClientPart):
                 "must be 1 with a predictor that does not look at the model, "
                 f"got {self.pipeline_parallel_size}",
             )
+        if self.engine_:
+            yield from lacking(self.model_dump(mode="json", by_alias=True), self.version)
         try:
             _ = self.engine
         except ValueError as error:
@@ -231,6 +275,8 @@ _TIERS = {tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(a
 _DRAFTING = part_type(SpeculativeConfig, meanings={"model": ModelName | None})
 _ENGINE = {
     "model": ModelName | None,
+    "engine": EngineName | None,
+    "async_scheduling": bool,
     "gpu": GpuName,
     "predictor": Annotated[Part, PREDICTOR],
     Count: AtLeastOne,
@@ -244,6 +290,7 @@ _ENGINE = {
 _IN_A_FILE = {
     "model": None,
     "gpu": ...,
+    "async_scheduling": async_by_version,
     "scheduler": SCHEDULER.default,
     "predictor": PREDICTOR.default,
 }
@@ -287,3 +334,10 @@ class ClientFamily(Family):
 CLIENT = ClientFamily(CLIENTS, default="llm")
 AnyClient = Annotated[ClientPart, CLIENT]
 """A client of any type."""
+
+
+def with_engine(client: object, engine: str) -> object:
+    """Return what a file says of a client, with the scenario's engine where it may name one."""
+    if not isinstance(client, dict) or client.get("type", CLIENT.default) != "llm":
+        return client
+    return {**client, "engine": client.get("engine") or engine}

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.scenario.engines.version_origins import origin_text
 from mist_sim.scenario.format import overrides as overriding
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.format.paths import Origin
@@ -75,7 +76,8 @@ def validated(
 
 def as_text(scenario: BaseModel) -> str:
     """Return a scenario as YAML text; see `Scenario.resolved`."""
-    return _HEADER + yaml_text.dump(as_data(scenario))
+    data = as_data(scenario)
+    return _HEADER + origin_text(data["clients"]) + yaml_text.dump(data)
 
 
 def as_data(scenario: BaseModel) -> dict[str, Any]:

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from mist_sim.metrics import Slo
 from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
     AnyClient,
+    EngineName,
     LlmPart,
     ModelName,
     SequentialPart,
+    with_engine,
 )
 from mist_sim.scenario.format.families import ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
@@ -38,6 +40,9 @@ class Scenario(Strict):
 
     seed: int = Field(0, ge=0, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
+    engine: EngineName | None = Field(
+        None, description="whose defaults clients have that name no other, such as vllm-0.19"
+    )
     workload: WorkloadSpec
     clients: Annotated[tuple[AnyClient, ...], BeforeValidator(as_tuple)] = Field(
         json_schema_extra={"minItems": 1}
@@ -62,6 +67,14 @@ class Scenario(Strict):
         "with 95 % confidence intervals",
     )
     _origin: Origin = PrivateAttr(Origin())
+
+    @field_validator("clients", mode="before")
+    @classmethod
+    def _of_the_engine(cls, clients: object, info: ValidationInfo) -> object:
+        engine = info.data.get("engine")
+        if engine is None or not isinstance(clients, list | tuple):
+            return clients
+        return [with_engine(client, engine) for client in clients]
 
     def model_post_init(self, context: Any) -> None:
         if isinstance(context, Origin):
@@ -110,11 +123,16 @@ class Scenario(Strict):
             return
         if self.warmup < 0:
             yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
+        yield from self._engine_of_nobody()
         yield from self._nameless_models()
         yield from self._equal_names()
         yield from self._unserved_stages()
         yield from self._hand_overs()
         yield from useless_options(self.workload, self.clients, self.router)
+
+    def _engine_of_nobody(self) -> Iterable[Problem]:
+        if self.engine and not any(isinstance(client, LlmPart) for client in self.clients):
+            yield Problem(("engine",), "has no effect: no client has type llm")
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):

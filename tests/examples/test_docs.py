@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from docs import make_engine_page
 from docs.make_reference import TARGET, anchor, page
 from docs.run_blocks import blocks
 from mist_sim.cli.app import app
@@ -35,6 +36,13 @@ def test_blocks_run_and_print_what_the_page_shows(path, tmp_path):
 
 def test_the_scenario_reference_is_current():
     assert TARGET.read_text("utf-8") == page(), "run: python docs/make_reference.py"
+
+
+def test_the_tables_of_engine_versions_are_current():
+    path = make_engine_page.TARGET
+    assert path.read_text("utf-8") == make_engine_page.page(), (
+        "run: python docs/make_engine_page.py"
+    )
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

@@ -58,6 +58,7 @@ class Case:
 CASES = [
     Case("model", "qwen3-4b"),
     Case("gpu", "h200"),
+    Case("engine", "vllm-0.14"),
     Case("quantization", "fp8"),
     Case("tensor_parallel_size", 2),
     Case("pipeline_parallel_size", 2),

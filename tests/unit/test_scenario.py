@@ -465,7 +465,7 @@ def test_the_json_schema_writes_defaults_as_files_do():
     llm = schema["properties"]["clients"]["items"]["anyOf"][0]
     cache = llm["properties"]["kv_cache"]["properties"]
     assert cache["context_memory"]["default"] == "268435456.0 B"
-    assert cache["gpu_memory_utilization"]["default"] == 0.9
+    assert cache["block_size"]["default"] == 16
     assert schema["properties"]["warmup"]["default"] == "0.0 s"
 
 

@@ -18,6 +18,7 @@ from mist_sim.models.spec import ModelSpec
 from mist_sim.units import Bytes
 
 _GIB = 2.0**30
+_SHARE = 0.9  # `CacheConfig.gpu_memory_utilization` of vLLM up to 0.19 (vllm/config/cache.py)
 _SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm/config.py)
 
 # Bytes an engine needs per logit while it samples: about ten 32-bit values (logits, sorted
@@ -35,7 +36,8 @@ class KvCacheConfig:
     """Paged KV-cache memory of one engine; names and defaults as vLLM's.
 
     block_size: tokens in a block (>= 1).
-    gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1].
+    gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1]. None:
+        what the version of `engine` takes, 0.9 up to vLLM 0.19 and 0.92 from 0.20 on.
     kv_cache_dtype: how keys and values are stored; "auto": as the model says.
     num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it
         from gpu_memory_utilization and context_memory.
@@ -52,7 +54,7 @@ class KvCacheConfig:
     """
 
     block_size: int = 16
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None
     kv_cache_dtype: KvCacheDtype = "auto"
     num_gpu_blocks_override: int | None = None
     context_memory: Bytes = 0.25 * _GIB
@@ -66,7 +68,8 @@ class KvCacheConfig:
             raise ValueError(
                 f"block_size must be in [1, {_LARGEST_BLOCK}] tokens, got {self.block_size}"
             )
-        if not 0 < self.gpu_memory_utilization <= 1:
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
             raise ValueError(
                 f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
             )
@@ -200,7 +203,8 @@ def _blocks_on_rank(
     num_layers: of which a block has entries there. drafter: what drafts on that rank.
     """
     tp = cluster.tensor_parallel_size
-    budget = config.gpu_memory_utilization * cluster.gpu.memory
+    share = _SHARE if config.gpu_memory_utilization is None else config.gpu_memory_utilization
+    budget = share * cluster.gpu.memory
     weights = part.weight_bytes_per_rank(tp, cluster.expert_parallel_size)
     weights += drafter.weight_bytes_per_rank if drafter else 0
     slices = 1 if cluster.enable_expert_parallel else tp
@@ -216,7 +220,7 @@ def _blocks_on_rank(
         raise ScenarioError(
             f"{part.name} does not fit on {num_gpus} x {cluster.gpu.name}: of "
             f"{cluster.gpu.memory / _GIB:.1f} GiB a GPU, gpu_memory_utilization="
-            f"{config.gpu_memory_utilization} gives {budget / _GIB:.1f} GiB; weights take "
+            f"{share} gives {budget / _GIB:.1f} GiB; weights take "
             f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, context "
             f"{config.context_memory / _GIB:.1f} GiB, which leaves no KV-cache block; raise "
             f"tensor_parallel_size, pipeline_parallel_size or gpu_memory_utilization, or choose "

@@ -36,6 +36,9 @@ from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.default_overhead import assumed_times, own_time
 from mist_sim.scenario.engines.server_defaults import server_limits
+from mist_sim.scenario.engines.version_defaults import largest_graph, with_version_defaults
+from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.version_origins import imitated
 
 P = ParamSpec("P")
 
@@ -86,6 +89,7 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
 
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
+    config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
@@ -102,12 +106,13 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     if config.speculative_config:
         draft = drafter(config.speculative_config, model, cluster)
         predictor = with_drafting(predictor, config.speculative_config, draft)
-    first = overhead.around(predictor.ranks[0], overlapped=config.async_scheduling)
+    first = overhead.around(predictor.ranks[0], overlapped=bool(config.async_scheduling))
     predictor = predictor.with_first(first)
     memory = _memory(config, model, cluster, scheduler, draft)
     clients = [LlmClient(name, config, predictor=predictor, memory=memory) for name in names]
     for client in clients:
         client.assumed = assumed
+        client.imitates = imitated(config.engine)
     return clients
 
 
@@ -115,7 +120,8 @@ def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
     """Return the scheduler that vLLM's server has on a GPU."""
     drafting = config.speculative_config
     num_drafts = drafting.num_speculative_tokens if drafting else 0
-    return ChunkedScheduler(**server_limits(gpu, num_drafts)._asdict())
+    version = version_of(config.engine)
+    return ChunkedScheduler(**server_limits(gpu, num_drafts, version)._asdict())
 
 
 def _predictor(
@@ -126,9 +132,10 @@ def _predictor(
     if given is not None and not callable(given):
         return ranks_of(cast("Predictor | PipelinePredictor", given))
     make: PredictorFactory = given or RooflinePredictor
+    most = largest_graph(version_of(config.engine), cluster.gpu)
 
     def timed(part: ModelSpec) -> Predictor:
-        return with_graphs_of(make(model=part, cluster=cluster), scheduler)
+        return with_graphs_of(make(model=part, cluster=cluster), scheduler, most)
 
     try:
         return pipeline_predictor(timed, model, cluster)
@@ -202,13 +209,16 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
     return cluster
 
 
-def with_graphs_of(predictor: Predictor, scheduler: Scheduler) -> Predictor:
+def with_graphs_of(
+    predictor: Predictor, scheduler: Scheduler, most: int = MOST_CAPTURED
+) -> Predictor:
     """Return a predictor whose largest CUDA graph is by default the one that vLLM captures.
 
-    For a roofline 2 max_num_seqs, at most 512 (`_set_cudagraph_sizes` in `vllm/config/vllm.py`).
+    For a roofline 2 max_num_seqs, at most `most` (`_set_cudagraph_sizes` in
+    `vllm/config/vllm.py`).
     """
-    size = 2 * scheduler.max_num_seqs
-    if not isinstance(predictor, RooflinePredictor) or size >= MOST_CAPTURED:
+    size = min(2 * scheduler.max_num_seqs, most)
+    if not isinstance(predictor, RooflinePredictor) or size == MOST_CAPTURED:
         return predictor
     if predictor.enforce_eager or predictor.cudagraph_capture_sizes is not None:
         return predictor

@@ -1,33 +1,24 @@
 """Default limits of an engine: those that vLLM's server takes on the GPU.
 
 Source: `get_batch_defaults` and `_set_default_max_num_seqs_and_batched_tokens_args` in
-`vllm/engine/arg_utils.py`, vLLM 0.12, for `vllm serve` (`UsageContext.OPENAI_API_SERVER`). vLLM
-has other figures for TPUs, which are not taken here.
+`vllm/engine/arg_utils.py`, for `vllm serve` (`UsageContext.OPENAI_API_SERVER`); the figures of
+each version are in `versions.py`. vLLM has other figures for TPUs, which are not taken here.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.hardware import GpuSpec, device_of
+from mist_sim.scenario.engines.versions import ASSUMED, LIMITS, EngineVersion, ServerLimits
 from mist_sim.scenario.format.families import SCHEDULER
 
-_LARGE_MEMORY = 70 * 2**30  # bytes
 
-
-class ServerLimits(NamedTuple):
-    """Sequences that run at once, and tokens of a step."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-_LARGE, _SMALL = ServerLimits(1024, 8192), ServerLimits(256, 2048)
-
-
-def server_limits(gpu: GpuSpec, num_drafts: int = 0) -> ServerLimits:
+def server_limits(
+    gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = ASSUMED
+) -> ServerLimits:
     """Return the limits that vLLM's server takes on a GPU.
 
     GPUs of 70 GiB and more take many, but for those with "a100" in their name. One that is based
@@ -37,8 +28,7 @@ def server_limits(gpu: GpuSpec, num_drafts: int = 0) -> ServerLimits:
     than a step has tokens for them (vLLM, whose limits do not know drafts, verifies fewer then).
     """
     device = device_of(gpu)
-    large = device.memory >= _LARGE_MEMORY and "a100" not in device.name.lower()
-    limits = _LARGE if large else _SMALL
+    limits: ServerLimits = version.default(LIMITS).of(device.memory, device.name)
     most = _most_verified(limits.max_num_batched_tokens, num_drafts)
     return limits._replace(max_num_seqs=min(limits.max_num_seqs, most))
 
@@ -48,7 +38,9 @@ def _most_verified(num_tokens: int, num_drafts: int) -> int:
     return max(1, num_tokens // (1 + num_drafts))
 
 
-def with_server_limits(scheduler: object, gpu: GpuSpec, num_drafts: int = 0) -> object:
+def with_server_limits(
+    scheduler: object, gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = ASSUMED
+) -> object:
     """Return what a file says about a scheduler, with the limits that it leaves to the server.
 
     A limit is left to the server where the file does not name it and the scheduler's class inherits
@@ -67,7 +59,7 @@ def with_server_limits(scheduler: object, gpu: GpuSpec, num_drafts: int = 0) -> 
     inherited = _inherited(plugin)
     limits = {
         key: value
-        for key, value in server_limits(gpu)._asdict().items()
+        for key, value in server_limits(gpu, version=version)._asdict().items()
         if key not in said and key in inherited
     }
     own = getattr(plugin, "max_num_batched_tokens", None)
@@ -86,7 +78,9 @@ def by_gpu(key: str, default: object) -> str | None:
     part, _, name = key.partition(".")
     if part != "scheduler" or name not in ServerLimits._fields or default is None:
         return None
-    return f"{getattr(_SMALL, name)} or {getattr(_LARGE, name)}, by GPU"
+    limits = ASSUMED.default(LIMITS)
+    figures = {getattr(each, name) for each in (limits.small, *(tier[2] for tier in limits.tiers))}
+    return f"{' or '.join(map(str, sorted(figures)))}, by GPU"
 
 
 def _inherited(scheduler: type[Any]) -> set[str]:

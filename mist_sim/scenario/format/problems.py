@@ -21,6 +21,7 @@ Location = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a value that a message shows
 _SAID = "said"  # the type of an error whose text is final
+_NO_DEFAULT = "default_factory_not_called"  # follows from another error
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def explained(error: ValidationError, model: type[BaseModel]) -> ValidationError
     return failure(
         _at_field(Problem(details["loc"], _text(details, model)), model)
         for details in error.errors()
+        if details["type"] != _NO_DEFAULT
     )
 
 

@@ -17,6 +17,9 @@ from mist_sim.scenario.format.families import Family, Settings
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.options.vllm_names import VLLM_NAMES
 
+_BY_ENGINE = "by engine"
+_OF_THE_ENGINE = ("kv_cache.gpu_memory_utilization",)  # null is what the version takes
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOption:
@@ -40,8 +43,9 @@ class EngineOption:
 def engine_options() -> list[EngineOption]:
     """Return all options of a client that runs a language model, in the order of the schema."""
     found: list[EngineOption] = []
-    for name, info in CLIENT.part_type("llm").model_fields.items():
-        if name in ClientPart.model_fields:
+    for field, info in CLIENT.part_type("llm").model_fields.items():
+        name = info.alias or field
+        if field in ClientPart.model_fields:
             continue
         mark = _mark(info)
         if isinstance(mark, Settings):
@@ -49,7 +53,7 @@ def engine_options() -> list[EngineOption]:
         elif isinstance(mark, Family):
             found += _of_family(f"{name}.", mark)
         else:
-            default = None if info.is_required() else _written(info.default)
+            default = None if info.is_required() else _default(info)
             found.append(_option(name, default, _words(info), info.description or ""))
     return found
 
@@ -95,6 +99,7 @@ def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
             default = None
             if name in defaults:
                 default = by_gpu(prefix + name, defaults[name]) or _written(defaults[name])
+                default = _BY_ENGINE if prefix + name in _OF_THE_ENGINE else default
             yield _option(prefix + name, default, _words(infos[name]), meanings.get(name, ""))
 
 
@@ -106,6 +111,12 @@ def _vllm_name(key: str) -> str | None:
     """Return vLLM's flag as the field of a config says it, or as the table of names does."""
     field = EngineConfig.__dataclass_fields__.get(key)
     return field.metadata.get("vllm") if field else VLLM_NAMES.get(key)
+
+
+def _default(info: FieldInfo) -> str:
+    """Return a default as a file would say it, or what decides about it."""
+    made = info.default_factory is not None
+    return _BY_ENGINE if made else _written(info.default)
 
 
 def _words(found: object) -> tuple[str, ...]:

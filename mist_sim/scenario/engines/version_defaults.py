@@ -1,0 +1,88 @@
+"""What an engine's version decides where nothing is said: in Python, and in a scenario file.
+
+In a file without `engine` those of `ASSUMED` hold, and its values are as they were before the key
+existed: only what depends on the version is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from mist_sim.clients import EngineConfig
+from mist_sim.hardware import GpuSpec, device_of
+from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import LARGEST_GRAPH, EngineVersion
+from mist_sim.scenario.format.families import SCHEDULER
+
+_SHARE = "kv_cache.gpu_memory_utilization"
+
+
+def with_version_defaults(config: EngineConfig) -> EngineConfig:
+    """Return a config in which the version has decided what was left to it."""
+    version = version_of(config.engine)
+    ahead = config.async_scheduling
+    if ahead is None:
+        ahead = version.default("async_scheduling") and not config.no_planning_ahead
+    kv_cache = config.kv_cache
+    if kv_cache.gpu_memory_utilization is None and kv_cache.num_gpu_blocks_override is None:
+        kv_cache = replace(kv_cache, gpu_memory_utilization=version.default(_SHARE))
+    return replace(config, async_scheduling=ahead, kv_cache=kv_cache)
+
+
+def largest_graph(version: EngineVersion, gpu: GpuSpec) -> int:
+    """Return the most tokens of a step that a version replays on a GPU as a CUDA graph."""
+    most: int = version.default(LARGEST_GRAPH).of(device_of(gpu).name)
+    return most
+
+
+def kv_cache_by_version(said: object, version: EngineVersion) -> object:
+    """Return what a file says about the KV cache, with the share of memory if it says none.
+
+    Where it says how many blocks there are, no memory is counted.
+    """
+    if not isinstance(said, Mapping):
+        return said
+    counted = said.get("num_gpu_blocks_override") is not None
+    if counted or said.get("gpu_memory_utilization") is not None:
+        return said
+    return {**said, "gpu_memory_utilization": version.default(_SHARE)}
+
+
+def scheduler_by_version(said: object, version: EngineVersion) -> object:
+    """Return what a file says about a scheduler, with the version's options that its class has."""
+    spelt: object = {"type": said} if isinstance(said, str) else said
+    name = spelt.get("type", SCHEDULER.default) if isinstance(spelt, Mapping) else None
+    if not isinstance(spelt, Mapping) or name not in SCHEDULER.registry:
+        return said
+    plugin = SCHEDULER.registry[str(name)]
+    options = {field.name for field in fields(plugin)} if is_dataclass(plugin) else set()
+    prefix = "scheduler."
+    defaults = {
+        key.removeprefix(prefix): default.value
+        for key, default in version.defaults.items()
+        if key.startswith(prefix) and key.removeprefix(prefix) in options
+    }
+    return {**defaults, **spelt}
+
+
+def predictor_by_version(
+    said: object, version: EngineVersion, gpu: GpuSpec, max_num_seqs: int
+) -> object:
+    """Return what a file says about a roofline, with the largest CUDA graph if it says nothing."""
+    spelt: object = {"type": said} if isinstance(said, str) else said
+    if not isinstance(spelt, Mapping) or spelt.get("type", "roofline") != "roofline":
+        return said
+    sizes = ("max_cudagraph_capture_size", "cudagraph_capture_sizes")
+    if spelt.get("enforce_eager") or any(spelt.get(key) is not None for key in sizes):
+        return said
+    return {**spelt, sizes[0]: min(2 * max_num_seqs, largest_graph(version, gpu))}
+
+
+def async_by_version(data: Mapping[str, Any]) -> bool:
+    """Return whether a client plans ahead, of whose file the other options were read."""
+    ahead: bool = version_of(data.get("engine_")).default("async_scheduling")
+    lockstep = data.get("enable_expert_parallel") and data.get("data_parallel_size", 1) > 1
+    pipeline = data.get("pipeline_parallel_size", 1) > 1
+    return ahead and not (lockstep or pipeline or data.get("speculative_config"))

@@ -1,0 +1,256 @@
+"""What vLLM does where nothing is said, by version: the one table of it.
+
+A version is an entry of `VERSIONS`, which says what differs from the entry before. Each value names
+where vLLM's package has it; all were read in the wheels of these versions on PyPI, and the releases
+between them (0.13, 0.18.1, 0.20.0, 0.27.1, 0.28.0) say when a change came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+GIB = 2**30
+
+
+class ServerLimits(NamedTuple):
+    """Sequences that run at once, and tokens of a step."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True)
+class LimitsByMemory:
+    """Limits of `vllm serve` by the memory of the GPU.
+
+    tiers: (least bytes, whether A100s have it too, limits), the largest first; below all of them
+    the limits are `small`.
+    """
+
+    small: ServerLimits
+    tiers: tuple[tuple[float, bool, ServerLimits], ...]
+
+    def of(self, memory: float, name: str) -> ServerLimits:
+        """Return the limits on a GPU with so many bytes and that name."""
+        is_a100 = "a100" in name.lower()
+        for least, with_a100, limits in self.tiers:
+            if memory >= least and (with_a100 or not is_a100):
+                return limits
+        return self.small
+
+    def __str__(self) -> str:
+        return ", ".join(
+            [
+                *(f"{_pair(limits)} from {least / GIB:g} GiB" for least, _, limits in self.tiers),
+                f"else {_pair(self.small)}",
+            ]
+        )
+
+
+def _pair(limits: ServerLimits) -> str:
+    return f"{limits.max_num_seqs:,} and {limits.max_num_batched_tokens:,}"
+
+
+@dataclass(frozen=True)
+class LargestGraph:
+    """Most tokens of a step that is replayed as a CUDA graph, whatever the number of sequences.
+
+    blackwell: on GPUs of compute capability 10.x, which are known by their names.
+    """
+
+    most: int
+    blackwell: int
+
+    def of(self, name: str) -> int:
+        """Return it for a GPU of that name."""
+        is_blackwell = any(chip in name.lower() for chip in ("b200", "b300"))
+        return self.blackwell if is_blackwell else self.most
+
+    def __str__(self) -> str:
+        on_blackwell = f", {self.blackwell:,} on compute capability 10.x"
+        return f"{self.most}{on_blackwell if self.blackwell != self.most else ''}"
+
+
+@dataclass(frozen=True)
+class Default:
+    """A value that holds where a user says none, and where vLLM's package has it."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class Lack:
+    """An option that a version does not have, although others do.
+
+    neutral: the values that say nothing. reason: why it is not there. instead: what to write.
+    """
+
+    neutral: tuple[Any, ...]
+    reason: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class EngineVersion:
+    """A version of vLLM.
+
+    name: as in a scenario. defaults: by option, as `clients.N` has them. lacks: options of a
+    scenario that it does not have. notes: what it does by default that is not simulated.
+    """
+
+    name: str
+    defaults: Mapping[str, Default]
+    lacks: Mapping[str, Lack] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What it is called in text: "vLLM 0.19"."""
+        return f"vLLM {self.name.removeprefix('vllm-')}"
+
+    def default(self, key: str) -> Any:
+        """Return the value of an option."""
+        return self.defaults[key].value
+
+
+def _after(
+    before: EngineVersion,
+    name: str,
+    defaults: Mapping[str, Default],
+    *,
+    gains: tuple[str, ...] = (),
+    loses: Mapping[str, Lack] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> EngineVersion:
+    """Return a version that differs from the one before it in so much."""
+    lacks = {key: lack for key, lack in before.lacks.items() if key not in gains}
+    return replace(
+        before,
+        name=name,
+        defaults={**before.defaults, **defaults},
+        lacks={**lacks, **(loses or {})},
+        notes={**before.notes, **(notes or {})},
+    )
+
+
+LIMITS = "scheduler.max_num_seqs, max_num_batched_tokens"
+RESERVE = "scheduler.scheduler_reserve_full_isl"
+LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
+_LARGE = ServerLimits(1024, 8192)
+_SMALL = ServerLimits(256, 2048)
+_70_GIB = (70 * GIB, False, _LARGE)
+_BATCH_DEFAULTS = "EngineArgs.get_batch_defaults in vllm/engine/arg_utils.py"
+_GRAPH_SIZES = "VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py"
+_POST_INIT = "VllmConfig.__post_init__ in vllm/config/vllm.py"
+_CACHE = "in vllm/config/cache.py"
+_SCHEDULER = "in vllm/config/scheduler.py"
+
+V0_12 = EngineVersion(
+    "vllm-0.12",
+    {
+        "async_scheduling": Default(False, f"SchedulerConfig.async_scheduling {_SCHEDULER}"),
+        LIMITS: Default(LimitsByMemory(_SMALL, (_70_GIB,)), _BATCH_DEFAULTS),
+        "scheduler.order": Default("fcfs", f"SchedulerConfig.policy {_SCHEDULER}"),
+        "scheduler.long_prefill_token_threshold": Default(
+            None, f"SchedulerConfig.long_prefill_token_threshold, 0, {_SCHEDULER}"
+        ),
+        "kv_cache.gpu_memory_utilization": Default(
+            0.9, f"CacheConfig.gpu_memory_utilization {_CACHE}"
+        ),
+        "kv_cache.block_size": Default(
+            16, "CudaPlatform.check_and_update_config in vllm/platforms/cuda.py"
+        ),
+        "kv_cache.enable_prefix_caching": Default(
+            True, f"CacheConfig.enable_prefix_caching {_CACHE}"
+        ),
+        "kv_cache.watermark": Default(0.0, "no such option; nothing in vllm/v1/core keeps one"),
+        LARGEST_GRAPH: Default(LargestGraph(512, 512), _GRAPH_SIZES),
+        RESERVE: Default(
+            False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
+        ),
+    },
+    lacks={
+        "scheduler.preemption": Lack(
+            ("recompute",), "v1 computes a preempted request again", "recompute, or leave it out"
+        ),
+        "kv_cache.swap_space": Lack(
+            (None,), "v1 swaps nothing", "kv_cache.tiers for blocks in host memory"
+        ),
+        "kv_cache.watermark": Lack(
+            (0.0,), "it came in 0.24", "engine: vllm-0.24 or newer, or leave it out"
+        ),
+        RESERVE: Lack((False,), "it came in 0.19", "engine: vllm-0.19 or newer, or leave it out"),
+    },
+    notes={
+        "block size": "some attention backends raise it, mostly to 64: say kv_cache.block_size",
+    },
+)
+
+V0_14 = _after(
+    V0_12,
+    "vllm-0.14",
+    {"async_scheduling": Default(True, _POST_INIT)},
+    notes={"async scheduling with drafts": "on with EAGLE and MTP"},
+)
+
+V0_19 = _after(
+    V0_14,
+    "vllm-0.19",
+    {
+        "kv_cache.block_size": Default(16, f"CacheConfig.DEFAULT_BLOCK_SIZE {_CACHE}"),
+        RESERVE: Default(True, f"SchedulerConfig.scheduler_reserve_full_isl {_SCHEDULER}"),
+    },
+    gains=(RESERVE,),
+    notes={
+        "async scheduling in a pipeline": "on",
+    },
+)
+
+V0_24 = _after(
+    V0_19,
+    "vllm-0.24",
+    {
+        "kv_cache.gpu_memory_utilization": Default(
+            0.92, f"CacheConfig.gpu_memory_utilization {_CACHE}, since 0.20"
+        ),
+        "kv_cache.watermark": Default(0.0, f"SchedulerConfig.watermark {_SCHEDULER}"),
+    },
+    gains=("kv_cache.watermark",),
+    notes={
+        "memory of CUDA graphs": "counted within gpu_memory_utilization "
+        "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20)",
+        "prefill_schedule_interval": f"1 (SchedulerConfig {_SCHEDULER})",
+    },
+)
+
+V0_33 = _after(
+    V0_24,
+    "vllm-0.33",
+    {
+        LIMITS: Default(
+            LimitsByMemory(
+                _SMALL, ((160 * GIB, True, _LARGE._replace(max_num_batched_tokens=16384)), _70_GIB)
+            ),
+            f"{_BATCH_DEFAULTS}, since 0.28",
+        ),
+        LARGEST_GRAPH: Default(LargestGraph(512, 1024), f"{_GRAPH_SIZES}, since 0.28"),
+    },
+    loses={
+        "scheduler.max_num_partial_prefills": Lack(
+            (None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"
+        ),
+    },
+    notes={"async scheduling with drafts": "on with every kind of drafts that runner V2 has"},
+)
+
+VERSIONS: Mapping[str, EngineVersion] = {
+    version.name: version for version in (V0_12, V0_14, V0_19, V0_24, V0_33)
+}
+"""By name, the oldest first."""
+
+NEWEST = V0_33
+ASSUMED = V0_12
+"""What an engine imitates where a scenario does not say."""

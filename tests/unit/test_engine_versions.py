@@ -1,0 +1,284 @@
+"""`engine`: the version of vLLM whose defaults hold for what is not said."""
+
+import pytest
+
+from mist_sim import KvCacheConfig, Scenario, llm_client, simulate
+from mist_sim.cli import main
+from mist_sim.cli.app import BAD_INPUT
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import load_gpu
+from mist_sim.metrics.replications import Replications
+from mist_sim.report import headline
+from mist_sim.scenario import build, server_limits
+from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.version_origins import value_at
+from mist_sim.scenario.engines.versions import ASSUMED, NEWEST, VERSIONS
+
+BARE = {"scheduler": "chunked"}
+
+
+def llm(**client):
+    overrides = {f"clients.0.{key}": value for key, value in (BARE | client).items()}
+    return Scenario.load("demo", overrides=overrides).clients[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "ahead", "share"),
+    [
+        (None, False, 0.9),
+        ("vllm-0.12", False, 0.9),
+        ("vllm-0.14", True, 0.9),
+        ("vllm-0.19", True, 0.9),
+        ("vllm-0.24", True, 0.92),
+        ("vllm-0.33", True, 0.92),
+        ("vllm", True, 0.92),
+    ],
+)
+def test_defaults_of_a_version_in_a_file_and_in_python(engine, ahead, share):
+    """`SchedulerConfig.async_scheduling` and `CacheConfig.gpu_memory_utilization` of vLLM."""
+    found = llm(engine=engine)
+    assert found.async_scheduling is ahead
+    assert found.kv_cache.gpu_memory_utilization == share
+    made = llm_client("llm", engine=engine)
+    assert made.async_scheduling is ahead
+    assert made.num_gpu_blocks == build_one(found).num_gpu_blocks
+    whole = llm_client("llm", kv_cache=KvCacheConfig(gpu_memory_utilization=share))
+    assert made.num_gpu_blocks == whole.num_gpu_blocks
+
+
+def build_one(part):
+    return next(iter(part.clients("llama-3.1-8b")))
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "limits"),
+    [
+        ("vllm-0.24", "b200", (1024, 8192)),
+        ("vllm-0.33", "b200", (1024, 16384)),
+        ("vllm-0.33", "mi300x", (1024, 16384)),
+        ("vllm-0.33", "h200", (1024, 8192)),
+        ("vllm-0.33", "a100-80gb-sxm", (256, 2048)),
+        ("vllm-0.33", "l40s", (256, 2048)),
+    ],
+)
+def test_limits_by_version_and_memory(engine, gpu, limits):
+    """`EngineArgs.get_batch_defaults` in vllm/engine/arg_utils.py, for the API server."""
+    assert server_limits(load_gpu(gpu), version=version_of(engine)) == limits
+    found = llm(engine=engine, gpu=gpu).scheduler
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == limits
+    assert llm_client("llm", engine=engine, gpu=gpu).scheduler.max_num_seqs == limits[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "scheduler", "largest"),
+    [
+        ("vllm-0.24", "b200", "chunked", 512),
+        ("vllm-0.33", "b200", "chunked", 1024),
+        ("vllm-0.33", "b200", {"max_num_seqs": 300}, 600),
+        ("vllm-0.33", "h100-sxm", "chunked", 512),
+        ("vllm-0.33", "h100-sxm", {"max_num_seqs": 100}, 200),
+    ],
+)
+def test_the_largest_cuda_graph(engine, gpu, scheduler, largest):
+    """`VllmConfig._set_cudagraph_sizes` in vllm/config/vllm.py."""
+    found = llm(engine=engine, gpu=gpu, scheduler=scheduler)
+    assert found.predictor.max_cudagraph_capture_size == largest
+    assert build_one(found).predictor.ranks[0].predictor.max_cudagraph_capture_size == largest
+
+
+def test_the_largest_cuda_graph_in_python():
+    made = llm_client("llm", engine="vllm-0.33", gpu="b200")
+    assert made.predictor.ranks[0].predictor.max_cudagraph_capture_size == 1024
+
+
+def test_no_graph_size_is_set_beside_other_graphs():
+    for predictor in ({"enforce_eager": True}, {"cudagraph_capture_sizes": [1, 8]}):
+        assert llm(engine="vllm", predictor=predictor).predictor.max_cudagraph_capture_size is None
+
+
+def test_what_is_said_goes_first():
+    said = llm(
+        engine="vllm-0.33",
+        async_scheduling=False,
+        scheduler={"max_num_seqs": 64, "max_num_batched_tokens": 4096},
+        kv_cache={"gpu_memory_utilization": 0.8, "watermark": 0.01},
+        predictor={"max_cudagraph_capture_size": 32},
+    )
+    assert said.async_scheduling is False
+    assert (said.scheduler.max_num_seqs, said.scheduler.max_num_batched_tokens) == (64, 4096)
+    assert (said.kv_cache.gpu_memory_utilization, said.kv_cache.watermark) == (0.8, 0.01)
+    assert said.predictor.max_cudagraph_capture_size == 32
+    made = llm_client(
+        "llm",
+        engine="vllm-0.33",
+        async_scheduling=False,
+        kv_cache=KvCacheConfig(gpu_memory_utilization=0.8),
+    )
+    assert not made.async_scheduling
+    assert made.num_gpu_blocks < llm_client("llm", engine="vllm-0.33").num_gpu_blocks
+
+
+def test_a_block_count_needs_no_share_of_memory():
+    found = llm(engine="vllm-0.33", kv_cache={"num_gpu_blocks_override": 500})
+    assert found.kv_cache.gpu_memory_utilization is None
+    assert build_one(found).num_gpu_blocks == 500
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        {"pipeline_parallel_size": 2},
+        {
+            "model": "qwen3-30b-a3b",
+            "gpu": "h200",
+            "enable_expert_parallel": True,
+            "data_parallel_size": 2,
+        },
+        {
+            "speculative_config": {
+                "method": "ngram",
+                "num_speculative_tokens": 3,
+                "acceptance_rate": 0.7,
+            }
+        },
+    ],
+)
+def test_no_asynchronous_scheduling_where_it_is_not_simulated(unlike):
+    found = llm(engine="vllm", **unlike)
+    assert found.async_scheduling is False
+    assert not build_one(found).async_scheduling
+
+
+def test_the_key_of_the_scenario_holds_for_clients_without_one():
+    scenario = Scenario.load("demo", overrides={"engine": "vllm-0.14"})
+    assert scenario.clients[0].async_scheduling is True
+    both = {"engine": "vllm-0.14", "clients.0.engine": "vllm-0.12"}
+    assert Scenario.load("demo", overrides=both).clients[0].async_scheduling is False
+
+
+def test_the_key_needs_a_client_that_runs_a_model():
+    data = {
+        "engine": "vllm",
+        "workload": {
+            "lengths": {
+                "type": "synthetic",
+                "num_requests": 2,
+                "prompt": {"type": "fixed", "tokens": 5},
+                "output": {"type": "fixed", "tokens": 5},
+            },
+            "arrivals": {"type": "poisson", "rate": "1 /s"},
+            "pipeline": ["preprocess"],
+        },
+        "clients": [
+            {"name": "w", "type": "sequential", "serves": ["preprocess"], "base_time": "1 ms"}
+        ],
+    }
+    with pytest.raises(ScenarioError, match="engine: has no effect: no client has type llm"):
+        Scenario.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("vllm-0.21", "'vllm-0.21'; it lies between two of them: write vllm-0.19 or vllm-0.24"),
+        (0.19, "got 0.19; write vllm-0.19"),
+        ("0.24", "write vllm-0.24"),
+        ("vllm-0.19.1", "write vllm-0.19"),
+        ("vLLM 0.14", "write vllm-0.14"),
+        ("vllm-0.11", "older than all of them: write vllm-0.12"),
+        ("vllm-0.99", "newer than all of them: write vllm-0.33"),
+        ("sglang", "other engines are not known by name: leave engine out"),
+    ],
+)
+@pytest.mark.parametrize("place", ["engine", "clients.0.engine"])
+def test_a_version_that_is_not_known(name, said, place):
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.load("demo", overrides={place: name})
+    assert str(caught.value).startswith(f"override {place}: must be one of vllm-0.12, ")
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(ScenarioError, match="engine must be one of"):
+        llm_client("llm", engine=name)
+
+
+def test_an_unknown_version_ends_with_exit_code_2(capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["run", "demo", "--set", "engine=vllm-0.21"])
+    assert leaving.value.code == BAD_INPUT
+    assert "vllm-0.19 or vllm-0.24" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("engine", "key", "value", "instead"),
+    [
+        ("vllm-0.19", "kv_cache.watermark", 0.01, "engine: vllm-0.24 or newer"),
+        (
+            "vllm-0.33",
+            "scheduler.max_num_partial_prefills",
+            2,
+            "scheduler.long_prefill_token_threshold",
+        ),
+        ("vllm-0.12", "scheduler.preemption", "swap", "recompute"),
+    ],
+)
+def test_an_option_that_the_version_does_not_have(engine, key, value, instead):
+    title = f"vLLM {engine.removeprefix('vllm-')}"
+    with pytest.raises(ScenarioError, match=f"clients.0.{key}: {title} has no such option") as it:
+        llm(engine=engine, **{key: value})
+    assert f"write {instead}" in str(it.value)
+    assert value_at(llm(**{key: value}).model_dump(by_alias=True), key) == value
+
+
+@pytest.mark.parametrize("engine", [None, *VERSIONS])
+def test_a_resolved_scenario_says_the_same_when_it_is_read_again(engine, tmp_path):
+    scenario = Scenario.load("demo", overrides={"engine": engine, "clients.0.gpu": "b200"})
+    path = tmp_path / "again.yaml"
+    path.write_text(scenario.resolved())
+    assert Scenario.load(path).resolved() == scenario.resolved()
+
+
+def test_the_resolved_scenario_names_values_and_their_origins():
+    text = Scenario.load("demo", overrides={"engine": "vllm-0.24"}).resolved()
+    assert "# clients 0: the defaults of vLLM 0.24, with their places in its package" in text
+    assert "#   kv_cache.gpu_memory_utilization: 0.92 (CacheConfig.gpu_memory_utilization" in text
+    assert "#   async_scheduling: true (" in text
+    said = Scenario.load(
+        "demo", overrides={"engine": "vllm-0.24", "clients.0.async_scheduling": False}
+    )
+    assert "#   async_scheduling" not in said.resolved()
+
+
+def test_every_run_says_which_engine_it_imitates():
+    short = {"workload.lengths.num_requests": 20}
+    scenario = Scenario.load("demo", overrides=short | {"engine": "vllm"})
+    assert headline(scenario).splitlines()[-1] == f"options as in {NEWEST.title}"
+    result = simulate(scenario)
+    assert result.summary["engines"] == dict.fromkeys(("llm-0", "llm-1"), NEWEST.name)
+    several = Replications((0, 1), (result.summary, result.summary), "")
+    assert several.summary["engines"] == result.summary["engines"]
+
+
+def test_what_is_assumed_is_said():
+    scenario = Scenario.load("demo", overrides={"workload.lengths.num_requests": 20})
+    assert f"{ASSUMED.title} (assumed; newer versions schedule asynchronously)" in headline(
+        scenario
+    )
+    assert set(simulate(scenario).summary["engines"].values()) == {f"{ASSUMED.name} (assumed)"}
+
+
+def test_without_the_key_nothing_changes():
+    short = {"workload.lengths.num_requests": 100}
+    unsaid = simulate(Scenario.load("demo", overrides=short)).requests
+    said = simulate(Scenario.load("demo", overrides=short | {"engine": ASSUMED.name})).requests
+    assert unsaid.equals(said)
+
+
+def test_every_default_names_its_place_in_vllm():
+    for version in VERSIONS.values():
+        assert version.defaults.keys() == ASSUMED.defaults.keys()
+        assert all(default.source for default in version.defaults.values())
+
+
+def test_every_engine_can_be_built():
+    for name in VERSIONS:
+        build(Scenario.load("demo", overrides={"engine": name}))
