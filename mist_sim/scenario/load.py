@@ -77,7 +77,7 @@ def validated(
 def as_text(scenario: BaseModel) -> str:
     """Return a scenario as YAML text; see `Scenario.resolved`."""
     data = as_data(scenario)
-    return _HEADER + origin_text(data["clients"]) + yaml_text.dump(data)
+    return _HEADER + yaml_text.dump(data) + origin_text(data["clients"])
 
 
 def as_data(scenario: BaseModel) -> dict[str, Any]:
