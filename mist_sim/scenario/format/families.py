@@ -21,6 +21,7 @@ from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario.format.fields import Quantity
+from mist_sim.scenario.format.other_words import instead
 from mist_sim.scenario.format.parts import Part, has_defaults, part_type, written
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import Problem, failure, shown
@@ -96,7 +97,8 @@ class Family:
         )
 
     def _unknown(self, name: object) -> str:
-        hint = did_you_mean(str(name), self._names())
+        names = self._names()
+        hint = instead(str(name), names) or did_you_mean(str(name), names)
         known = ", ".join(self._names())
         return f"no {self.registry.member} named {name!r}{hint} Known: {known}"
 

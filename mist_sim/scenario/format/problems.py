@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.scenario.format.other_words import instead, where
 from mist_sim.scenario.format.paths import Origin
 
 Location = tuple[str | int, ...]
@@ -123,7 +124,8 @@ def _unknown_key(key: str, model: type[BaseModel]) -> str:
     inside = [place for place, part in _parts_of(model) if key in keys_of(part)]
     if inside:
         return f"unknown key{of_type}; it belongs in {inside[0]}. Known: {', '.join(known)}"
-    return f"unknown key{of_type}{did_you_mean(key, known)} Known: {', '.join(known)}"
+    hint = where(key) or did_you_mean(key, known)
+    return f"unknown key{of_type}{hint} Known: {', '.join(known)}"
 
 
 def _parts_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -166,7 +168,8 @@ def _hint(details: ErrorDetails) -> str:
         return "; write it without quotes" if _is_plain(value) else ""
     if details["type"] == "literal_error" and isinstance(value, str):
         choices = str(details.get("ctx", {}).get("expected", "")).replace("'", "")
-        return did_you_mean(value, choices.replace(" or ", ", ").split(", "))
+        known = choices.replace(" or ", ", ").split(", ")
+        return instead(value, known) or did_you_mean(value, known)
     return ""
 
 

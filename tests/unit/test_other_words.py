@@ -1,0 +1,53 @@
+"""Words of other tools are answered with where what they mean stands here."""
+
+import pytest
+
+from mist_sim import Scenario
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.format.other_words import KEYS
+from mist_sim.scenario.options.listing import engine_options
+from mist_sim.scenario.schema import Scenario as Schema
+from mist_sim.scenario.workload import WorkloadSpec
+
+OPTIONS = {option.key for option in engine_options()}
+PREFIXES = {key[:end] for key in OPTIONS for end, char in enumerate(key) if char == "."}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("request_rate", 10, "here it is workload.arrivals: {type: poisson, rate: 10 /s}"),
+        ("workload.max_concurrency", 16, "{type: closed_loop, concurrency: 16}"),
+        ("workload.arrivals.burstiness", 1, "{type: gamma, rate: 10 /s, burstiness: 0.5}"),
+        ("clients.0.enable_chunked_prefill", True, "scheduler.type: chunked (on) or mixed (off)"),
+        ("clients.0.scheduler.policy", "priority", "here it is clients.N.scheduler.order"),
+        ("clients.0.mem-fraction-static", 0.8, "clients.N.kv_cache.gpu_memory_utilization"),
+        ("clients.0.quantization", "awq", "got 'awq'; here write quantization: int4"),
+        ("clients.0.scheduler.order", "lpm", "prefix-aware orders are not simulated"),
+        ("router", "prefix_aware", "here write prefix_affinity"),
+        ("router", "cache-aware", "here write prefix_affinity"),
+        ("workload.lengths", "random", "here write type: synthetic"),
+    ],
+)
+def test_a_word_of_another_tool(place, value, said):
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.load("demo", overrides={place: value})
+    assert said in str(caught.value)
+
+
+def test_a_word_means_nothing_where_its_answer_could_not_stand():
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.load("demo", overrides={"workload.arrivals.type": "random"})
+    assert "synthetic" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_answer_names_keys_that_there_are(key):
+    path = KEYS[key].split(",")[0].split(":")[0].split(" ")[0]
+    head, _, rest = path.partition(".")
+    assert head in Schema.model_fields
+    if head == "clients":
+        option = rest.removeprefix("N.")
+        assert option in OPTIONS | PREFIXES | {"count"}
+    elif rest:
+        assert rest.split(".")[0] in WorkloadSpec.model_fields
