@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from mist_sim.cli.calibrate import calibrate
 from mist_sim.cli.demo import demo
 from mist_sim.cli.fit import fit
+from mist_sim.cli.from_vllm import from_vllm
 from mist_sim.cli.listing import list_
 from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
@@ -71,6 +72,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(run)
+app.command("from-vllm")(from_vllm)
 app.command("list")(list_)
 app.command()(schema)
 app.command()(fit)

@@ -19,6 +19,14 @@ def run(
         help="Set a value of the scenario, such as clients.0.count=8 or router=random; repeatable.",
         show_default=False,
     ),
+    commands: list[str] = typer.Option(
+        [],
+        "--from-vllm",
+        metavar="COMMAND",
+        help='Replace the clients by the server of "vllm serve ...", or the workload by that of '
+        '"vllm bench serve ..."; or a file that holds it.',
+        show_default=False,
+    ),
     seed: int | None = typer.Option(None, help="Set the seed.", show_default=False),
     replications: int | None = typer.Option(
         None,
@@ -40,7 +48,7 @@ def run(
     from mist_sim.errors import ScenarioError
     from mist_sim.scenario import Scenario
 
-    overrides = _overrides(settings)
+    overrides = _of_vllm(commands) | _overrides(settings)
     if seed is not None:
         overrides["seed"] = seed
     if replications is not None:
@@ -52,6 +60,18 @@ def run(
         raise ScenarioError("--jobs has no effect on one run; give --replications too")
     else:
         run_and_show(loaded, out, quiet=quiet)
+
+
+def _of_vllm(commands: list[str]) -> dict[str, Any]:
+    """Return the keys of a scenario that vLLM's command lines say."""
+    if not commands:
+        return {}
+    from mist_sim.cli.from_vllm import note_left_out
+    from mist_sim.scenario.from_vllm.commands import from_vllm
+
+    found = from_vllm(commands)
+    note_left_out(found.left_out)
+    return found.keys
 
 
 def _overrides(settings: list[str]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""From the command lines of vLLM to a scenario."""

@@ -1,0 +1,103 @@
+"""From `vllm serve ...` to a client of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.from_vllm.arguments import (
+    HONOURED,
+    REFUSED,
+    SWITCHES_WITHOUT_EFFECT,
+    WITHOUT_EFFECT,
+)
+from mist_sim.scenario.from_vllm.command_line import Parser
+
+_COMMAND = "vllm serve"
+_SEVERAL = ("--api-key", "--served-model-name")
+# `AWQConfig` in vllm/model_executor/layers/quantization/awq.py takes 4 bits alone.
+_STORED_AS = {"fp8": "fp8", "awq": "int4", "awq_marlin": "int4"}
+
+
+def client_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the client that a server's arguments describe, and the flags that change nothing.
+
+    Raises ScenarioError for an argument that cannot be honoured, with what to write instead.
+    """
+    said = _parser().parsed(words)
+    _check(said)
+    client: dict[str, Any] = {}
+    model = said.pop("model_tag", None)
+    if model is not None:
+        said = {"--model": model, **said}
+    if "--model" not in said:
+        raise ScenarioError(f"{_COMMAND}: the model is missing; write {_COMMAND} MODEL ...")
+    for flag, value in said.items():
+        if flag in HONOURED:
+            _set(client, HONOURED[flag].key, _value(flag, value))
+    left_out = [flag for flag in said if flag in (*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT)]
+    return client, left_out
+
+
+def _parser() -> Parser:
+    parser = Parser(_COMMAND)
+    parser.add_argument("model_tag", nargs="?")
+    for flag, honoured in HONOURED.items():
+        short = [honoured.short] if honoured.short else []
+        if honoured.read is None:
+            parser.add_switches([flag], *short)
+        else:
+            nargs = "+" if honoured.many else None
+            parser.add_argument(flag, *short, type=honoured.read, nargs=nargs)
+    for flag, refused in REFUSED.items():
+        short = [refused.short] if refused.short else []
+        if set(refused.neutral) <= {"True", "False"} and refused.neutral:
+            parser.add_switches([flag], *short)
+        else:
+            parser.add_argument(flag, *short)
+    for flag in WITHOUT_EFFECT:
+        parser.add_argument(flag, nargs="+" if flag in _SEVERAL else None)
+    parser.add_switches(SWITCHES_WITHOUT_EFFECT)
+    return parser
+
+
+def _check(said: Mapping[str, object]) -> None:
+    for flag, refused in REFUSED.items():
+        value = said.get(flag)
+        if value is not None and str(value) not in refused.neutral:
+            raise ScenarioError(
+                f"{_COMMAND} {_written(flag, value)}: {refused.reason}; instead: {refused.instead}"
+            )
+
+
+def _written(flag: str, value: object) -> str:
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag[2:]}"
+    return f"{flag} {value}"
+
+
+def _value(flag: str, value: Any) -> Any:
+    """Return what a scenario says for an argument's value."""
+    if flag == "--quantization":
+        if value not in _STORED_AS:
+            known = ", ".join(_STORED_AS)
+            raise ScenarioError(
+                f"{_COMMAND} --quantization {value}: of vLLM's names {known} alone say how weights "
+                "are stored; leave it out where the model's config.json says it, or write "
+                "quantization: fp8, int8 or int4 in the scenario"
+            )
+        return _STORED_AS[value]
+    if flag == "--kv-offloading-size":
+        return [{"name": "cpu", "capacity": f"{value:g} GiB"}]
+    if flag == "--long-prefill-token-threshold":
+        return value or None
+    return value
+
+
+def _set(client: dict[str, Any], key: str, value: Any) -> None:
+    """Set a value at a dotted path; mappings grow on the way."""
+    *path, last = key.split(".")
+    for step in path:
+        client = client.setdefault(step, {})
+    client[last] = value

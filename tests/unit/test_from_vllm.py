@@ -1,0 +1,184 @@
+"""From `vllm serve ...` and `vllm bench serve ...` to a scenario."""
+
+import pytest
+
+from mist_sim import Scenario, simulate
+from mist_sim.cli import main
+from mist_sim.cli.app import BAD_INPUT
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.from_vllm.arguments import HONOURED, REFUSED
+from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.scenario.options.listing import engine_options
+
+SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+BENCH = "vllm bench serve --request-rate 20 --num-prompts 30 --input-len 100 --output-len 10"
+
+
+def client(arguments):
+    return from_vllm([f"{SERVE} {arguments}"]).keys["clients"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("", {}),
+        ("-tp 2 -pp=2", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}),
+        ("--tensor_parallel_size 4", {"tensor_parallel_size": 4}),
+        ("-dp 2 -ep", {"data_parallel_size": 2, "enable_expert_parallel": True}),
+        ("--max-model-len 16k", {"max_model_len": 16_000}),
+        ("--max-model-len 16K", {"max_model_len": 16_384}),
+        ("--max-num-seqs 64", {"scheduler": {"max_num_seqs": 64}}),
+        ("--scheduling-policy priority", {"scheduler": {"order": "priority"}}),
+        ("--no-async-scheduling", {"async_scheduling": False}),
+        ("--no-enable-prefix-caching", {"kv_cache": {"enable_prefix_caching": False}}),
+        ("--quantization awq_marlin", {"quantization": "int4"}),
+        (
+            "--kv-offloading-size 64",
+            {"kv_cache": {"tiers": [{"name": "cpu", "capacity": "64 GiB"}]}},
+        ),
+        ("--cudagraph-capture-sizes 1 8", {"predictor": {"cudagraph_capture_sizes": [1, 8]}}),
+        ("--enforce-eager --port 80", {"predictor": {"enforce_eager": True}}),
+        ("--dtype bfloat16 --enable-chunked-prefill", {}),
+        ("--long-prefill-token-threshold 0", {"scheduler": {"long_prefill_token_threshold": None}}),
+    ],
+)
+def test_arguments_of_the_server(arguments, found):
+    assert client(arguments) == {"name": "llm", **found}
+
+
+def test_drafts_are_read_as_json():
+    said = client("""--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'""")
+    assert said["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("", {"type": "all_at_once"}),
+        ("--request-rate inf", {"type": "all_at_once"}),
+        ("--request-rate 4", {"type": "poisson", "rate": "4 /s"}),
+        (
+            "--request-rate 4 --burstiness 0.5",
+            {"type": "gamma", "rate": "4 /s", "burstiness": 0.5},
+        ),
+        ("--max-concurrency 16", {"type": "closed_loop", "concurrency": 16}),
+    ],
+)
+def test_arrivals_of_the_benchmark(arguments, found):
+    said = from_vllm([f"vllm bench serve {arguments}"]).keys
+    assert said["workload"]["arrivals"] == found
+
+
+def test_lengths_of_the_benchmark():
+    """`RandomDataset` draws whole numbers between both ends."""
+    said = from_vllm(["vllm bench serve --random-input-len 100 --random-range-ratio 0.25"]).keys
+    assert said["workload"]["lengths"] == {
+        "type": "synthetic",
+        "num_requests": 1000,
+        "prompt": {"type": "uniform", "low": 75, "high": 125},
+        "output": {"type": "uniform", "low": 96, "high": 160},
+    }
+
+
+def test_a_file_holds_a_command_line(tmp_path):
+    path = tmp_path / "serve.sh"
+    path.write_text(f"# our server\n{SERVE} \\\n  -tp 2 \\\n  --port 8000  # the proxy's\n")
+    found = from_vllm([str(path)])
+    assert found.keys["clients"] == [{"name": "llm", "tensor_parallel_size": 2}]
+    assert found.left_out == ("--port",)
+    module = "python -m vllm.entrypoints.openai.api_server --model qwen3-4b"
+    assert from_vllm([module]).keys["model"] == "qwen3-4b"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (f"{SERVE} --enable-lora", "vllm serve --enable-lora: adapters are not simulated"),
+        (f"{SERVE} --no-enable-chunked-prefill", "instead: --set clients.0.scheduler.type=mixed"),
+        (f"{SERVE} -dcp 2", "vllm serve --decode-context-parallel-size 2: "),
+        (f"{SERVE} --dtype float32", "weights of 16 bits"),
+        (f"{SERVE} --quantization gptq", "model's config.json"),
+        (f"{SERVE} --max-num-sequs 3", "not known; did you mean '--max-num-seqs'?"),
+        (f"{SERVE} -tp two", "invalid int value: 'two'"),
+        (f"{SERVE} --compilation-config.level 3", "give one JSON object"),
+        (f"{SERVE} --speculative-config ngram", "not valid JSON"),
+        (f"{SERVE} --max-num-batched-tokens 1.5K", "decimals are not allowed"),
+        ("vllm serve", "the model is missing"),
+        ("CUDA_VISIBLE_DEVICES=0 vllm serve m", "variables of the environment are not read"),
+        ("sglang serve m", "must be a command line of vllm serve or vllm bench serve"),
+        ('vllm serve "m', "No closing quotation"),
+        ("vllm bench serve --request-rate 3 --max-concurrency 4", "write one of them"),
+        ("vllm bench serve --dataset-name sonnet", "random and sharegpt alone are read"),
+        ("vllm bench serve --dataset-name sharegpt", "--dataset-path is required"),
+        ("vllm bench serve --ramp-up-strategy linear", "ramp_up"),
+        ("vllm bench serve --goodput itl:5", "--goodput must be of ttft:MS, tpot:MS, e2el:MS"),
+        ("vllm bench serve --random-range-ratio 2", "must be in [0, 1)"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(command, said):
+    with pytest.raises(ScenarioError) as caught:
+        from_vllm([command])
+    assert said in str(caught.value)
+
+
+def test_each_command_once():
+    with pytest.raises(ScenarioError, match="vllm serve is given twice"):
+        from_vllm([SERVE, SERVE])
+
+
+@pytest.mark.parametrize("flag", HONOURED)
+def test_what_is_honoured_is_an_option(flag):
+    keys = {option.key for option in engine_options()} | {"speculative_config", "kv_cache.tiers"}
+    waits_for_its_option = {"scheduler.scheduler_reserve_full_isl"}
+    assert HONOURED[flag].key in keys | waits_for_its_option
+
+
+def test_nothing_is_honoured_and_refused():
+    assert not set(HONOURED) & set(REFUSED)
+
+
+def mist(*args):
+    with pytest.raises(SystemExit) as leaving:
+        main(args)
+    return leaving.value.code or 0
+
+
+def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
+    args = ("from-vllm", f"{SERVE} -tp 2", BENCH, "--gpu", "h100-sxm", "--engine", "vllm-0.19")
+    assert mist(*args) == 0
+    path = tmp_path / "made.yaml"
+    path.write_text(capsys.readouterr().out)
+    scenario = Scenario.load(path)
+    assert scenario.clients[0].tensor_parallel_size == 2
+    assert scenario.clients[0].async_scheduling is True
+    assert simulate(scenario).summary["total_output_tokens"] == 300
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((f"{SERVE}",), "--gpu is required"),
+        ((BENCH, "--gpu", "l4"), "--gpu has no effect without vllm serve"),
+        ((SERVE, BENCH, "--gpu", "l40s", "--engine", "vllm-0.1"), "write vllm-0.12"),
+        ((f"{SERVE} --max-num-seqs 0", BENCH, "--gpu", "l40s"), "max_num_seqs: must be >= 1"),
+        (
+            (f"{SERVE} --kv-offloading-size 8 --no-enable-prefix-caching", BENCH, "--gpu", "l40s"),
+            "tiers must be empty without a prefix cache",
+        ),
+    ],
+)
+def test_the_command_refuses_what_cannot_run(capsys, args, said):
+    assert mist("from-vllm", *args) == BAD_INPUT
+    out, err = capsys.readouterr()
+    assert said in err
+    assert out == ""
+
+
+def test_a_run_with_the_server_of_a_command_line(capsys):
+    few = ("--set", "workload.lengths.num_requests=20", "--set", "clients.0.gpu=h100-sxm")
+    assert mist("run", "demo", "--from-vllm", f"{SERVE} -tp 2 --port 1", *few, "-q") == 0
+    out, err = capsys.readouterr()
+    assert "meta-llama/Llama-3.1-8B-Instruct on 2 x h100-sxm" in out
+    assert "without effect on times: --port" in err
+    assert mist("run", "demo", "--from-vllm", SERVE) == BAD_INPUT
+    assert "clients.0.gpu: is required" in capsys.readouterr().err
