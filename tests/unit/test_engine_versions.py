@@ -1,8 +1,10 @@
 """`engine`: the version of vLLM whose defaults hold for what is not said."""
 
+from dataclasses import fields
+
 import pytest
 
-from mist_sim import KvCacheConfig, Scenario, llm_client, simulate
+from mist_sim import ChunkedScheduler, KvCacheConfig, Scenario, llm_client, simulate
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
@@ -282,3 +284,19 @@ def test_every_default_names_its_place_in_vllm():
 def test_every_engine_can_be_built():
     for name in VERSIONS:
         build(Scenario.load("demo", overrides={"engine": name}))
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_options_of_the_scheduler_by_version(name):
+    """Those that the class has; `scheduler_reserve_full_isl` where it is one of them."""
+    defaults = {
+        key.removeprefix("scheduler."): default.value
+        for key, default in VERSIONS[name].defaults.items()
+        if key.startswith("scheduler.")
+    }
+    options = {field.name for field in fields(ChunkedScheduler)} & defaults.keys()
+    assert {"order", "long_prefill_token_threshold"} <= options
+    for scheduler in (llm(engine=name).scheduler, llm_client("llm", engine=name).scheduler):
+        assert {option: getattr(scheduler, option) for option in options} == {
+            option: defaults[option] for option in options
+        }

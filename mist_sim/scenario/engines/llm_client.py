@@ -36,7 +36,11 @@ from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.default_overhead import assumed_times, own_time
 from mist_sim.scenario.engines.server_defaults import server_limits
-from mist_sim.scenario.engines.version_defaults import largest_graph, with_version_defaults
+from mist_sim.scenario.engines.version_defaults import (
+    largest_graph,
+    scheduler_options,
+    with_version_defaults,
+)
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import imitated
 
@@ -117,11 +121,12 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
 
 
 def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
-    """Return the scheduler that vLLM's server has on a GPU."""
+    """Return the scheduler that vLLM's server has on a GPU, in the version that is named."""
     drafting = config.speculative_config
     num_drafts = drafting.num_speculative_tokens if drafting else 0
     version = version_of(config.engine)
-    return ChunkedScheduler(**server_limits(gpu, num_drafts, version)._asdict())
+    options = scheduler_options(ChunkedScheduler, version) if config.engine else {}
+    return ChunkedScheduler(**server_limits(gpu, num_drafts, version)._asdict(), **options)
 
 
 def _predictor(

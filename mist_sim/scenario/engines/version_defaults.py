@@ -56,15 +56,14 @@ def scheduler_by_version(said: object, version: EngineVersion) -> object:
     name = spelt.get("type", SCHEDULER.default) if isinstance(spelt, Mapping) else None
     if not isinstance(spelt, Mapping) or name not in SCHEDULER.registry:
         return said
-    plugin = SCHEDULER.registry[str(name)]
+    return {**scheduler_options(SCHEDULER.registry[str(name)], version), **spelt}
+
+
+def scheduler_options(plugin: type[Any], version: EngineVersion) -> dict[str, Any]:
+    """Return a version's defaults of the options that a scheduler's class has, but for limits."""
     options = {field.name for field in fields(plugin)} if is_dataclass(plugin) else set()
-    prefix = "scheduler."
-    defaults = {
-        key.removeprefix(prefix): default.value
-        for key, default in version.defaults.items()
-        if key.startswith(prefix) and key.removeprefix(prefix) in options
-    }
-    return {**defaults, **spelt}
+    named = {key.removeprefix("scheduler."): key for key in version.defaults}
+    return {name: version.default(key) for name, key in named.items() if name in options}
 
 
 def predictor_by_version(
