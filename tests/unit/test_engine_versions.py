@@ -211,6 +211,27 @@ def test_an_unknown_version_ends_with_exit_code_2(capsys):
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("scheduler", {"type": [1]}),
+        ("scheduler", {"max_num_seqs": "x"}),
+        ("predictor", 5),
+        ("predictor", {"type": [1]}),
+        ("kv_cache", 5),
+        ("kv_cache", {"gpu_memory_utilization": "x"}),
+        ("pipeline_parallel_size", "x"),
+        ("async_scheduling", None),
+        ("engine", [1]),
+    ],
+)
+def test_defaults_do_not_hide_what_is_wrong(key, value):
+    with pytest.raises(ScenarioError) as caught:
+        llm(**{"engine": "vllm", key: value})
+    assert str(caught.value).startswith(f"override clients.0.{key}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
     ("engine", "key", "value", "instead"),
     [
         ("vllm-0.19", "kv_cache.watermark", 0.01, "engine: vllm-0.24 or newer"),

@@ -53,10 +53,10 @@ def kv_cache_by_version(said: object, version: EngineVersion) -> object:
 def scheduler_by_version(said: object, version: EngineVersion) -> object:
     """Return what a file says about a scheduler, with the version's options that its class has."""
     spelt: object = {"type": said} if isinstance(said, str) else said
-    name = spelt.get("type", SCHEDULER.default) if isinstance(spelt, Mapping) else None
+    name = str(spelt.get("type", SCHEDULER.default)) if isinstance(spelt, Mapping) else ""
     if not isinstance(spelt, Mapping) or name not in SCHEDULER.registry:
         return said
-    return {**scheduler_options(SCHEDULER.registry[str(name)], version), **spelt}
+    return {**scheduler_options(SCHEDULER.registry[name], version), **spelt}
 
 
 def scheduler_options(plugin: type[Any], version: EngineVersion) -> dict[str, Any]:
