@@ -72,6 +72,7 @@ def calibrate(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
     """Fit the roofline's figures of a GPU to measurements, and say how well they fit.
 
@@ -79,10 +80,12 @@ def calibrate(
 
     The file that it writes is a GPU spec, which a scenario names as its gpu.
     """
-    from mist_sim.calibration.figures import as_quantity, write_spec
+    from contextlib import nullcontext
+
+    from mist_sim.calibration.figures import spec_text
     from mist_sim.errors import ScenarioError, did_you_mean
     from mist_sim.hardware import load_gpu
-    from mist_sim.user_paths import require_writable
+    from mist_sim.output import output_file
 
     if kind not in KINDS:
         raise ScenarioError(
@@ -97,12 +100,22 @@ def calibrate(
     for name, given in {"gpu": gpu, "model": model, **driven, "out": out}.items():
         if given is not None and name not in KINDS[kind]:
             raise ScenarioError(f"--{name} has no effect with {kind} measurements; leave it out")
-    if out is not None:
-        require_writable(out)
     if kind == "catalog":
         _print_catalog(measurements)
         return
-    found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
+    with output_file(out, replace=force) if out else nullcontext() as file:
+        found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
+        if file is not None:
+            file.write(spec_text(found))
+    _print(found)
+    if out is not None:
+        typer.echo(f"Written to {out}", err=True)
+
+
+def _print(found: Calibration) -> None:
+    """Print how well the figures fit, and the figures."""
+    from mist_sim.calibration.figures import as_quantity
+
     for quantity, rows, number, mean, median in found.report():
         typer.echo(
             f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"
@@ -113,9 +126,6 @@ def calibrate(
         if name in found.at_bound:
             line += "  at an end of its range: these rows do not tell it"
         typer.echo(line.rstrip())
-    if out is not None:
-        write_spec(out, found)
-        typer.echo(f"Written to {out}", err=True)
 
 
 def _calibrated(

@@ -22,6 +22,7 @@ def fit(
     tensor_parallel_size: int = typer.Option(
         0, help="The ranks measured, where the file does not say it.", show_default=False
     ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
     """Learn step times from measured ones: an ensemble of regressors, stored as plain numbers.
 
@@ -31,20 +32,20 @@ def fit(
     from rich.table import Table
 
     from mist_sim.calibration import fit_file
-    from mist_sim.user_paths import require_writable
+    from mist_sim.output import output_file
 
-    require_writable(out)
     console = Console(highlight=False)
-    with console.status("learning ..."):
-        found = fit_file(
-            measurements,
-            form=form,
-            subset=subset,
-            model=model,
-            gpu=gpu,
-            tensor_parallel_size=tensor_parallel_size,
-        )
-    found.save(out)
+    with output_file(out, replace=force) as file:
+        with console.status("learning ..."):
+            found = fit_file(
+                measurements,
+                form=form,
+                subset=subset,
+                model=model,
+                gpu=gpu,
+                tensor_parallel_size=tensor_parallel_size,
+            )
+        file.write(found.text)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for title in ("points held out", "number", "mean error", "median error"):
         table.add_column(title, justify="left" if title.startswith("points") else "right")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.metrics import frames
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.output.files import write_json, write_text
-from mist_sim.metrics.output.folders import fill_folder
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.summary import summarise
+from mist_sim.output import output_folder
+from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,16 +84,20 @@ class Result:
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write summary.json and the tables into a new or empty folder; return it.
 
         A run from a scenario adds scenario.resolved.yaml. The same run writes the same bytes.
-        Raises ScenarioError when the folder cannot be written or holds files.
+        replace: earlier results in the folder make room; files of others stay.
+        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
         """
-        return fill_folder(folder, self._write)
+        with output_folder(folder, replace=replace) as place:
+            place.fill(self.write_files)
+        return place.path
 
-    def _write(self, folder: Path) -> None:
-        write_json(folder / "summary.json", self.summary)
+    def write_files(self, folder: Path) -> None:
+        """Write what `save` does into a folder that is there and empty."""
+        write_text(folder / "summary.json", json_text(self.summary))
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
         tables = ["requests", "stages", "steps", "clients"]

@@ -23,7 +23,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
-from mist_sim.scenario.load import as_text, load, validated
+from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
@@ -75,6 +75,16 @@ class Scenario(Strict):
         Raises ScenarioError that lists every problem of the file, a line each.
         """
         return load(cls, path, overrides or {})
+
+    @classmethod
+    def from_yaml(
+        cls, text: str, overrides: Mapping[str, Any] | None = None, *, source: str = "scenario"
+    ) -> Scenario:
+        """Return the scenario of YAML text; relative paths in it start at the working directory.
+
+        source: what messages call it. Raises ScenarioError as `load` does.
+        """
+        return from_text(cls, text, overrides or {}, Origin(source, None, tuple(overrides or {})))
 
     @classmethod
     def from_dict(

@@ -26,6 +26,7 @@ clients:
 slo: {ttft: 1 s}
 """
 FILES = [
+    "SHA256SUMS",
     "clients.parquet",
     "requests.parquet",
     "scenario.resolved.yaml",
@@ -151,7 +152,7 @@ def test_demo_makes_a_folder_and_another(mist, short_demo):
     assert "Next, a third GPU: mist run demo --set clients.0.count=3" in err
     code, _, err = mist("demo")
     assert code == 0
-    assert "mist-demo holds files already; the results go to mist-demo-2" in err
+    assert "mist-demo is taken; the results go to mist-demo-2" in err
     for folder in ("mist-demo", "mist-demo-2"):
         assert sorted(path.name for path in Path(folder).iterdir()) == FILES
 
@@ -232,7 +233,7 @@ def test_a_disk_that_fills_up_leaves_nothing(mist, monkeypatch):
         (folder / "summary.json").write_text("half a su")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Result, "_write", write)
+    monkeypatch.setattr(Result, "write_files", write)
     code, out, err = mist("run", "s.yaml", "--out", "results/new")
     assert (code, out) == (2, "")
     assert "output folder results/new: cannot be written: No space left on device" in err
@@ -381,7 +382,7 @@ def test_a_file_that_cannot_be_written_whole_is_not_written(mist, monkeypatch):
 
     Path("schema.json").write_text("before")
     monkeypatch.setattr(Path, "write_text", full)
-    code, _, err = mist("schema", "--out", "schema.json")
+    code, _, err = mist("schema", "--out", "schema.json", "--force")
     assert code == 2
     assert "schema.json: cannot be written: No space left on device" in err
     assert listing() == ["s.yaml", "schema.json"]
