@@ -73,7 +73,6 @@ app = typer.Typer(
     cls=Verbs,
     help="Simulate LLM serving: what latency, throughput and goodput would a deployment have?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -35,6 +35,7 @@ def calibrate(
         help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
         "catalog: kernel timings, from which the catalog's own entries are made.",
         show_default=False,
+        autocompletion=lambda incomplete: [kind for kind in KINDS if kind.startswith(incomplete)],
     ),
     measurements: Path = typer.Argument(
         help="The file; for catalog, the folder of all files.", show_default=False
@@ -114,18 +115,25 @@ def calibrate(
 
 def _print(found: Calibration) -> None:
     """Print how well the figures fit, and the figures."""
-    from mist_sim.calibration.figures import as_quantity
+    from rich.console import Console
 
-    for quantity, rows, number, mean, median in found.report():
-        typer.echo(
-            f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"
-        )
-    for name, value in found.values.items():
-        figure, _, unit = as_quantity(name, value).partition(" ")
-        line = f"{name:34} {figure:>8} {unit:4}"
-        if name in found.at_bound:
-            line += "  at an end of its range: these rows do not tell it"
-        typer.echo(line.rstrip())
+    from mist_sim.calibration.figures import as_quantity
+    from mist_sim.report.layout import listed
+
+    errors = [
+        (f"{quantity}, {rows}", str(number), f"{mean:.1%}", f"{median:.1%}")
+        for quantity, rows, number, mean, median in found.report()
+    ]
+    unknown = "at an end of its range: these rows do not tell it"
+    figures = [
+        (name, as_quantity(name, value), unknown if name in found.at_bound else "")
+        for name, value in found.values.items()
+    ]
+    console = Console(highlight=False)
+    titles = ("rows", "number", "mean error", "median error")
+    console.print(listed(titles, errors, right=range(1, 4)))
+    console.print()
+    console.print(listed(("figure", "value", ""), figures, right=[1]))
 
 
 def _calibrated(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from mist_sim.calibration.fitting import Regression
 
 
 def fit(
@@ -29,10 +34,10 @@ def fit(
     Prints how far points were off that the ensemble had not seen.
     """
     from rich.console import Console
-    from rich.table import Table
 
     from mist_sim.calibration import fit_file
     from mist_sim.output import output_file
+    from mist_sim.report.layout import listed
 
     console = Console(highlight=False)
     with output_file(out, replace=force) as file:
@@ -46,15 +51,17 @@ def fit(
                 tensor_parallel_size=tensor_parallel_size,
             )
         file.write(found.text)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for title in ("points held out", "number", "mean error", "median error"):
-        table.add_column(title, justify="left" if title.startswith("points") else "right")
+    titles = ("points held out", "number", "mean error", "median error")
+    console.print(listed(titles, list(_errors(found)), right=range(1, 4)))
+    for remark in found.content["remarks"]:
+        typer.echo(f"note: {remark}", err=True)
+    typer.echo(f"Written to {out}", err=True)
+
+
+def _errors(found: Regression) -> Iterator[list[str]]:
+    """Yield a row for each place of the points held out: how far off the ensemble was."""
     for stage in ("prefill", "decode"):
         for place, errors in found.content["stages"][stage]["held_out"].items():
             shares = [errors["mean"], errors["median"]]
             cells = ["-" if share is None else f"{share:.1%}" for share in shares]
-            table.add_row(f"{stage}, {place}", str(errors["points"]), *cells)
-    console.print(table)
-    for remark in found.content["remarks"]:
-        typer.echo(f"note: {remark}", err=True)
-    typer.echo(f"Written to {out}", err=True)
+            yield [f"{stage}, {place}", str(errors["points"]), *cells]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,20 @@ if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
 
 
+def _presets(incomplete: str) -> list[str]:
+    """Return what a shell may complete; it adds files itself where no preset begins so.
+
+    The package of the presets is not imported, which would take a second.
+    """
+    folder = Path(__file__).parents[1] / "scenario" / "presets"
+    return sorted(path.stem for path in folder.glob(f"{glob.escape(incomplete)}*.yaml"))
+
+
 def run(
     scenario: str = typer.Argument(
         help="A YAML file, the name of a preset (mist list presets), or - for standard input.",
         show_default=False,
+        autocompletion=_presets,
     ),
     settings: list[str] = typer.Option(
         [],

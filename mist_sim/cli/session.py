@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from rich.console import RenderableType
-
     from mist_sim.metrics import Replications, Result
     from mist_sim.output.folders import OutputFolder
     from mist_sim.scenario import Scenario
@@ -42,19 +40,17 @@ class Session:
         The folder is claimed before anything runs; when something goes wrong, it stays as it was.
         """
         from mist_sim.cli.progress import Progress
-        from mist_sim.report import results_table
         from mist_sim.scenario import simulate
 
         with self._claimed() as folder:
             with Progress(scenario.workload.num_requests, visible=not self.quiet) as progress:
                 result = simulate(scenario, progress=progress)
             files = folder.fill(result.write_files) if folder else []
-        self._show(scenario, result, results_table(result), files)
+        self._show(result, files)
 
     def replicate(self, scenario: Scenario, jobs: int | None = None) -> None:
         """Run a scenario's replications; their results are treated as in `run`."""
         from mist_sim.cli.progress import Progress
-        from mist_sim.report import replications_table
         from mist_sim.scenario import replicate
 
         with self._claimed() as folder:
@@ -62,7 +58,7 @@ class Session:
             with Progress(total, visible=not self.quiet, unit=unit) as progress:
                 found = replicate(scenario, jobs=jobs, progress=progress)
             files = folder.fill(found.write_files) if folder else []
-        self._show(scenario, found, replications_table(found), files)
+        self._show(found, files)
 
     def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
         from contextlib import nullcontext
@@ -71,13 +67,7 @@ class Session:
 
         return output_folder(self.out, replace=self.force) if self.out else nullcontext()
 
-    def _show(
-        self,
-        scenario: Scenario,
-        result: Result | Replications,
-        table: RenderableType,
-        files: list[str],
-    ) -> None:
+    def _show(self, result: Result | Replications, files: list[str]) -> None:
         """Print what came out of a run, and say where its files are."""
         from mist_sim.cli.signals import saved
         from mist_sim.user_paths import user_path
@@ -89,19 +79,8 @@ class Session:
 
                 typer.echo(json_text(result.summary), nl=False)
             else:
-                _print(scenario, table)
+                result.show()
         if folder is not None and not self.quiet:
             note(f"Written to {folder}: {', '.join(files)}")
         elif not self.quiet and not self.as_json:
             note("Nothing was saved: --out DIR writes the results into a folder.")
-
-
-def _print(scenario: Scenario, table: RenderableType) -> None:
-    from rich.console import Console
-
-    from mist_sim.report import headline
-
-    console = Console(highlight=False)
-    console.print(headline(scenario), style="bold", markup=False)
-    console.print()
-    console.print(table)

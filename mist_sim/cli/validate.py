@@ -32,25 +32,26 @@ def validate(
 def _show(run: MeasuredRun) -> None:
     from rich.console import Console
     from rich.padding import Padding
-    from rich.table import Table
+
+    from mist_sim.report.layout import listed
 
     out = Console()
     if run.missing:
         out.print(run.name, style="bold", highlight=False, markup=False)
         out.print(f"  skipped: needs {run.missing}\n", highlight=False, markup=False)
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("")
-    for title in ("measured", "simulated", "error", "mean |error|", "median"):
-        table.add_column(title, justify="right")
-    for row in run.rows():
-        table.add_row(
+    titles = ("", "measured", "simulated", "error", "mean |error|", "median")
+    rows = [
+        (
             f"{row.metric}, {row.unit}" if row.unit else row.metric,
             _number(row.measured),
             _number(row.simulated),
             f"{100 * row.error:+.1f} %",
             *("" if size is None else f"{100 * size:.1f} %" for size in (row.spread, row.middle)),
         )
+        for row in run.rows()
+    ]
+    table = listed(titles, rows, right=range(1, 6))
     out.print(run.name, style="bold", highlight=False, markup=False)
     fitted = f"; fitted: {run.fitted}" if run.fitted else ""
     out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim", highlight=False, markup=False)

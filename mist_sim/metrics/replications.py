@@ -55,17 +55,18 @@ def estimate(values: list[float]) -> Estimate:
     return Estimate(float(np.mean(known)), quantile * error)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Replications:
     """Runs of one scenario that differ in their seeds only.
 
     seeds: one for each run. summaries: what each run's `Result.summary` says, in that order.
-    scenario: the resolved scenario as YAML text.
+    scenario: the resolved scenario as YAML text. title: what was simulated, in words.
     """
 
     seeds: tuple[int, ...]
     summaries: tuple[Mapping[str, Any], ...]
     scenario: str
+    title: str = ""
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -105,6 +106,23 @@ class Replications:
             "confidence_level": CONFIDENCE_LEVEL,
             "confidence_intervals": intervals,
         }
+
+    def show(self) -> None:
+        """Print the tables that `mist run --replications` prints."""
+        from mist_sim.report import replications_table
+        from mist_sim.report.shown import show
+
+        show(self.title, replications_table(self))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same tables."""
+        from mist_sim.report import replications_table
+        from mist_sim.report.shown import as_html
+
+        return as_html(self.title, replications_table(self))
+
+    def __repr__(self) -> str:
+        return f"<Replications: {len(self.seeds)} runs>"
 
     def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write summary.json, replications.parquet and scenario.resolved.yaml; return the folder.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The records of one run, and what follows from them.
 
@@ -29,7 +29,9 @@ class Result:
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: where the step times came from, by client. assumed: options that were not set
     and whose default was fitted on another GPU, by client.
-    scenario: the resolved scenario as YAML text, when the run came from one.
+    scenario: the resolved scenario as YAML text, when the run came from one. title: what was
+    simulated, in words. client_groups: for each client the name of the group of equal clients that
+    it belongs to; empty where nobody said.
     """
 
     recorder: ColumnRecorder
@@ -41,6 +43,17 @@ class Result:
     estimates: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     scenario: str | None = None
+    title: str = ""
+    client_groups: list[str] = field(default_factory=list)
+
+    @cached_property
+    def loop(self) -> str:
+        """How requests were sent: "open loop", "closed loop", or "offline", all at time 0."""
+        if not self.open_loop:
+            return "closed loop"
+        c: dict[str, Any] = self.recorder.requests.columns()
+        sent_by_users = c["parent_id"] == c["request_id"]
+        return "open loop" if c["arrival_time"][sent_by_users].any() else "offline"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -83,6 +96,27 @@ class Result:
     def token_times(self, request_id: int) -> Array:
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
+
+    def show(self) -> None:
+        """Print the tables that `mist run` prints."""
+        from mist_sim.report import results_table
+        from mist_sim.report.shown import show
+
+        show(self.title, results_table(self))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same tables."""
+        from mist_sim.report import results_table
+        from mist_sim.report.shown import as_html
+
+        return as_html(self.title, results_table(self))
+
+    def __repr__(self) -> str:
+        c: dict[str, Any] = self.recorder.requests.columns()
+        own = c["parent_id"] == c["request_id"]
+        done = own & (c["status"] == 0)
+        end = c["finished_at"].max(initial=0.0)
+        return f"<Result: {done.sum():,} of {own.sum():,} requests finished in {end:.4g} s>"
 
     def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write summary.json and the tables into a new or empty folder; return it.

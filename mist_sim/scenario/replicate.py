@@ -66,7 +66,12 @@ def replicate(
         runs.throw(error)  # an interruption ends the processes, too: nobody waits for them
         raise
     summaries = tuple(found[number] for number in range(len(seeds)))
-    return Replications(seeds=seeds, summaries=summaries, scenario=scenario.resolved())
+    return Replications(
+        seeds=seeds,
+        summaries=summaries,
+        scenario=scenario.resolved(),
+        title=scenario.headline,
+    )
 
 
 def seeds_from(seed: int, count: int) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def everything() -> list[str]:
     return sorted(str(path) for path in Path().rglob("*") if path.parts[0] != "pids")
 
 
-@pytest.mark.parametrize(("number", "code", "word"), SIGNALS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("number", "code", "word"), SIGNALS, ids=str)
 def test_a_signal_ends_the_workers_of_replications_and_leaves_nothing(number, code, word):
     args = ["--replications", "4", "--jobs", "2", "--out", "a/b"]
     with computing(*args, num_workers=2) as process:
@@ -158,7 +158,7 @@ def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypat
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mist_sim.cli.session._print", interrupted)
+    monkeypatch.setattr("mist_sim.metrics.Result.show", interrupted)
     with pytest.raises(SystemExit) as leaving:
         main(["run", "demo", "--out", "a", "--set", "workload.lengths.num_requests=5"])
     assert leaving.value.code == 130

@@ -1,17 +1,19 @@
-"""What was simulated, in two lines."""
+"""What a scenario simulates, in two lines."""
 
 from __future__ import annotations
 
-from mist_sim.scenario import Scenario
+from collections.abc import Sequence
+
 from mist_sim.scenario.client_schemas import ClientPart, LlmPart
 
 
-def headline(scenario: Scenario) -> str:
+def headline(
+    source: str, clients: Sequence[ClientPart], model: str | None, router: str, seed: int
+) -> str:
     """Return where a scenario comes from, and below it its clients, router and seed."""
-    clients = ", ".join(_client(client, scenario.model) for client in scenario.clients)
-    router = scenario.router.model_dump(by_alias=True)["type"]
-    sentence = f"{clients}; router {router}; seed {scenario.seed}"
-    return "\n".join(line for line in (scenario.origin.source, sentence) if line)
+    serving = ", ".join(_client(client, model) for client in clients)
+    sentence = f"{serving}; router {router}; seed {seed}"
+    return "\n".join(line for line in (source, sentence) if line)
 
 
 def _client(client: ClientPart, model: str | None) -> str:
