@@ -74,6 +74,7 @@ app = typer.Typer(
     help="Simulate LLM serving: what latency, throughput and goodput would a deployment have?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes would cut the names of options
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)

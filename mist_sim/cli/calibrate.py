@@ -32,13 +32,16 @@ _GPU, _MODEL = "h100-sxm", "qwen3-32b"
 
 def calibrate(
     kind: str = typer.Argument(
+        metavar="KIND",
         help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
         "catalog: kernel timings, from which the catalog's own entries are made.",
         show_default=False,
         autocompletion=lambda incomplete: [kind for kind in KINDS if kind.startswith(incomplete)],
     ),
     measurements: Path = typer.Argument(
-        help="The file; for catalog, the folder of all files.", show_default=False
+        metavar="MEASUREMENTS",
+        help="The file; for catalog, the folder of all files.",
+        show_default=False,
     ),
     gpu: str | None = typer.Option(
         None, help=f"The GPU measured, as the catalog calls it; {_GPU} without it."
@@ -75,9 +78,9 @@ def calibrate(
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Fit the roofline's figures of a GPU to measurements, and say how well they fit.
+    """Fit the roofline's figures of a GPU to measurements.
 
-    Every second row is held out and scored.
+    Prints how well they fit; every second row is held out and scored.
 
     The file that it writes is a GPU spec, which a scenario names as its gpu.
     """

@@ -19,7 +19,7 @@ def demo(
         False, "--force", help="Replace earlier results in the folder; files of others stay."
     ),
 ) -> None:
-    """Simulate a bundled workload on two GPUs: a first look, in seconds."""
+    """Simulate a bundled workload on two GPUs: a first look."""
     from mist_sim.cli.session import Session, note
     from mist_sim.scenario import Scenario
 

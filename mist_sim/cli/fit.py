@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def fit(
     measurements: Path = typer.Argument(
+        metavar="MEASUREMENTS",
         help="A file of measured steps, as mist profile writes it, or Splitwise's CSV file.",
         show_default=False,
     ),
@@ -29,9 +30,10 @@ def fit(
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Learn step times from measured ones: an ensemble of regressors, stored as plain numbers.
+    """Learn step times from measured steps.
 
-    Prints how far points were off that the ensemble had not seen.
+    Writes an ensemble of regressors as plain numbers, and prints how far points were off that the
+    ensemble had not seen.
     """
     from rich.console import Console
 

@@ -22,10 +22,13 @@ def _families(incomplete: str) -> list[str]:
 
 def list_(
     family: str = typer.Argument(
-        "", help="What to list; all families without it.", autocompletion=_families
+        "",
+        metavar="FAMILY",
+        help="What to list; all families without it.",
+        autocompletion=_families,
     ),
 ) -> None:
-    """List what a scenario can say: models, GPUs, plugins, engine options, presets."""
+    """List what a scenario can name: models, GPUs, plugins, presets."""
     from rich.console import Console
 
     from mist_sim.errors import UnknownPluginError, did_you_mean

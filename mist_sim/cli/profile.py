@@ -34,9 +34,10 @@ def profile(
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Run a model's layers with random weights, and write what steps of an engine take.
+    """Measure steps of a model's layers on this machine.
 
-    Steps that were measured before on this device are not measured again.
+    The layers run with random weights. Steps that were measured before on this device are not
+    measured again.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu

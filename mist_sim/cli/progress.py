@@ -56,7 +56,7 @@ class Progress:
     def _start(self) -> Bar:
         console = Console(stderr=True)
         columns = _columns(self._unit, self._total, is_wide=console.width >= _WIDE)
-        bar = Bar(*columns, console=console, transient=True)
+        bar = Bar(*columns, console=console, transient=True, get_time=monotonic)
         self._task = bar.add_task("", total=self._total, simulated="")
         bar.start()
         return bar

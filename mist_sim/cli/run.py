@@ -24,6 +24,7 @@ def _presets(incomplete: str) -> list[str]:
 
 def run(
     scenario: str = typer.Argument(
+        metavar="SCENARIO",
         help="A YAML file, the name of a preset (mist list presets), or - for standard input.",
         show_default=False,
         autocompletion=_presets,

@@ -13,7 +13,7 @@ def schema(
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Print the JSON Schema of a scenario file, with which editors check and complete it."""
+    """Print the JSON Schema of scenario files, for editors."""
     import json
 
     from mist_sim.output import output_file

@@ -15,13 +15,13 @@ _MEASUREMENTS = Path("../shared/measurements")
 
 def validate(
     folders: list[Path] = typer.Argument(
-        None, metavar="RUN_FOLDER...", help="Folders with a run.yaml; else the published runs."
+        None, metavar="RUN_FOLDER", help="Folders with a run.yaml; else the published runs."
     ),
     measurements: Path = typer.Option(
         _MEASUREMENTS, metavar="DIR", help="Where the published measurements lie."
     ),
 ) -> None:
-    """Simulate measured runs and print what was measured, what was simulated, and the error."""
+    """Simulate measured runs, and print both with the errors."""
     from mist_sim.validation import known_runs, read_run
 
     runs = [read_run(folder) for folder in folders or ()] or known_runs(measurements)
