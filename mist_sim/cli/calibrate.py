@@ -30,13 +30,18 @@ KINDS = {
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
 
 
+def _kinds(incomplete: str) -> list[str]:
+    """Return what a shell may complete."""
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
 def calibrate(
     kind: str = typer.Argument(
         metavar="KIND",
         help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
         "catalog: kernel timings, from which the catalog's own entries are made.",
         show_default=False,
-        autocompletion=lambda incomplete: [kind for kind in KINDS if kind.startswith(incomplete)],
+        autocompletion=_kinds,
     ),
     measurements: Path = typer.Argument(
         metavar="MEASUREMENTS",
