@@ -32,7 +32,6 @@ def claim(target: Path) -> Iterator[Path]:
     with ExitStack() as at_the_end:
         for folder in reversed(above):
             at_the_end.callback(_remove_if_empty, folder)
-        room.parent.mkdir(parents=True, exist_ok=True)
         file = _enter(room)
         at_the_end.callback(_leave, room, file)
         _clear(room)
@@ -72,7 +71,12 @@ def _room_of(target: Path) -> Path:
 def _enter(room: Path) -> int:
     """Make and lock a private folder; return the descriptor of the lock."""
     while True:
-        room.mkdir(exist_ok=True)
+        try:
+            room.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            if os.path.lexists(room) and not room.is_dir():  # somebody's file
+                raise
+            continue  # its last owner has just removed it
         file = lock(room / _LOCK)
         if file is not None:
             return file

@@ -42,14 +42,14 @@ def listed(
     right: Iterable[int] = (),
     below: Sequence[str] = (),
 ) -> Fitting:
-    """Return rows under titles; in a narrow terminal a paragraph each.
+    """Return rows under titles; in a narrow terminal columns, or a paragraph each.
 
     right: columns of numbers. below: the rest of the titles, on a
     line of its own.
     """
     wide, tight = (columns(titles, rows, right=right, below=below, gap=gap) for gap in (2, 1))
     whole = [f"{title} {more}".strip() for title, more in zip_longest(titles, below, fillvalue="")]
-    return Fitting(wide, tight, _paragraphs(whole, rows))
+    return Fitting(wide, tight, _turned(whole, rows), _paragraphs(whole, rows))
 
 
 def columns(
@@ -85,11 +85,17 @@ def columns(
     return table
 
 
+def _turned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return the rows as columns, and the titles in front of them."""
+    head, *others = zip(titles, *rows, strict=True)
+    return columns(["", *head[1:]], others, right=range(1, len(head)))
+
+
 def _paragraphs(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
     """Return the first cell of each row as a line, the others with their titles below."""
     parts: list[RenderableType] = []
     for row in rows:
         cells = zip(titles[1:], row[1:], strict=True)
-        told = [Text(f"{title} {cell}".strip()) for title, cell in cells if cell]
+        told = [Text(f"{title} {cell}".strip()) for title, cell in cells if cell not in ("", "-")]
         parts += [Text(row[0]), Padding(Columns(told, padding=(0, 2)), (0, 0, 0, 2))]
     return Group(*parts)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -322,3 +323,42 @@ def test_files_of_others_beside_a_file_stay():
     Path(".x.json.partial").write_text("theirs")
     write_whole("x.json", json.dumps(1))
     assert tree() == {".x.json.partial": "theirs", "x.json": "1"}
+
+
+# --- many at once -----------------------------------------------------------------------------
+
+
+def test_of_many_that_come_and_go_one_at_a_time_has_the_folder():
+    holders, counts, errors = [], [], set()
+
+    def come_and_go() -> None:
+        for _ in range(200):
+            try:
+                with output_folder("a/b", replace=True) as place:
+                    holders.append(None)
+                    counts.append(len(holders))
+                    place.fill(results(one="1"))
+                    holders.pop()
+            except ScenarioError as error:
+                errors.add(str(error).partition(": another")[0])
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(counts) == {1}
+    assert errors <= {"output folder a/b: is in use"}
+    assert set(tree()) == {"a", "a/b", "a/b/SHA256SUMS", "a/b/one.txt"}
+
+
+@pytest.mark.parametrize("taken", ["file", "link"])
+def test_a_private_room_that_somebody_else_took_is_told(taken):
+    room = Path(f".a{SUFFIX}")
+    if taken == "file":
+        room.write_text("theirs")
+    else:
+        room.symlink_to("nowhere")
+    with pytest.raises(ScenarioError, match="output folder a: cannot be written: File exists"):
+        save("a", one="1")
+    assert os.path.lexists(room)

@@ -16,7 +16,8 @@ import pytest
 from mist_sim.cli import main
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+if os.name != "posix":
+    pytest.skip("signals as POSIX has them", allow_module_level=True)
 
 ENOUGH = 30.0  # seconds for a process to begin
 SOON = 10.0  # seconds, on a busy machine: it takes about one, and the runs a minute
