@@ -1,4 +1,4 @@
-"""Measure the budgets of DESIGN §9 and print them: `python -m benchmarks [--quick]`."""
+"""Measure speed and memory, and print them beside their budgets: `python -m benchmarks`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -221,20 +222,61 @@ def _costs(found: list[Measurement]) -> list[str]:
     return [*each, f"{found[-1].t_per_request / found[0].t_per_request:.2f} x"]
 
 
-def main() -> None:
-    console = Console(width=140)
-    quick = "--quick" in sys.argv
-    console.print(strategies(quick))
-    console.print(growth(quick))
-    console.print(memory(quick))
-    if AZURE.exists():
-        console.print(pressure(quick))
-    console.print(many_clients(quick))
+def budgets(quick: bool) -> Table:
+    """Measure the budgets one by one; each is printed when it is there."""
+    console = Console(width=WIDTH)
     table = Table("work", "budget", "measured", title="Budgets; T = CPU time of a SimPy timeout")
     for row in rows(quick):
         console.print(*row, sep="  |  ", style="dim")
         table.add_row(*row)
-    console.print(table)
+    return table
+
+
+TABLES = {
+    "strategies": strategies,
+    "growth": growth,
+    "memory": memory,
+    "pressure": pressure,
+    "routers": many_clients,
+    "budgets": budgets,
+}
+WIDTH = 140
+
+
+def _table(name: str) -> str:
+    if name not in TABLES:
+        raise ArgumentTypeError(f"no table {name!r}; choose from {', '.join(TABLES)}")
+    return name
+
+
+def parsed(words: Sequence[str] | None = None) -> Namespace:
+    """Return what the command line says. words: those of the process when None."""
+    parser = ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure speed and memory, and print them beside their budgets. T is the CPU "
+        "time of one SimPy timeout on this machine.",
+    )
+    parser.add_argument(
+        "tables",
+        nargs="*",
+        metavar="TABLE",
+        type=_table,
+        help=f"what to measure: {', '.join(TABLES)}; all without it",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer repetitions, and 100,000 requests at most"
+    )
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    said = parsed()
+    console = Console(width=WIDTH)
+    for name in said.tables or TABLES:
+        if name == "pressure" and not AZURE.exists():
+            console.print(f"pressure: skipped, since there is no {AZURE}")
+        else:
+            console.print(TABLES[name](said.quick))
 
 
 if __name__ == "__main__":

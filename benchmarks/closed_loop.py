@@ -7,7 +7,7 @@ the sample of measurements in aiconfigurator-core, whose kernel times the simula
 
 from __future__ import annotations
 
-import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,14 @@ def _percent(value: float) -> str:
 
 
 def main() -> None:
+    parser = ArgumentParser(
+        prog="python -m benchmarks.closed_loop",
+        description="Print sixty closed-loop runs of real H100s beside simulated ones.",
+    )
+    parser.add_argument("--fit", action="store_true", help="fit the engine's own time anew")
+    said = parser.parse_args()
     points, timed_by = measured_points(POINTS), predictors()
-    if "--fit" in sys.argv:
+    if said.fit:
         step, sequence = fit(points, timed_by)
         token = fit_prompt_token(points, timed_by)
         print(f"step {step * 1e3:.2f} ms, sequence {sequence * 1e6:.1f} us, ", end="")

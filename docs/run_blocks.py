@@ -7,10 +7,12 @@ All blocks of a file run in order, in one new folder that holds a copy of `examp
 
 - ```python runs; all such blocks of a file share their variables. A block that begins with the
   comment `# not run` is left out.
-- ```console runs the lines that begin with `$ mist` inside this process.
+- ```console runs the lines that begin with `$`: `mist` inside this process, `python` in another.
 - ```yaml and ```toml whose first line is a comment with a file name write that file.
 - The lines below a command, and the ```text block after a Python block, are its standard output.
   Without such lines the output is not compared.
+- ```bash (commands for elsewhere), ```csv, ```json and ```tree (a drawing) are only shown. A test
+  asks for one of these names, so that no output goes without being compared.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from mist_sim.cli import main as mist
 
 ROOT = Path(__file__).resolve().parents[1]
 BAD_INPUT = 2  # exit code of an error that a file may show on purpose
+SHOWN = ("bash", "csv", "json", "tree", "yaml", "toml")
 FILE_NAME = re.compile(r"# ([\w.-]+\.(?:yaml|toml))")
 
 
@@ -63,6 +66,10 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def _runs(block: Block) -> bool:
+    return block.language == "python" and "# not run" not in block.lines[0]
+
+
 class Runner:
     """Runs the blocks of one file; `output` is what each shown output should be, by position."""
 
@@ -72,13 +79,24 @@ class Runner:
         self.blocks = blocks(path.read_text("utf-8"))
         self.variables: dict[str, Any] = {"__name__": "__main__"}
 
+    def not_compared(self) -> list[str]:
+        """Return what is wrong with blocks that might show output and are not compared."""
+        problems = []
+        for before, block in pairwise([END, *self.blocks]):
+            place, language = f"{self.path.name}:{block.start}", block.language
+            if language == "text" and not (_runs(before) and self._follows(before, block)):
+                problems.append(f"{place}: text is output, and follows the Python that prints it")
+            elif language not in ("console", "python", "text", *SHOWN):
+                problems.append(f"{place}: no block is {language!r}; this may be one of {SHOWN}")
+        return problems
+
     def run(self) -> list[str]:
         """Return the file's lines with the output as it is now. Raises what a block raises."""
         changes: list[tuple[int, int, list[str]]] = []
         for block, following in pairwise([*self.blocks, END]):
             if block.language == "console":
                 changes += self._console(block)
-            elif block.language == "python" and "# not run" not in block.lines[0]:
+            elif _runs(block):
                 output = self._python(block)
                 if following.language == "text" and self._follows(block, following):
                     end = following.start + len(following.lines)
@@ -107,10 +125,8 @@ class Runner:
         commands = [i for i, line in enumerate(block.lines) if line.startswith("$ ")]
         for first, end in zip(commands, [*commands[1:], len(block.lines)], strict=True):
             words = shlex.split(block.lines[first][2:], comments=True)
-            if words[0] != "mist":
-                continue
             shown = end > first + 1
-            code, out, err = _mist(words[1:])
+            code, out, err = COMMANDS[words[0]](words[1:])
             if code and not (shown and code == BAD_INPUT):
                 place = f"{self.path}:{block.start + first + 1}"
                 raise RuntimeError(f"{place}: {block.lines[first]} left with {code}:\n{err}")
@@ -129,6 +145,18 @@ def _mist(args: list[str]) -> tuple[object, str, str]:
         except SystemExit as left:
             code = left.code
     return code, out.getvalue(), err.getvalue()
+
+
+def _script(args: list[str]) -> tuple[object, str, str]:
+    """Run a Python file; return what `_mist` does."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *args], env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+COMMANDS = {"mist": _mist, "python": _script}
 
 
 def _printed(text: str) -> list[str]:

@@ -31,7 +31,8 @@ class LoadGenerator(ABC):
 
     retries: when a request that failed is sent again; None: never. rng: draws the jitter of the
         waits in between.
-    on_end: called with (requests that have ended, seconds) whenever one ends; None at first.
+    on_end: called with (requests that have ended, seconds) whenever one of the workload's ends,
+        children apart; None at first.
     all_ended: happens when the last request has ended and no other will be sent.
     num_sent, num_ended: requests so far, however often each was sent.
     num_visits, num_stages: of the requests that have ended, in the order in which they did: visits
@@ -57,6 +58,7 @@ class LoadGenerator(ABC):
         self.num_visits: list[int] = []
         self.num_stages: list[int] = []
         self._rng = rng
+        self._num_own_ended = 0  # without children
         self._num_sources = 0  # processes that may send another request
 
     def start(self, requests: Iterator[Request]) -> None:
@@ -117,8 +119,9 @@ class LoadGenerator(ABC):
         self.num_ended += 1
         self.num_visits.append(num_visits)
         self.num_stages.append(request.num_stages)
-        if self.on_end is not None:
-            self.on_end(self.num_ended, self.env.now)
+        if self.on_end is not None and request.parent_id is None:
+            self._num_own_ended += 1
+            self.on_end(self._num_own_ended, self.env.now)
         if not self._num_sources:
             self._stop_when_all_ended()
 

@@ -26,7 +26,10 @@ from mist_sim.routers import RoundRobinRouter, Router, Seeded
 from mist_sim.traces import Workload
 
 Progress = Callable[[int, float], None]
-"""Called with (requests finished or failed, simulated seconds), ten times a second at most."""
+"""Called with (requests finished or failed, simulated seconds), ten times a second at most.
+
+Requests are those of the workload; children that they wait for are not counted.
+"""
 
 _PROGRESS_EVERY = 0.1  # seconds of the user's time
 _OBJECTS_BETWEEN_COLLECTIONS = 500_000

@@ -13,7 +13,7 @@ from scipy.optimize import least_squares
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
-from mist_sim.user_paths import write_whole
+from mist_sim.output import write_whole
 
 Array = NDArray[np.float64]
 
@@ -166,10 +166,12 @@ def as_quantity(name: str, value: float) -> str:
 
 
 def write_spec(path: Path, calibration: Calibration) -> None:
-    """Write a GPU spec file that a scenario's `gpu` can name; residuals stand at its head.
+    """Write a GPU spec file. Raises ScenarioError when it cannot be written."""
+    write_whole(path, spec_text(calibration))
 
-    Raises ScenarioError when it cannot be written.
-    """
+
+def spec_text(calibration: Calibration) -> str:
+    """Return a GPU spec file that a scenario's `gpu` can name; residuals stand at its head."""
     lines = [f"# Fitted by mist calibrate: {calibration.source}"]
     lines += [
         f"# {quantity}: {name}, {number} rows, mean error {mean:.1%}, median {median:.1%}"
@@ -188,7 +190,7 @@ def write_spec(path: Path, calibration: Calibration) -> None:
     lines += [
         f'{_toml_key(name)} = "mist calibrate: {calibration.source}"' for name in calibration.values
     ]
-    write_whole(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _toml_key(name: str) -> str:

@@ -23,7 +23,7 @@ from mist_sim.calibration.ensemble import (
 from mist_sim.calibration.measured_steps import MeasuredSteps
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.measured.regression import FORMAT, VERSION
-from mist_sim.user_paths import write_whole
+from mist_sim.output import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,14 @@ class Regression:
     content: dict[str, Any]
     errors: dict[str, HeldOut]
 
+    @property
+    def text(self) -> str:
+        """What the file holds."""
+        return json.dumps(self.content, indent=1) + "\n"
+
     def save(self, path: Path) -> None:
         """Write the file. Raises ScenarioError when that cannot be done."""
-        write_whole(path, json.dumps(self.content, indent=1) + "\n")
+        write_whole(path, self.text)
 
 
 def fit_regression(

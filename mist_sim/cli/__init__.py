@@ -6,16 +6,22 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
+from mist_sim.cli.signals import stopping_signals, take_leave
+
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line; leaves with SystemExit.
 
     args: words after `mist`; those of the process when None. Exit codes: 0 done, 2 bad input,
-    70 a bug, 130 interrupted.
+    70 a bug; 130, 143 and 129 where Ctrl-C, SIGTERM or SIGHUP ended it.
     """
-    from mist_sim.cli.app import app
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without some letter shows a `?`
             stream.reconfigure(errors="replace")
-    app(None if args is None else list(args), prog_name="mist")
+    with stopping_signals():
+        try:
+            from mist_sim.cli.app import app
+
+            app(None if args is None else list(args), prog_name="mist")
+        except KeyboardInterrupt as stop:
+            sys.exit(take_leave(stop))

@@ -15,16 +15,23 @@ from mist_sim.cli.listing import list_
 from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
 from mist_sim.cli.schema import schema
+from mist_sim.cli.signals import take_leave
 from mist_sim.cli.validate import validate
 from mist_sim.errors import InvariantError, MistError
 
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
 class Verbs(TyperGroup):
     """Runs a verb and turns what it raises into a message on stderr and an exit code."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the words of the command line."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except KeyboardInterrupt as stop:
+            raise typer.Exit(take_leave(stop)) from stop
 
     def invoke(self, ctx: Any) -> Any:
         """Run a verb; end with a message and an exit code instead of a traceback."""
@@ -36,6 +43,8 @@ class Verbs(TyperGroup):
         except MistError as error:
             typer.echo(_message(error), err=True)
             raise typer.Exit(BAD_INPUT) from error
+        except BrokenPipeError:  # the reader has seen enough; Typer ends quietly
+            raise
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             typer.echo(f"error: {error.strerror or error}{where}", err=True)
@@ -45,9 +54,8 @@ class Verbs(TyperGroup):
                 raise  # Typer's own way to end
             typer.echo(f"error: unexpected {type(error).__name__}: {error}\n\n{_REPORT}", err=True)
             raise typer.Exit(BUG) from error
-        except KeyboardInterrupt as error:
-            typer.echo("interrupted; no results were written", err=True)
-            raise typer.Exit(INTERRUPTED) from error
+        except KeyboardInterrupt as stop:
+            raise typer.Exit(take_leave(stop)) from stop
 
 
 def _message(error: MistError) -> str:
@@ -66,8 +74,8 @@ app = typer.Typer(
     cls=Verbs,
     help="Simulate LLM serving: what latency, throughput and goodput would a deployment have?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes would cut the names of options
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)

@@ -30,14 +30,23 @@ KINDS = {
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
 
 
+def _kinds(incomplete: str) -> list[str]:
+    """Return what a shell may complete."""
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
 def calibrate(
     kind: str = typer.Argument(
+        metavar="KIND",
         help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
         "catalog: kernel timings, from which the catalog's own entries are made.",
         show_default=False,
+        autocompletion=_kinds,
     ),
     measurements: Path = typer.Argument(
-        help="The file; for catalog, the folder of all files.", show_default=False
+        metavar="MEASUREMENTS",
+        help="The file; for catalog, the folder of all files.",
+        show_default=False,
     ),
     gpu: str | None = typer.Option(
         None, help=f"The GPU measured, as the catalog calls it; {_GPU} without it."
@@ -72,17 +81,20 @@ def calibrate(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Fit the roofline's figures of a GPU to measurements, and say how well they fit.
+    """Fit the roofline's figures of a GPU to measurements.
 
-    Every second row is held out and scored.
+    Prints how well they fit; every second row is held out and scored.
 
     The file that it writes is a GPU spec, which a scenario names as its gpu.
     """
-    from mist_sim.calibration.figures import as_quantity, write_spec
+    from contextlib import nullcontext
+
+    from mist_sim.calibration.figures import spec_text
     from mist_sim.errors import ScenarioError, did_you_mean
     from mist_sim.hardware import load_gpu
-    from mist_sim.user_paths import require_writable
+    from mist_sim.output import output_file
 
     if kind not in KINDS:
         raise ScenarioError(
@@ -97,25 +109,39 @@ def calibrate(
     for name, given in {"gpu": gpu, "model": model, **driven, "out": out}.items():
         if given is not None and name not in KINDS[kind]:
             raise ScenarioError(f"--{name} has no effect with {kind} measurements; leave it out")
-    if out is not None:
-        require_writable(out)
     if kind == "catalog":
         _print_catalog(measurements)
         return
-    found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
-    for quantity, rows, number, mean, median in found.report():
-        typer.echo(
-            f"{quantity:12} {rows:9} {number:4} rows  mean error {mean:6.1%}  median {median:6.1%}"
-        )
-    for name, value in found.values.items():
-        figure, _, unit = as_quantity(name, value).partition(" ")
-        line = f"{name:34} {figure:>8} {unit:4}"
-        if name in found.at_bound:
-            line += "  at an end of its range: these rows do not tell it"
-        typer.echo(line.rstrip())
+    with output_file(out, replace=force) if out else nullcontext() as file:
+        found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
+        if file is not None:
+            file.write(spec_text(found))
+    _print(found)
     if out is not None:
-        write_spec(out, found)
         typer.echo(f"Written to {out}", err=True)
+
+
+def _print(found: Calibration) -> None:
+    """Print how well the figures fit, and the figures."""
+    from rich.console import Console
+
+    from mist_sim.calibration.figures import as_quantity
+    from mist_sim.report.layout import listed
+
+    errors = [
+        (f"{quantity}, {rows}", str(number), f"{mean:.1%}", f"{median:.1%}")
+        for quantity, rows, number, mean, median in found.report()
+    ]
+    unknown = "at an end of its range: these rows do not tell it"
+    figures = [
+        (name, as_quantity(name, value), unknown if name in found.at_bound else "")
+        for name, value in found.values.items()
+    ]
+    console = Console(highlight=False)
+    titles = ("rows", "number", "mean error", "median error")
+    console.print(listed(titles, errors, right=range(1, 4)))
+    console.print()
+    console.print(listed(("figure", "value", ""), figures, right=[1]))
 
 
 def _calibrated(

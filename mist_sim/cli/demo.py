@@ -15,22 +15,27 @@ def demo(
         metavar="DIR",
         help=f"Write the results into this new or empty folder; {_FOLDER} without it.",
     ),
+    force: bool = typer.Option(
+        False, "--force", help="Replace earlier results in the folder; files of others stay."
+    ),
 ) -> None:
-    """Simulate a bundled workload on two GPUs: a first look, in seconds."""
-    from mist_sim.cli.session import note, run_and_show
+    """Simulate a bundled workload on two GPUs: a first look."""
+    from mist_sim.cli.session import Session, note
     from mist_sim.scenario import Scenario
 
-    folder = out or _free_folder()
+    folder = out or (Path(_FOLDER) if force else _free_folder())
     if out is None and folder.name != _FOLDER:
-        note(f"{_FOLDER} holds files already; the results go to {folder}")
-    run_and_show(Scenario.load("demo"), folder)
+        note(f"{_FOLDER} is taken; the results go to {folder}")
+    Session(out=folder, force=force).run(Scenario.load("demo"))
     note("Next, a third GPU: mist run demo --set clients.0.count=3")
 
 
 def _free_folder() -> Path:
-    """Return the first of mist-demo, mist-demo-2, ... that is missing or empty."""
+    """Return the first of mist-demo, mist-demo-2, ... that is new or empty, and not in use."""
+    from mist_sim.output import is_free
+
     folder, number = Path(_FOLDER), 1
-    while folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    while not is_free(folder):
         number += 1
         folder = Path(f"{_FOLDER}-{number}")
     return folder

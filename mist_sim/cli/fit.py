@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from mist_sim.calibration.fitting import Regression
 
 
 def fit(
     measurements: Path = typer.Argument(
+        metavar="MEASUREMENTS",
         help="A file of measured steps, as mist profile writes it, or Splitwise's CSV file.",
         show_default=False,
     ),
@@ -22,38 +28,42 @@ def fit(
     tensor_parallel_size: int = typer.Option(
         0, help="The ranks measured, where the file does not say it.", show_default=False
     ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Learn step times from measured ones: an ensemble of regressors, stored as plain numbers.
+    """Learn step times from measured steps.
 
-    Prints how far points were off that the ensemble had not seen.
+    Writes an ensemble of regressors as plain numbers, and prints how far points were off that the
+    ensemble had not seen.
     """
     from rich.console import Console
-    from rich.table import Table
 
     from mist_sim.calibration import fit_file
-    from mist_sim.user_paths import require_writable
+    from mist_sim.output import output_file
+    from mist_sim.report.layout import listed
 
-    require_writable(out)
     console = Console(highlight=False)
-    with console.status("learning ..."):
-        found = fit_file(
-            measurements,
-            form=form,
-            subset=subset,
-            model=model,
-            gpu=gpu,
-            tensor_parallel_size=tensor_parallel_size,
-        )
-    found.save(out)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for title in ("points held out", "number", "mean error", "median error"):
-        table.add_column(title, justify="left" if title.startswith("points") else "right")
+    with output_file(out, replace=force) as file:
+        with console.status("learning ..."):
+            found = fit_file(
+                measurements,
+                form=form,
+                subset=subset,
+                model=model,
+                gpu=gpu,
+                tensor_parallel_size=tensor_parallel_size,
+            )
+        file.write(found.text)
+    titles = ("points held out", "number", "mean error", "median error")
+    console.print(listed(titles, list(_errors(found)), right=range(1, 4)))
+    for remark in found.content["remarks"]:
+        typer.echo(f"note: {remark}", err=True)
+    typer.echo(f"Written to {out}", err=True)
+
+
+def _errors(found: Regression) -> Iterator[list[str]]:
+    """Yield a row for each place of the points held out: how far off the ensemble was."""
     for stage in ("prefill", "decode"):
         for place, errors in found.content["stages"][stage]["held_out"].items():
             shares = [errors["mean"], errors["median"]]
             cells = ["-" if share is None else f"{share:.1%}" for share in shares]
-            table.add_row(f"{stage}, {place}", str(errors["points"]), *cells)
-    console.print(table)
-    for remark in found.content["remarks"]:
-        typer.echo(f"note: {remark}", err=True)
-    typer.echo(f"Written to {out}", err=True)
+            yield [f"{stage}, {place}", str(errors["points"]), *cells]

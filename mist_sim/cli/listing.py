@@ -15,10 +15,20 @@ if TYPE_CHECKING:
     from mist_sim.scenario.format.parts import Part
 
 
+def _families(incomplete: str) -> list[str]:
+    """Return what a shell may complete."""
+    return [family for family in _PLACES if family.startswith(incomplete)]
+
+
 def list_(
-    family: str = typer.Argument("", help="What to list; all families without it."),
+    family: str = typer.Argument(
+        "",
+        metavar="FAMILY",
+        help="What to list; all families without it.",
+        autocompletion=_families,
+    ),
 ) -> None:
-    """List what a scenario can say: models, GPUs, plugins, engine options, presets."""
+    """List what a scenario can name: models, GPUs, plugins, presets."""
     from rich.console import Console
 
     from mist_sim.errors import UnknownPluginError, did_you_mean
@@ -114,41 +124,52 @@ def _parameters(model: type[Part]) -> Iterator[str]:
 
 def _models() -> RenderableType:
     from mist_sim.models import load_model, model_names
+    from mist_sim.report.layout import listed
 
-    table = _table("model", "parameters", "layers", "context", "KV per token")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = []
     for name in model_names():
         model = load_model(name)
-        table.add_row(
-            name,
-            f"{model.num_parameters / 1e9:.1f} B",
-            str(model.num_layers),
-            f"{model.max_position_embeddings:,}",
-            f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+        rows.append(
+            (
+                name,
+                f"{model.num_parameters / 1e9:.1f} B",
+                str(model.num_layers),
+                f"{model.max_position_embeddings:,}",
+                f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+            )
         )
-    table.caption = "or the path of a Hugging Face config.json"
-    return table
+    titles = ("model", "parameters", "layers", "context", "KV per token")
+    return _captioned(
+        listed(titles, rows, right=range(1, 5)), "or the path of a Hugging Face config.json"
+    )
 
 
 def _gpus() -> RenderableType:
     from mist_sim.hardware import gpu_names, load_gpu
+    from mist_sim.report.layout import listed
 
-    table = _table("gpu", "memory", "bandwidth", "bf16", "link", "estimates")
-    for column in table.columns[1:4]:
-        column.justify = "right"
+    rows = []
     for name in gpu_names():
         gpu = load_gpu(name)
-        table.add_row(
-            name,
-            f"{gpu.memory / 2**30:.0f} GiB",
-            f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
-            f"{gpu.flops['bf16'] / 1e12:.0f} TFLOP/s",
-            f"{gpu.interconnect.kind} {gpu.interconnect.bandwidth / 1e9:.0f} GB/s",
-            gpu.confidence,
+        rows.append(
+            (
+                name,
+                f"{gpu.memory / 2**30:.0f} GiB",
+                f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+                f"{gpu.flops['bf16'] / 1e12:.0f} TFLOP/s",
+                f"{gpu.interconnect.kind} {gpu.interconnect.bandwidth / 1e9:.0f} GB/s",
+                gpu.confidence,
+            )
         )
-    table.caption = "or the path of a .toml spec file"
-    return table
+    titles = ("gpu", "memory", "bandwidth", "bf16", "link", "estimates")
+    return _captioned(listed(titles, rows, right=range(1, 4)), "or the path of a .toml spec file")
+
+
+def _captioned(body: RenderableType, caption: str) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(body, Text(caption, style="dim italic"))
 
 
 def _options() -> RenderableType:

@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from mist_sim.core.batch import StepBatch
     from mist_sim.hardware.execution.torch_source import TorchSource
+    from mist_sim.output.files import OutputFile
 
 
 def profile(
@@ -31,68 +32,69 @@ def profile(
     dispatch: bool = typer.Option(
         False, "--dispatch", help="Measure the host's time to launch each module instead."
     ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Run a model's layers with random weights, and write what steps of an engine take.
+    """Measure steps of a model's layers on this machine.
 
-    Steps that were measured before on this device are not measured again.
+    The layers run with random weights. Steps that were measured before on this device are not
+    measured again.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu
     from mist_sim.hardware.predictors.external.installed import installed_version
     from mist_sim.models import load_model
-    from mist_sim.user_paths import require_writable
+    from mist_sim.output import output_file
 
     installed_version("torch", extra="torch")
-    require_writable(out)
     from mist_sim.hardware.execution.profile import ProfileRange
     from mist_sim.hardware.execution.timing import Timing
     from mist_sim.hardware.execution.torch_source import TorchSource
 
-    try:
-        limits = ProfileRange(
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_context=max_context,
-        )
-        source = TorchSource(
-            model=load_model(model),
-            cluster=Cluster(load_gpu(gpu), tensor_parallel_size),
-            device=device,
-            num_timed_layers=num_timed_layers,
-            timing=Timing(repeats=repeats),
-            seed=seed,
-        )
-    except ValueError as error:
-        raise ScenarioError(str(error)) from None
-    if dispatch:
-        _write_dispatch(source, gpu, out)
-    else:
-        _write_steps(source, limits.batches, out)
+    with output_file(out, replace=force) as file:
+        try:
+            limits = ProfileRange(
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                max_context=max_context,
+            )
+            source = TorchSource(
+                model=load_model(model),
+                cluster=Cluster(load_gpu(gpu), tensor_parallel_size),
+                device=device,
+                num_timed_layers=num_timed_layers,
+                timing=Timing(repeats=repeats),
+                seed=seed,
+            )
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+        if dispatch:
+            _write_dispatch(source, gpu, file)
+        else:
+            _write_steps(source, limits.batches, file)
 
 
-def _write_steps(source: TorchSource, batches: list[StepBatch], out: Path) -> None:
+def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile) -> None:
     """Write a table of measured steps; what the store has is not measured again."""
     from mist_sim.cli.progress import Progress
-    from mist_sim.hardware.execution.profile import measure, write_table
+    from mist_sim.hardware.execution.profile import measure, table_text
     from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
     with Progress(len(batches), unit="steps measured") as progress:
         steps = measure(source, batches, TimingStore.default(), progress)
-    write_table(out, steps, source.notes)
-    typer.echo(f"Written to {out}: {len(steps)} steps on {source.device_name}", err=True)
+    out.write(table_text(steps, source.notes))
+    typer.echo(f"Written to {out.path}: {len(steps)} steps on {source.device_name}", err=True)
 
 
-def _write_dispatch(source: TorchSource, gpu: str, out: Path) -> None:
+def _write_dispatch(source: TorchSource, gpu: str, out: OutputFile) -> None:
     """Write a GPU spec with the host times of a family's modules."""
     from mist_sim.hardware.execution.dispatch import dispatch_times
-    from mist_sim.user_paths import write_whole
 
     times = dispatch_times(source)
     told = f"mist profile --dispatch: {source.model.name} on {source.device_name}"
     lines = [f'based_on = "{gpu}"', "", "[dispatch]"]
     lines += [f'{module} = "{seconds * 1e6:.3g} us"' for module, seconds in times.items()]
     lines += ["", "[sources]", f'dispatch = "{told}"', ""]
-    write_whole(out, "\n".join(lines))
+    out.write("\n".join(lines))
     for module, seconds in times.items():
         typer.echo(f"{module:10} {seconds * 1e6:8.1f} us")
-    typer.echo(f"Written to {out}; name it as the gpu of a scenario", err=True)
+    typer.echo(f"Written to {out.path}; name it as the gpu of a scenario", err=True)

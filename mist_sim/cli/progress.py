@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Column
+from rich.text import Text
 
 _PATIENCE = 1.0  # seconds without a bar
+_WIDE = 80  # columns of a terminal that has room for everything
 
 
 class Progress:
     """Called with (requests done, simulated seconds); shows a bar after a second of waiting.
 
-    num_requests: how many there will be; None if unknown. visible: False shows nothing,
-    nor does a stderr that is no terminal. unit: what is counted, where it is not requests.
+    total: how many there will be; None if unknown. visible: False shows nothing, nor does a
+    stderr that is no terminal. unit: what is counted, where it is not requests.
     """
 
-    def __init__(
-        self, num_requests: int | None, *, visible: bool = True, unit: str = "requests"
-    ) -> None:
-        self._num_requests = num_requests
+    def __init__(self, total: int | None, *, visible: bool = True, unit: str = "requests") -> None:
+        self._total = total
         self._unit = unit
         self._visible = visible and sys.stderr.isatty()
         self._begin = monotonic()
@@ -51,23 +54,49 @@ class Progress:
             self._bar.stop()
 
     def _start(self) -> Bar:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
-
-        of_total = "" if self._num_requests is None else "/{task.total:,.0f}"
-        bar = Bar(
-            BarColumn(),
-            TextColumn(f"{{task.completed:,.0f}}{of_total} {self._unit}"),
-            TextColumn("{task.fields[simulated]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = bar.add_task("requests", total=self._num_requests, simulated="")
+        console = Console(stderr=True)
+        columns = _columns(self._unit, self._total, is_wide=console.width >= _WIDE)
+        bar = Bar(*columns, console=console, transient=True, get_time=monotonic)
+        self._task = bar.add_task("", total=self._total, simulated="")
         bar.start()
         return bar
 
 
+class _Left(ProgressColumn):
+    """The time that is left, as the last half minute lets one expect."""
+
+    max_refresh = 0.5  # seconds: it should not flicker
+
+    def render(self, task: Task) -> Text:
+        seconds = task.time_remaining
+        return Text("" if seconds is None else f"{_clock(seconds)} left")
+
+
+class _Elapsed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(_clock(task.elapsed or 0.0))
+
+
+def _columns(unit: str, total: int | None, *, is_wide: bool) -> Iterator[ProgressColumn]:
+    of_total = "" if total is None else "/{task.total:,.0f}"
+    whole = Column(no_wrap=True)
+    if is_wide or total is not None:
+        yield BarColumn(30 if is_wide else 10)
+    yield TextColumn(f"{{task.completed:,.0f}}{of_total} {unit}", table_column=whole)
+    if is_wide:
+        yield TextColumn("{task.fields[simulated]}", table_column=whole)
+    if is_wide or total is None:
+        yield _Elapsed(table_column=whole)
+    if total is not None:
+        yield _Left(table_column=whole)
+
+
 def _simulated(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:,.0f} s simulated"
+
+
+def _clock(seconds: float) -> str:
+    """Return a time as minutes and seconds, 1:05, or with hours, 2:01:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import glob
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from mist_sim.scenario import Scenario
+
+
+def _presets(incomplete: str) -> list[str]:
+    """Return what a shell may complete; it adds files itself where no preset begins so.
+
+    The package of the presets is not imported, which would take a second.
+    """
+    folder = Path(__file__).parents[1] / "scenario" / "presets"
+    return sorted(path.stem for path in folder.glob(f"{glob.escape(incomplete)}*.yaml"))
 
 
 def run(
     scenario: str = typer.Argument(
-        help="A YAML file, or the name of a preset (mist list presets).", show_default=False
+        metavar="SCENARIO",
+        help="A YAML file, the name of a preset (mist list presets), or - for standard input.",
+        show_default=False,
+        autocompletion=_presets,
     ),
     settings: list[str] = typer.Option(
         [],
@@ -39,27 +56,48 @@ def run(
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Write the results into this new or empty folder."
     ),
+    force: bool = typer.Option(
+        False, "--force", help="Replace earlier results in DIR; files of others stay."
+    ),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the summary as JSON in place of the tables."
+    ),
     quiet: bool = typer.Option(
         False, "--quiet", "-q", help="Print nothing but the results and errors."
     ),
 ) -> None:
     """Simulate a scenario and print its results."""
-    from mist_sim.cli.session import replicate_and_show, run_and_show
+    from mist_sim.cli.session import Session
     from mist_sim.errors import ScenarioError
-    from mist_sim.scenario import Scenario
 
     overrides = _of_vllm(commands) | _overrides(settings)
     if seed is not None:
         overrides["seed"] = seed
     if replications is not None:
         overrides["replications"] = replications
-    loaded = Scenario.load(scenario, overrides)
-    if loaded.replications > 1:
-        replicate_and_show(loaded, out, jobs=jobs, quiet=quiet)
-    elif jobs is not None:
+    loaded = _load(scenario, overrides)
+    if force and out is None:
+        raise ScenarioError("--force has no effect without --out; give --out too")
+    if jobs is not None and loaded.replications == 1:
         raise ScenarioError("--jobs has no effect on one run; give --replications too")
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    if loaded.replications > 1:
+        session.replicate(loaded, jobs)
     else:
-        run_and_show(loaded, out, quiet=quiet)
+        session.run(loaded)
+
+
+def _load(name: str, overrides: dict[str, Any]) -> Scenario:
+    from mist_sim.scenario import Scenario
+
+    if name != "-":
+        return Scenario.load(name, overrides)
+    from mist_sim.scenario.format.yaml_text import decoded
+
+    source = "standard input"
+    if sys.stdin.isatty():
+        typer.echo("Reading the scenario from the terminal; end it with Ctrl-D.", err=True)
+    return Scenario.from_yaml(decoded(sys.stdin.buffer.read(), source), overrides, source=source)
 
 
 def _of_vllm(commands: list[str]) -> dict[str, Any]:

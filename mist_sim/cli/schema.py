@@ -11,15 +11,17 @@ def schema(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write to this file instead of the terminal."
     ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE where it is there already."),
 ) -> None:
-    """Print the JSON Schema of a scenario file, with which editors check and complete it."""
+    """Print the JSON Schema of scenario files, for editors."""
     import json
 
+    from mist_sim.output import output_file
     from mist_sim.scenario.json_schema import json_schema
-    from mist_sim.user_paths import write_whole
 
     text = json.dumps(json_schema(), indent=2)
     if out is None:
         typer.echo(text)
         return
-    write_whole(out, f"{text}\n")
+    with output_file(out, replace=force) as file:
+        file.write(f"{text}\n")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from contextlib import AbstractContextManager
 
+    from mist_sim.metrics import Replications, Result
+    from mist_sim.output.folders import OutputFolder
     from mist_sim.scenario import Scenario
 
 
@@ -19,64 +21,66 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -> None:
-    """Simulate a scenario, write the results to `out` if given, and print them.
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What becomes of the results of a command.
 
-    The folder is checked before anything runs; when something goes wrong, nothing is left in it.
+    out: the folder to write; None: none. force: earlier results in it make room. as_json: print
+    the summary as JSON in place of the tables. quiet: no notes and no progress bar.
     """
-    from mist_sim.cli.progress import Progress
-    from mist_sim.report import results_table
-    from mist_sim.scenario import simulate
 
-    with _results_folder(out) as folder:
-        with Progress(scenario.workload.num_requests, visible=not quiet) as progress:
-            result = simulate(scenario, progress=progress)
-        if folder is not None:
-            result.save(folder)
-    _show(scenario, results_table(result), folder, quiet=quiet)
+    out: Path | None = None
+    force: bool = False
+    as_json: bool = False
+    quiet: bool = False
 
+    def run(self, scenario: Scenario) -> None:
+        """Simulate a scenario, write the results and print them.
 
-def replicate_and_show(
-    scenario: Scenario, out: Path | None, *, jobs: int | None = None, quiet: bool = False
-) -> None:
-    """Run a scenario's replications, write the results to `out` if given, and print them.
+        The folder is claimed before anything runs; when something goes wrong, it stays as it was.
+        """
+        from mist_sim.cli.progress import Progress
+        from mist_sim.scenario import simulate
 
-    The folder is treated as in `run_and_show`.
-    """
-    from mist_sim.cli.progress import Progress
-    from mist_sim.report import replications_table
-    from mist_sim.scenario import replicate
+        with self._claimed() as folder:
+            with Progress(scenario.workload.num_requests, visible=not self.quiet) as progress:
+                result = simulate(scenario, progress=progress)
+            files = folder.fill(result.write_files) if folder else []
+        self._show(result, files)
 
-    with _results_folder(out) as folder:
-        unit = "replications"
-        with Progress(scenario.replications, visible=not quiet, unit=unit) as progress:
-            found = replicate(scenario, jobs=jobs, progress=progress)
-        if folder is not None:
-            found.save(folder)
-    _show(scenario, replications_table(found), folder, quiet=quiet)
+    def replicate(self, scenario: Scenario, jobs: int | None = None) -> None:
+        """Run a scenario's replications; their results are treated as in `run`."""
+        from mist_sim.cli.progress import Progress
+        from mist_sim.scenario import replicate
 
+        with self._claimed() as folder:
+            total, unit = scenario.replications, "replications"
+            with Progress(total, visible=not self.quiet, unit=unit) as progress:
+                found = replicate(scenario, jobs=jobs, progress=progress)
+            files = folder.fill(found.write_files) if folder else []
+        self._show(found, files)
 
-def _results_folder(out: Path | None) -> AbstractContextManager[Path | None]:
-    from mist_sim.cli.output import results_folder
-    from mist_sim.user_paths import user_path
+    def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
+        from contextlib import nullcontext
 
-    return results_folder(user_path(out)) if out else nullcontext()
+        from mist_sim.output import output_folder
 
+        return output_folder(self.out, replace=self.force) if self.out else nullcontext()
 
-def _show(scenario: Scenario, table: RenderableType, folder: Path | None, *, quiet: bool) -> None:
-    """Print a run's table, and say where its files are."""
-    from rich.console import Console
+    def _show(self, result: Result | Replications, files: list[str]) -> None:
+        """Print what came out of a run, and say where its files are."""
+        from mist_sim.cli.signals import saved
+        from mist_sim.user_paths import user_path
 
-    from mist_sim.report import headline
+        folder = user_path(self.out) if self.out else None
+        with saved(folder):
+            if self.as_json:
+                from mist_sim.output.texts import json_text
 
-    console = Console(highlight=False)
-    console.print(headline(scenario), style="bold", markup=False)
-    console.print()
-    console.print(table)
-    if quiet:
-        return
-    if folder is None:
-        note("Nothing was saved: --out DIR writes the results into a folder.")
-    else:
-        files = sorted(file.name for file in folder.iterdir())
-        note(f"Written to {folder}: {', '.join(files)}")
+                typer.echo(json_text(result.summary), nl=False)
+            else:
+                result.show()
+        if folder is not None and not self.quiet:
+            note(f"Written to {folder}: {', '.join(files)}")
+        elif not self.quiet and not self.as_json:
+            note("Nothing was saved: --out DIR writes the results into a folder.")

@@ -15,13 +15,13 @@ _MEASUREMENTS = Path("../shared/measurements")
 
 def validate(
     folders: list[Path] = typer.Argument(
-        None, metavar="RUN_FOLDER...", help="Folders with a run.yaml; else the published runs."
+        None, metavar="RUN_FOLDER", help="Folders with a run.yaml; else the published runs."
     ),
     measurements: Path = typer.Option(
         _MEASUREMENTS, metavar="DIR", help="Where the published measurements lie."
     ),
 ) -> None:
-    """Simulate measured runs and print what was measured, what was simulated, and the error."""
+    """Simulate measured runs, and print both with the errors."""
     from mist_sim.validation import known_runs, read_run
 
     runs = [read_run(folder) for folder in folders or ()] or known_runs(measurements)
@@ -32,25 +32,26 @@ def validate(
 def _show(run: MeasuredRun) -> None:
     from rich.console import Console
     from rich.padding import Padding
-    from rich.table import Table
+
+    from mist_sim.report.layout import listed
 
     out = Console()
     if run.missing:
         out.print(run.name, style="bold", highlight=False, markup=False)
         out.print(f"  skipped: needs {run.missing}\n", highlight=False, markup=False)
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("")
-    for title in ("measured", "simulated", "error", "mean |error|", "median"):
-        table.add_column(title, justify="right")
-    for row in run.rows():
-        table.add_row(
+    titles = ("", "measured", "simulated", "error", "mean |error|", "median")
+    rows = [
+        (
             f"{row.metric}, {row.unit}" if row.unit else row.metric,
             _number(row.measured),
             _number(row.simulated),
             f"{100 * row.error:+.1f} %",
             *("" if size is None else f"{100 * size:.1f} %" for size in (row.spread, row.middle)),
         )
+        for row in run.rows()
+    ]
+    table = listed(titles, rows, right=range(1, 6))
     out.print(run.name, style="bold", highlight=False, markup=False)
     fitted = f"; fitted: {run.fitted}" if run.fitted else ""
     out.print(f"{run.engine}; {run.provenance}{fitted}", style="dim", highlight=False, markup=False)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mist_sim.metrics.output.files import write_json, write_text
-from mist_sim.metrics.output.folders import fill_folder
+from mist_sim.output import output_folder
+from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,17 +56,18 @@ def estimate(values: list[float]) -> Estimate:
     return Estimate(float(np.mean(known)), quantile * error)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Replications:
     """Runs of one scenario that differ in their seeds only.
 
     seeds: one for each run. summaries: what each run's `Result.summary` says, in that order.
-    scenario: the resolved scenario as YAML text.
+    scenario: the resolved scenario as YAML text. title: what was simulated, in words.
     """
 
     seeds: tuple[int, ...]
     summaries: tuple[Mapping[str, Any], ...]
     scenario: str
+    title: str = ""
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -107,19 +108,39 @@ class Replications:
             "confidence_intervals": intervals,
         }
 
-    def save(self, folder: str | Path) -> Path:
+    def show(self) -> None:
+        """Print the tables that `mist run --replications` prints."""
+        from mist_sim.report import replications_table
+        from mist_sim.report.shown import show
+
+        show(self.title, replications_table(self))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same tables."""
+        from mist_sim.report import replications_table
+        from mist_sim.report.shown import as_html
+
+        return as_html(self.title, replications_table(self))
+
+    def __repr__(self) -> str:
+        return f"<Replications: {len(self.seeds)} runs>"
+
+    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write summary.json, replications.parquet and scenario.resolved.yaml; return the folder.
 
-        The folder has to be new or empty. The same runs write the same bytes. Raises
-        ScenarioError when the folder cannot be written or holds files.
+        The folder has to be new or empty. The same runs write the same bytes.
+        replace: earlier results in the folder make room; files of others stay.
+        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
         """
+        with output_folder(folder, replace=replace) as place:
+            place.fill(self.write_files)
+        return place.path
 
-        def write(target: Path) -> None:
-            write_json(target / "summary.json", self.summary)
-            write_text(target / "scenario.resolved.yaml", self.scenario)
-            self.runs.to_parquet(target / "replications.parquet", index=False)
-
-        return fill_folder(folder, write)
+    def write_files(self, folder: Path) -> None:
+        """Write what `save` does into a folder that is there and empty."""
+        write_text(folder / "summary.json", json_text(self.summary))
+        write_text(folder / "scenario.resolved.yaml", self.scenario)
+        self.runs.to_parquet(folder / "replications.parquet", index=False)
 
 
 def _numbers(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

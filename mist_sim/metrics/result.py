@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.metrics import frames
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.output.files import write_json, write_text
-from mist_sim.metrics.output.folders import fill_folder
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.summary import summarise
+from mist_sim.output import output_folder
+from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The records of one run, and what follows from them.
 
@@ -30,7 +30,9 @@ class Result:
     estimates: where the step times came from, by client. assumed: options that were not set
     and whose default was fitted on another GPU, by client. engines: whose defaults each client
     has.
-    scenario: the resolved scenario as YAML text, when the run came from one.
+    scenario: the resolved scenario as YAML text, when the run came from one. title: what was
+    simulated, in words. client_groups: for each client the name of the group of equal clients that
+    it belongs to; empty where nobody said.
     """
 
     recorder: ColumnRecorder
@@ -43,6 +45,17 @@ class Result:
     assumed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
     scenario: str | None = None
+    title: str = ""
+    client_groups: list[str] = field(default_factory=list)
+
+    @cached_property
+    def loop(self) -> str:
+        """How requests were sent: "open loop", "closed loop", or "offline", all at time 0."""
+        if not self.open_loop:
+            return "closed loop"
+        c: dict[str, Any] = self.recorder.requests.columns()
+        sent_by_users = c["parent_id"] == c["request_id"]
+        return "open loop" if c["arrival_time"][sent_by_users].any() else "offline"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -87,16 +100,41 @@ class Result:
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
 
-    def save(self, folder: str | Path) -> Path:
+    def show(self) -> None:
+        """Print the tables that `mist run` prints."""
+        from mist_sim.report import results_table
+        from mist_sim.report.shown import show
+
+        show(self.title, results_table(self))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same tables."""
+        from mist_sim.report import results_table
+        from mist_sim.report.shown import as_html
+
+        return as_html(self.title, results_table(self))
+
+    def __repr__(self) -> str:
+        c: dict[str, Any] = self.recorder.requests.columns()
+        own = c["parent_id"] == c["request_id"]
+        done = own & (c["status"] == 0)
+        end = c["finished_at"].max(initial=0.0)
+        return f"<Result: {done.sum():,} of {own.sum():,} requests finished in {end:.4g} s>"
+
+    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write summary.json and the tables into a new or empty folder; return it.
 
         A run from a scenario adds scenario.resolved.yaml. The same run writes the same bytes.
-        Raises ScenarioError when the folder cannot be written or holds files.
+        replace: earlier results in the folder make room; files of others stay.
+        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
         """
-        return fill_folder(folder, self._write)
+        with output_folder(folder, replace=replace) as place:
+            place.fill(self.write_files)
+        return place.path
 
-    def _write(self, folder: Path) -> None:
-        write_json(folder / "summary.json", self.summary)
+    def write_files(self, folder: Path) -> None:
+        """Write what `save` does into a folder that is there and empty."""
+        write_text(folder / "summary.json", json_text(self.summary))
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
         tables = ["requests", "stages", "steps", "clients"]

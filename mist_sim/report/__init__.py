@@ -1,7 +1,6 @@
 """Results for people to read."""
 
-from mist_sim.report.headline import headline
 from mist_sim.report.replications import replications_table
 from mist_sim.report.tables import results_table
 
-__all__ = ["headline", "replications_table", "results_table"]
+__all__ = ["replications_table", "results_table"]

@@ -1,4 +1,4 @@
-"""What all tables of results share: sections, rows of pairs, warnings, numbers."""
+"""What all tables of results share: sections, warnings, numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 
@@ -15,17 +14,6 @@ def section(title: str, body: RenderableType) -> Iterator[RenderableType]:
     """Yield a title and what stands below it."""
     yield Text(title, style="bold")
     yield Padding(body, (0, 0, 1, 2), expand=False)
-
-
-def pairs(rows: Iterable[tuple[str, str, str]]) -> Table:
-    """Return rows of a name, a number and its unit or a remark."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=26)
-    table.add_column(justify="right", min_width=10)
-    table.add_column(style="dim")
-    for name, value, remark in rows:
-        table.add_row(name, value, remark)
-    return table
 
 
 def warnings(texts: Iterable[str]) -> Iterator[RenderableType]:

@@ -1,18 +1,22 @@
-"""Means of replications as text for a terminal of 80 columns."""
+"""Means of replications as text for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isnan
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from mist_sim.metrics import Estimate, Replications
-from mist_sim.report.cells import count, number, pairs, section, warnings
-from mist_sim.report.tables import LATENCIES, origin_lines
+from mist_sim.report.cells import count, number, section, warnings
+from mist_sim.report.latency import latency_table
+from mist_sim.report.pairs import pairs
+from mist_sim.report.tables import origin_lines
+
+if TYPE_CHECKING:
+    from mist_sim.metrics import Estimate, Replications
 
 _FIGURES = ("mean", "p50", "p90", "p99")
 _COUNTS = (
@@ -33,13 +37,16 @@ _RATES = (
 
 
 def replications_table(found: Replications) -> RenderableType:
-    """Return means with the half widths of their confidence intervals, in 80 columns."""
+    """Return means with the half widths of their confidence intervals."""
+    latency = latency_table(
+        _FIGURES, lambda key: _cell(found.estimate(key)), width=15, with_legend=False
+    )
     text = f"{len(found.seeds)} replications: mean ± half width of the 95 % confidence interval"
     return Group(
         Padding(Text(text), (0, 0, 1, 0)),
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
-        *section("Latency, ms", _latency(found)),
+        *section("Latency, ms", latency),
         *warnings(_warning_lines(found)),
     )
 
@@ -53,17 +60,6 @@ def _rows(
         estimate = found.estimate(metric)
         if estimate.mean or metric == "num_rejected" or not metric.startswith("num_"):
             yield name, _cell(estimate), units.get(name, "")
-
-
-def _latency(found: Replications) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("")
-    for figure in _FIGURES:
-        table.add_column(figure, justify="right", min_width=15)
-    for key, name, _ in LATENCIES:
-        metrics = (f"{figure}_{key}_ms" for figure in _FIGURES)
-        table.add_row(name, *(_cell(found.estimate(metric)) for metric in metrics))
-    return table
 
 
 def _cell(estimate: Estimate) -> str:

@@ -1,4 +1,4 @@
-"""A run's results as text for a terminal of 80 columns."""
+"""A run's results as text for a terminal."""
 
 from __future__ import annotations
 
@@ -8,45 +8,43 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 
-from mist_sim.report.cells import count, duration, number, pairs, percent, section, warnings
+from mist_sim.report.cells import count, duration, number, percent, section, warnings
+from mist_sim.report.clients import clients_table
+from mist_sim.report.latency import latency_table
+from mist_sim.report.pairs import pairs
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
 
-LATENCIES = (
-    ("ttft", "TTFT", "arrival to first token"),
-    ("tpot", "TPOT", "mean gap of a request"),
-    ("itl", "ITL", "every gap, pooled"),
-    ("e2el", "E2E", "arrival to the end"),
-    ("queue", "queue", "wait before first work"),
-)
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 _LIMITS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
 SPEC_ONLY = (
     "Step times marked spec-only come from data sheets and typical efficiencies; "
     "nobody has compared them with that GPU."
 )
-_MAX_ROWS = 12  # clients and reasons that are listed one by one
+_MAX_REASONS = 12  # that are listed one by one
 
 
 def results_table(result: Result) -> RenderableType:
-    """Return everything worth reading about a run; it prints in 80 columns."""
+    """Return everything worth reading about a run; it prints in 50 columns or more."""
     summary = result.summary
     return Group(
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
-        *section("Latency, ms", _latency(summary)),
-        *section("Clients", _clients(result, summary)),
+        *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
+        *section("Clients", clients_table(result, _seconds(result, summary))),
         *warnings(_warning_lines(result, summary)),
     )
 
 
+def _seconds(result: Result, summary: dict[str, Any]) -> float:
+    """Return how long the run took, warm-up included; above 0, to divide by."""
+    return max(float(summary["duration"]) + result.warmup, 1e-12)
+
+
 def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    loop = "open loop" if result.open_loop else "closed loop"
-    yield "requests finished", count(summary["completed"]), loop
+    yield "requests finished", count(summary["completed"]), result.loop
     yield from _failures(summary)
     yield "input tokens", count(summary["total_input_tokens"]), ""
     yield "output tokens", count(summary["total_output_tokens"]), ""
@@ -83,7 +81,7 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
         known = percent(summary["prefix_cache_hit_rate_unbounded"], digits=1)
         yield "prompt tokens cached", found, f"prefix cache hit rate; one cache for all: {known}"
         for tier, rate in summary.get("tier_hit_rates", {}).items():
-            yield f"  from {escape(tier)}", percent(rate, digits=1), "of the prompt tokens"
+            yield f"  from {tier}", percent(rate, digits=1), "of the prompt tokens"
     if "request_goodput" in summary:
         good = percent(summary["good_request_fraction"], digits=1)
         yield "goodput", number(summary["request_goodput"]), f"/s, {good} of the requests keep"
@@ -93,43 +91,6 @@ def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, 
 def _limits(result: Result) -> str:
     limits = ((name, getattr(result.slo, key)) for key, name in _LIMITS)
     return " and ".join(f"{name} <= {duration(limit)}" for name, limit in limits if limit)
-
-
-def _latency(summary: dict[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("")
-    for figure in _FIGURES:
-        table.add_column(figure, justify="right", min_width=7)
-    table.add_column("", style="dim")
-    for key, name, meaning in LATENCIES:
-        numbers = [number(summary[f"{figure}_{key}_ms"]) for figure in _FIGURES]
-        table.add_row(name, *numbers, meaning)
-    return table
-
-
-def _clients(result: Result, summary: dict[str, Any]) -> Table:
-    frame = result.clients
-    estimates = summary["estimates"]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("")
-    for title in ("visits", "busy", "decodes", "KV blocks"):
-        table.add_column(title, justify="right")
-    table.add_column("step times")
-    table.add_row("", "", "share", "a step", "peak", "", style="dim")
-    end = max(float(summary["duration"]) + result.warmup, 1e-12)
-    for row in frame.head(_MAX_ROWS).to_dict("records"):
-        engine = bool(row["num_steps"])
-        table.add_row(
-            escape(row["client"]),
-            count(int(row["num_visits"])),
-            percent(row["busy"] / end) if engine else "-",
-            number(float(row["mean_decodes"])) if engine else "-",
-            count(int(row["peak_used_blocks"])) if engine else "-",
-            estimates.get(row["client"], "-"),
-        )
-    if len(frame) > _MAX_ROWS:
-        table.add_row(f"and {len(frame) - _MAX_ROWS} more", *[""] * 5, style="dim")
-    return table
 
 
 def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
@@ -172,8 +133,8 @@ def _reasons(result: Result) -> list[tuple[int, str]]:
         examples = [reason for _, reason in members]
         groups.append((len(examples), examples[0]))
     groups.sort(key=lambda group: (-group[0], group[1]))
-    rest = sum(times for times, _ in groups[_MAX_ROWS:])
-    return groups[:_MAX_ROWS] + ([(rest, "those with other reasons")] if rest else [])
+    rest = sum(times for times, _ in groups[_MAX_REASONS:])
+    return groups[:_MAX_REASONS] + ([(rest, "those with other reasons")] if rest else [])
 
 
 def _kind(reason: str) -> str:

@@ -32,7 +32,10 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
         )
     simulation = build(scenario)
     result = simulation.run(progress)
-    return replace(result, scenario=scenario.resolved())
+    groups = [client.name for client in scenario.clients for _ in client.names]
+    return replace(
+        result, title=scenario.headline, scenario=scenario.resolved(), client_groups=groups
+    )
 
 
 def build(scenario: Scenario) -> Simulation:

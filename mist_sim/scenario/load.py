@@ -52,8 +52,13 @@ def _neighbours(path: Path) -> list[str]:
 
 
 def _read(model: type[S], path: Path, overrides: Mapping[str, Any], origin: Origin) -> S:
+    return from_text(model, yaml_text.read_text(path), overrides, origin)
+
+
+def from_text(model: type[S], text: str, overrides: Mapping[str, Any], origin: Origin) -> S:
+    """Return the scenario of YAML text; see `Scenario.load`."""
     source = origin.source
-    data = yaml_text.parse(yaml_text.read_text(path), source)
+    data = yaml_text.parse(text, source)
     if data is None:
         raise ScenarioError(f"{source}: is empty; a scenario has at least workload and clients")
     if not isinstance(data, dict):

@@ -62,8 +62,16 @@ def replicate(
             f"replications: one of {num_jobs} processes was ended from outside, perhaps for lack "
             "of memory; lower --jobs (jobs in Python)"
         ) from error
+    except BaseException as error:
+        runs.throw(error)  # an interruption ends the processes, too: nobody waits for them
+        raise
     summaries = tuple(found[number] for number in range(len(seeds)))
-    return Replications(seeds=seeds, summaries=summaries, scenario=scenario.resolved())
+    return Replications(
+        seeds=seeds,
+        summaries=summaries,
+        scenario=scenario.resolved(),
+        title=scenario.headline,
+    )
 
 
 def seeds_from(seed: int, count: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,8 @@ from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.hand_overs import unlike_engines
-from mist_sim.scenario.load import as_text, load, validated
+from mist_sim.scenario.headline import headline
+from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
@@ -90,6 +92,16 @@ class Scenario(Strict):
         return load(cls, path, overrides or {})
 
     @classmethod
+    def from_yaml(
+        cls, text: str, overrides: Mapping[str, Any] | None = None, *, source: str = "scenario"
+    ) -> Scenario:
+        """Return the scenario of YAML text; relative paths in it start at the working directory.
+
+        source: what messages call it. Raises ScenarioError as `load` does.
+        """
+        return from_text(cls, text, overrides or {}, Origin(source, None, tuple(overrides or {})))
+
+    @classmethod
     def from_dict(
         cls, data: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
     ) -> Scenario:
@@ -109,6 +121,22 @@ class Scenario(Strict):
         directory, which is where they are found again when the text lies somewhere else.
         """
         return as_text(self)
+
+    @property
+    def headline(self) -> str:
+        """What it simulates: where it was read from, then its clients, router and seed."""
+        router = self.router.model_dump(by_alias=True)["type"]
+        return headline(self.origin.source, self.clients, self.model, router, self.seed)
+
+    def __repr__(self) -> str:
+        return f"<Scenario: {self.headline}>".replace("\n", ": ")
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the headline, and behind it the resolved scenario."""
+        head, text = escape(self.headline).replace("\n", "<br>"), escape(self.resolved())
+        return f"<details><summary>{head}</summary><pre>{text}</pre></details>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scenario) and self.resolved() == other.resolved()

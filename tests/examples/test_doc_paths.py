@@ -33,11 +33,11 @@ NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")
 
 
 def named(text: str) -> list[tuple[str, str]]:
-    """Return the files, with functions, that a page names in code: in lines, and in ```text blocks.
+    """Return the files, with functions, that a page names in code: in lines, and in drawings.
 
     Other blocks run (`docs/run_blocks.py`), and their files are not the repository's.
     """
-    blocks = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(?:text|tree)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     lines = re.findall(r"`([^`\n]+)`", outside)
     return [found for code in (*blocks, *lines) for found in NAMED.findall(code)]

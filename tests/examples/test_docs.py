@@ -8,7 +8,7 @@ import pytest
 
 from docs import make_engine_page
 from docs.make_reference import TARGET, anchor, page
-from docs.run_blocks import blocks
+from docs.run_blocks import Runner, blocks
 from mist_sim.cli.app import app
 from tests.conftest import ROOT
 
@@ -32,6 +32,34 @@ def test_blocks_run_and_print_what_the_page_shows(path, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     hint = f"if the change is right: python docs/run_blocks.py --write {name(path)}"
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{hint}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_no_output_goes_without_being_compared(path):
+    assert Runner(path).not_compared() == []
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```\n$ mist list\nwhat it printed\n```",
+        "```text\nwhat it printed\n```",
+        "```python\n# not run: slow\nprint(1)\n```\n\n```text\n1\n```",
+        "```python\nprint(1)\n```\nIt prints:\n\n```text\n1\n```",
+    ],
+)
+def test_output_that_nobody_compares_is_found(block, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# A page\n\n{block}\n")
+    assert len(Runner(page).not_compared()) == 1
+
+
+def test_a_script_in_a_console_block_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hello.py").write_text("import sys\nprint('hello', *sys.argv[1:])\n")
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ python hello.py you\nstale\n```\n")
+    assert Runner(page).run() == ["```console", "$ python hello.py you", "hello you", "```"]
 
 
 def test_the_scenario_reference_is_current():

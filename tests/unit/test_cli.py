@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ clients:
 slo: {ttft: 1 s}
 """
 FILES = [
+    "SHA256SUMS",
     "clients.parquet",
     "requests.parquet",
     "scenario.resolved.yaml",
@@ -110,6 +112,88 @@ def test_quiet_leaves_the_results(mist):
     assert "TTFT" in out
 
 
+def test_json_is_the_summary_and_nothing_else(mist):
+    code, out, err = mist("run", "s.yaml", "--json", "--out", "a")
+    assert code == 0
+    assert out == Path("a/summary.json").read_text()
+    assert json.loads(out)["completed"] == 30
+    assert err.startswith("Written to a: ")
+    more = ["--replications", "2", "--jobs", "1"]
+    code, out, err = mist("run", "s.yaml", "--json", *more)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["replications"] == 2
+
+
+def test_json_of_bad_input_is_nothing(mist):
+    code, out, err = mist("run", "s.yaml", "--json", "--set", "seed=-1")
+    assert (code, out) == (2, "")
+    assert "seed: must be >= 0" in err
+
+
+def read_from(monkeypatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
+
+
+def test_a_scenario_may_come_from_standard_input(mist, monkeypatch):
+    read_from(monkeypatch, SCENARIO.replace("name: llm", "name: größer").encode())
+    code, out, _ = mist("run", "-", "--set", "clients.0.count=2")
+    assert code == 0
+    assert out.startswith("standard input\n2 x größer (llama-3.1-8b on h100-sxm)")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "error: standard input: is empty"),
+        (b"a: [", "error: standard input:1:5: not valid YAML"),
+        (b"a: 1\n\xff", "error: standard input:2: not UTF-8 text"),
+        (b"- 1", "error: standard input: must hold a mapping of keys to values, got a list"),
+        (b"seed: -1", "  standard input: seed: must be >= 0, got -1"),
+    ],
+)
+def test_bad_standard_input_is_told(mist, monkeypatch, content, words):
+    read_from(monkeypatch, content)
+    code, out, err = mist("run", "-", "--out", "a")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert listing() == ["s.yaml"]
+
+
+def test_force_replaces_earlier_results_and_leaves_what_others_wrote(mist):
+    more = ["--set", "workload.lengths.num_requests=20"]
+    assert mist("run", "s.yaml", "--out", "a")[0] == 0
+    Path("a/notes.txt").write_text("mine")
+    before = Path("a/summary.json").read_bytes()
+    code, _, err = mist("run", "s.yaml", "--out", "a", *more)
+    assert code == 2
+    assert "output folder a: holds earlier results; --force" in err
+    assert Path("a/summary.json").read_bytes() == before
+    code, _, err = mist("run", "s.yaml", "--out", "a", *more, "--force")
+    assert code == 0
+    assert f"Written to a: {', '.join(FILES)}\n" in err
+    assert json.loads(Path("a/summary.json").read_text())["completed"] == 20
+    assert sorted(path.name for path in Path("a").iterdir()) == sorted([*FILES, "notes.txt"])
+    assert Path("a/notes.txt").read_text() == "mine"
+    code, _, err = mist("run", "s.yaml", "--out", ".", "--force")
+    assert code == 2
+    assert "holds no results that --force could replace" in err
+
+
+def test_a_failing_run_with_force_keeps_the_earlier_results(mist):
+    mist("run", "s.yaml", "--out", "a")
+    before = {path: path.read_bytes() for path in Path("a").iterdir()}
+    Path("t.csv").write_text(HEADER + ROW + ROW + ROW.replace("374", "many"))
+    trace = "workload={trace: {type: azure, path: t.csv}}"
+    assert mist("run", "s.yaml", "--out", "a", "--force", "--set", trace)[0] == 2
+    assert {path: path.read_bytes() for path in Path("a").iterdir()} == before
+
+
+def test_force_without_a_folder_is_refused(mist):
+    code, _, err = mist("run", "s.yaml", "--force")
+    assert code == 2
+    assert "--force has no effect without --out; give --out too" in err
+
+
 def test_set_reads_values_as_yaml(mist):
     code, out, _ = mist(
         "run", "s.yaml", "--set", "clients.0.count=3", "--set", "slo={ttft: 2 s, tpot: 1 s}"
@@ -151,9 +235,15 @@ def test_demo_makes_a_folder_and_another(mist, short_demo):
     assert "Next, a third GPU: mist run demo --set clients.0.count=3" in err
     code, _, err = mist("demo")
     assert code == 0
-    assert "mist-demo holds files already; the results go to mist-demo-2" in err
+    assert "mist-demo is taken; the results go to mist-demo-2" in err
     for folder in ("mist-demo", "mist-demo-2"):
         assert sorted(path.name for path in Path(folder).iterdir()) == FILES
+
+
+def test_demo_may_replace_its_results(mist, short_demo):
+    assert mist("demo")[0] == 0
+    assert mist("demo", "--force")[0] == 0
+    assert listing() == ["mist-demo", *(f"mist-demo/{name}" for name in FILES), "s.yaml"]
 
 
 def test_demo_takes_a_folder(mist, short_demo):
@@ -232,7 +322,7 @@ def test_a_disk_that_fills_up_leaves_nothing(mist, monkeypatch):
         (folder / "summary.json").write_text("half a su")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Result, "_write", write)
+    monkeypatch.setattr(Result, "write_files", write)
     code, out, err = mist("run", "s.yaml", "--out", "results/new")
     assert (code, out) == (2, "")
     assert "output folder results/new: cannot be written: No space left on device" in err
@@ -311,6 +401,10 @@ def test_schema_goes_to_the_terminal_or_a_file(mist):
     assert code == 0
     assert mist("schema", "--out", "schema.json") == (0, "", "")
     assert json.loads(out) == json.loads(Path("schema.json").read_text())
+    code, _, err = mist("schema", "--out", "schema.json")
+    assert code == 2
+    assert "schema.json: is there already; --force replaces it, or name another file" in err
+    assert mist("schema", "--out", "schema.json", "--force") == (0, "", "")
     code, _, err = mist("schema", "--out", "nowhere/schema.json")
     assert code == 2
     assert "nowhere/schema.json: cannot be written" in err
@@ -347,6 +441,45 @@ def test_an_unforeseen_error_is_a_message_and_no_traceback(mist, monkeypatch):
     assert "unexpected RuntimeError: a plugin fell over" in err
 
 
+@pytest.mark.parametrize("command", [["schema"], ["list"], ["run", "demo", "-q"]], ids=str)
+def test_a_reader_who_has_seen_enough_is_no_error(command):
+    read, write = os.pipe()
+    os.close(read)
+    with subprocess.Popen(
+        [sys.executable, "-m", "mist_sim", *command],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(write)
+        _, err = process.communicate()
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["mist", "ru"], ["run"]),
+        (["mist", "run", "d"], ["demo"]),
+        (["mist", "run", "demo", "--rep"], ["--replications"]),
+        (["mist", "list", "s"], ["schedulers", "samplers", "stages"]),
+        (["mist", "calibrate", ""], ["splitwise", "closed_loop", "catalog"]),
+    ],
+    ids=str,
+)
+def test_a_shell_completes(words, expected):
+    asked = {
+        "_MIST_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    code = "from mist_sim.cli import main; main()"
+    out = subprocess.check_output(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, text=True
+    )
+    assert out.split() == expected
+
+
 def test_an_unknown_option_is_typers_business(mist):
     assert mist("run", "--sett", "x")[0] == 2
 
@@ -381,7 +514,7 @@ def test_a_file_that_cannot_be_written_whole_is_not_written(mist, monkeypatch):
 
     Path("schema.json").write_text("before")
     monkeypatch.setattr(Path, "write_text", full)
-    code, _, err = mist("schema", "--out", "schema.json")
+    code, _, err = mist("schema", "--out", "schema.json", "--force")
     assert code == 2
     assert "schema.json: cannot be written: No space left on device" in err
     assert listing() == ["s.yaml", "schema.json"]

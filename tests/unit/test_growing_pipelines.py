@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv, Moved, Served, Visit
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.metrics import Result
-from mist_sim.simulation import Simulation
+from mist_sim.simulation import Progress, Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import FixedLength, TimeLimits, Workload
 from tests.reference.engines import llm_engine
@@ -70,7 +71,13 @@ def tool(num_workers: int = 2) -> SequentialClient:
     )
 
 
-def run(decide: Callable[[Visit], object], *, num_requests: int = 1, **more: object) -> Result:
+def run(
+    decide: Callable[[Visit], object],
+    *,
+    num_requests: int = 1,
+    progress: Progress | None = None,
+    **more: object,
+) -> Result:
     """Requests, one every hundred seconds, whose pipeline is a plan and a prompt of 2 tokens."""
     workload = Workload(
         Synthetic(
@@ -80,7 +87,7 @@ def run(decide: Callable[[Visit], object], *, num_requests: int = 1, **more: obj
         lambda row: (Plan(), Prefill(num_prompt_tokens=10), Decode(num_tokens=1)),
     )
     clients = [Planner(decide), tool(**more), engine()]
-    return Simulation(clients=clients, workload=workload).run()
+    return Simulation(clients=clients, workload=workload).run(progress)
 
 
 def child(*stages: Stage) -> Request:
@@ -117,6 +124,19 @@ def test_a_parent_waits_for_all_its_children(num_workers, e2el):
     assert sorted(requests.index) == [-2, -1, 0]
     assert requests.loc[[-1, -2], "parent_id"].tolist() == [0, 0]
     assert requests.loc[[-1, -2], "e2el"].tolist() == [5.0, 3.0 if num_workers == 2 else 8.0]
+
+
+def test_progress_counts_requests_of_the_workload_and_not_their_children(monkeypatch):
+    """Five requests with two children each, and a clock that lets every one be told."""
+    monkeypatch.setattr("mist_sim.simulation.monotonic", count(0).__next__)
+    told = []
+    children = (ToolCall(duration=1.0), ToolCall(duration=2.0))
+    run(
+        lambda visit: Served(children=tuple(map(child, children))),
+        num_requests=5,
+        progress=lambda num_ended, now: told.append(num_ended),
+    )
+    assert told == [1, 2, 3, 4, 5]
 
 
 def test_the_summary_counts_those_that_users_sent():

@@ -180,8 +180,13 @@ def test_a_run_is_saved_and_saved_again_to_the_same_bytes(tmp_path):
     second = simulation().run().save(tmp_path / "b")
     names = sorted(path.name for path in first.iterdir())
     assert names == [
-        "clients.parquet", "requests.parquet", "stages.parquet", "steps.parquet", "summary.json",
-    ]  # fmt: skip
+        "SHA256SUMS",
+        "clients.parquet",
+        "requests.parquet",
+        "stages.parquet",
+        "steps.parquet",
+        "summary.json",
+    ]
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes()
     assert json.loads((first / "summary.json").read_text())["completed"] == 300

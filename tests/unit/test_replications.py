@@ -149,7 +149,10 @@ def test_the_command_line_prints_intervals_and_writes_them(mist, tmp_path):
     assert "4 replications: mean ± half width of the 95 % confidence interval" in out
     assert "goodput" in out
     assert max(map(len, out.splitlines())) <= 80
-    assert "Written to a: replications.parquet, scenario.resolved.yaml, summary.json" in err
+    assert (
+        "Written to a: SHA256SUMS, replications.parquet, scenario.resolved.yaml, summary.json"
+        in err
+    )
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     runs = pd.read_parquet(tmp_path / "a/replications.parquet")
     assert summary["replications"] == len(runs) == 4

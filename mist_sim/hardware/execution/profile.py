@@ -13,7 +13,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.measured.sampled import SamplePoints, StepSource, powers
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.hardware.tables.steps import COLUMNS
-from mist_sim.user_paths import write_whole
+from mist_sim.output import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +99,12 @@ def _name(batch: StepBatch) -> str:
 def write_table(
     path: Path, steps: Iterable[tuple[StepBatch, float]], notes: Mapping[str, object]
 ) -> None:
-    """Write steps in the form of our own: CSV, with notes as "# key: value" at the head.
+    """Write steps into a file. Raises ScenarioError when it cannot be written."""
+    write_whole(path, table_text(steps, notes))
 
-    Raises ScenarioError when the file cannot be written.
-    """
+
+def table_text(steps: Iterable[tuple[StepBatch, float]], notes: Mapping[str, object]) -> str:
+    """Return steps in the form of our own: CSV, with notes as "# key: value" at the head."""
     file = StringIO(newline="")
     file.writelines(f"# {key}: {value}\n" for key, value in notes.items())
     writer = csv.writer(file, lineterminator="\n")
@@ -110,4 +112,4 @@ def write_table(
     for batch, seconds in steps:
         new, context = batch.chunks[0] if batch.chunks else (0, 0)
         writer.writerow((new, context, batch.num_decodes, batch.context_sum, seconds))
-    write_whole(path, file.getvalue())
+    return file.getvalue()

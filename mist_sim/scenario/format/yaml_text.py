@@ -17,13 +17,19 @@ from mist_sim.errors import ScenarioError
 def read_text(path: Path) -> str:
     """Return a file's text. Raises ScenarioError unless it can be read as UTF-8."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return decoded(path.read_bytes(), str(path))
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def decoded(content: bytes, source: str) -> str:
+    """Return the text of a file's bytes. source: what messages call it. Raises ScenarioError."""
+    try:
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ScenarioError(
-            f"{path}:{line}: not UTF-8 text (byte {error.object[error.start]:#04x}); "
+            f"{source}:{line}: not UTF-8 text (byte {error.object[error.start]:#04x}); "
             "save the file as UTF-8"
         ) from None
 

@@ -1,13 +1,12 @@
-"""Files of results: the same content, the same bytes on every system."""
+"""Text and JSON: the same content, the same bytes on every system."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 
 def write_text(path: Path, text: str) -> None:
@@ -15,9 +14,9 @@ def write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write JSON for people to read; NaN becomes null, which is what JSON has for 'no sample'."""
-    write_text(path, json.dumps(_jsonable(data), indent=2) + "\n")
+def json_text(data: Mapping[str, Any]) -> str:
+    """Return JSON for people to read; NaN becomes null, which is what JSON has for 'no sample'."""
+    return json.dumps(_jsonable(data), indent=2) + "\n"
 
 
 def _jsonable(value: Any) -> Any:
@@ -25,6 +24,6 @@ def _jsonable(value: Any) -> Any:
         return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_jsonable(item) for item in value]
-    if isinstance(value, float) and not np.isfinite(value):
+    if isinstance(value, float) and not isfinite(value):
         return None
     return value

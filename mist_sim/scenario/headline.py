@@ -1,19 +1,21 @@
-"""What was simulated, in three lines."""
+"""What a scenario simulates, in three lines."""
 
 from __future__ import annotations
 
-from mist_sim.scenario import Scenario
+from collections.abc import Sequence
+
 from mist_sim.scenario.client_schemas import ClientPart, LlmPart
 from mist_sim.scenario.engines.version_origins import engine_line
 
 
-def headline(scenario: Scenario) -> str:
+def headline(
+    source: str, clients: Sequence[ClientPart], model: str | None, router: str, seed: int
+) -> str:
     """Return where a scenario comes from, and below it its clients, router, seed and engines."""
-    clients = ", ".join(_client(client, scenario.model) for client in scenario.clients)
-    router = scenario.router.model_dump(by_alias=True)["type"]
-    sentence = f"{clients}; router {router}; seed {scenario.seed}"
-    engines = engine_line(c.engine_ for c in scenario.clients if isinstance(c, LlmPart))
-    return "\n".join(line for line in (scenario.origin.source, sentence, engines) if line)
+    serving = ", ".join(_client(client, model) for client in clients)
+    sentence = f"{serving}; router {router}; seed {seed}"
+    engines = engine_line(c.engine_ for c in clients if isinstance(c, LlmPart))
+    return "\n".join(line for line in (source, sentence, engines) if line)
 
 
 def _client(client: ClientPart, model: str | None) -> str:

@@ -1,1 +1,0 @@
-"""How results reach the disk."""

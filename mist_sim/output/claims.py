@@ -1,0 +1,105 @@
+"""The right to write a file or folder, for one process at a time, and a private room beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from shutil import rmtree
+
+from mist_sim.errors import ScenarioError
+from mist_sim.output.locks import lock, unlock
+
+SUFFIX = ".mist-partial"
+_LOCK = "lock"
+
+
+@contextmanager
+def claim(target: Path) -> Iterator[Path]:
+    """Be the only writer of a file or folder, and yield an empty private folder for its content.
+
+    The private folder is `.NAME.mist-partial` beside the target, from where a whole result is
+    renamed into place. It is gone at the end; one that a killed process left behind is used
+    again. Folders above the target are made, and removed again if nothing came into them.
+
+    target: an absolute path without links.
+    Raises BlockingIOError when another process, or thread, has the claim; OSError when the
+    folders cannot be made.
+    """
+    room = _room_of(target)
+    above = [folder for folder in (room.parent, *room.parent.parents) if not folder.exists()]
+    with ExitStack() as at_the_end:
+        for folder in reversed(above):
+            at_the_end.callback(_remove_if_empty, folder)
+        file = _enter(room)
+        at_the_end.callback(_leave, room, file)
+        _clear(room)
+        yield room
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Turn what an operating system says inside into a ScenarioError. what: "file x", for it."""
+    try:
+        yield
+    except BlockingIOError:
+        raise ScenarioError(
+            f"{what}: is in use: another run is about to write it; wait for its end, or name "
+            "another"
+        ) from None
+    except OSError as error:
+        raise ScenarioError(f"{what}: cannot be written: {error.strerror or error}") from error
+
+
+def is_room(path: Path) -> bool:
+    """Tell whether a path is the private folder of a claim."""
+    return path.name.endswith(SUFFIX)
+
+
+def _room_of(target: Path) -> Path:
+    """Return where the private folder of a target is.
+
+    It is inside a folder whose neighbourhood is not ours, or on another file system, where
+    nothing could be renamed from.
+    """
+    if target.is_dir() and (os.path.ismount(target) or not os.access(target.parent, os.W_OK)):
+        return target / SUFFIX
+    return target.with_name(f".{target.name}{SUFFIX}")
+
+
+def _enter(room: Path) -> int:
+    """Make and lock a private folder; return the descriptor of the lock."""
+    while True:
+        try:
+            room.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            if os.path.lexists(room) and not room.is_dir():  # somebody's file
+                raise
+            continue  # its last owner has just removed it
+        file = lock(room / _LOCK)
+        if file is not None:
+            return file
+
+
+def _leave(room: Path, file: int) -> None:
+    """Remove a private folder, and give the claim back."""
+    with suppress(OSError):  # somebody removed it
+        _clear(room)
+    unlock(room / _LOCK, file)
+    _remove_if_empty(room)
+
+
+def _clear(room: Path) -> None:
+    for entry in room.iterdir():
+        if entry.name == _LOCK:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # somebody put something there
+        folder.rmdir()

@@ -1,0 +1,56 @@
+"""Locks on files that the operating system gives back when their process ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: int) -> None:
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def lock(path: Path) -> int | None:
+    """Lock a file, which is made where it is missing, and return its descriptor.
+
+    Returns None where its last owner has just removed it: ask again. Raises BlockingIOError when
+    somebody else has it, OSError when it cannot be made or locked.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            _lock(file)
+        except PermissionError as error:  # what Windows calls a file that somebody else has locked
+            raise BlockingIOError(*error.args) from error
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)
+    return None
+
+
+def unlock(path: Path, file: int) -> None:
+    """Remove a locked file, and let go of it."""
+    if sys.platform == "win32":  # an open file cannot be removed there
+        os.close(file)
+        with suppress(OSError):  # the next one has it
+            path.unlink()
+    else:
+        path.unlink(missing_ok=True)
+        os.close(file)

@@ -1,0 +1,101 @@
+"""Layouts that change with the width of the terminal: explanations go first, numbers stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_ANY_WIDTH = 10_000
+
+
+class Fitting:
+    """Shows the first of some layouts, widest first, that fits; the last one where none does."""
+
+    def __init__(self, *layouts: RenderableType) -> None:
+        self._layouts = layouts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._chosen(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._chosen(console, options))
+
+    def _chosen(self, console: Console, options: ConsoleOptions) -> RenderableType:
+        unbound = options.update(max_width=_ANY_WIDTH)
+        for layout in self._layouts[:-1]:
+            if Measurement.get(console, unbound, layout).maximum <= options.max_width:
+                return layout
+        return self._layouts[-1]
+
+
+def listed(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Iterable[int] = (),
+    below: Sequence[str] = (),
+) -> Fitting:
+    """Return rows under titles; in a narrow terminal columns, or a paragraph each.
+
+    right: columns of numbers. below: the rest of the titles, on a
+    line of its own.
+    """
+    wide, tight = (columns(titles, rows, right=right, below=below, gap=gap) for gap in (2, 1))
+    whole = [f"{title} {more}".strip() for title, more in zip_longest(titles, below, fillvalue="")]
+    return Fitting(wide, tight, _turned(whole, rows), _paragraphs(whole, rows))
+
+
+def columns(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[int] = (),
+    below: Sequence[str] = (),
+    dim: Iterable[int] = (),
+    gap: int = 2,
+    min_width: int = 0,
+) -> Table:
+    """Return rows under titles.
+
+    right: columns of numbers, each `min_width` wide at least. dim: columns of explanations.
+    below: as in `listed`. gap: blanks between columns.
+    """
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    numbers, explanations = set(right), set(dim)
+    for position, title in enumerate(titles):
+        is_number = position in numbers
+        table.add_column(
+            title,
+            justify="right" if is_number else "left",
+            style="dim" if position in explanations else "",
+            min_width=min_width if is_number else None,
+            no_wrap=True,
+        )
+    if below:
+        table.add_row(*below, style="dim")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _turned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return the rows as columns, and the titles in front of them."""
+    head, *others = zip(titles, *rows, strict=True)
+    return columns(["", *head[1:]], others, right=range(1, len(head)))
+
+
+def _paragraphs(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
+    """Return the first cell of each row as a line, the others with their titles below."""
+    parts: list[RenderableType] = []
+    for row in rows:
+        cells = zip(titles[1:], row[1:], strict=True)
+        told = [Text(f"{title} {cell}".strip()) for title, cell in cells if cell not in ("", "-")]
+        parts += [Text(row[0]), Padding(Columns(told, padding=(0, 2)), (0, 0, 0, 2))]
+    return Group(*parts)

@@ -1,0 +1,167 @@
+"""Signals to a real `mist` process: it ends at once, with its workers, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mist_sim.cli import main
+from tests.conftest import ROOT
+
+if os.name != "posix":
+    pytest.skip("signals as POSIX has them", allow_module_level=True)
+
+ENOUGH = 30.0  # seconds for a process to begin
+SOON = 10.0  # seconds, on a busy machine: it takes about one, and the runs a minute
+SLOW = """
+import os, sys, time
+from pathlib import Path
+from mist_sim import ROUTERS
+from mist_sim.cli import main
+
+@ROUTERS.register("slow")
+class Slow:
+    "Say which process it is, and take a minute for the run."
+    def choose(self, request, stage, candidates):
+        Path("pids", str(os.getpid())).touch()
+        time.sleep(0.05)
+        return candidates[0].client_id
+
+main(sys.argv[1:])
+"""
+RUN = ["run", "demo", "--set", "router=slow", "--set", "workload.lengths.num_requests=1200"]
+SIGNALS = [
+    (signal.SIGTERM, 143, "terminated"),
+    (signal.SIGHUP, 129, "hung up"),
+    (signal.SIGINT, 130, "interrupted"),
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    Path("pids").mkdir()
+    return tmp_path
+
+
+@contextmanager
+def computing(*args: str, num_workers: int = 1) -> Iterator[subprocess.Popen[str]]:
+    """Start `mist` with a slow router; enter when so many processes compute."""
+    command = [sys.executable, "-c", SLOW, *RUN, *args]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            wait(lambda: len(pids()) == num_workers or process.poll() is not None, ENOUGH)
+            assert process.poll() is None, process.communicate()
+            yield process
+        finally:
+            process.kill()
+
+
+def pids() -> list[int]:
+    return [int(path.name) for path in Path("pids").iterdir()]
+
+
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.parent.parent.joinpath("self").exists():
+        try:
+            return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert condition()
+
+
+def everything() -> list[str]:
+    return sorted(str(path) for path in Path().rglob("*") if path.parts[0] != "pids")
+
+
+@pytest.mark.parametrize(("number", "code", "word"), SIGNALS, ids=str)
+def test_a_signal_ends_the_workers_of_replications_and_leaves_nothing(number, code, word):
+    args = ["--replications", "4", "--jobs", "2", "--out", "a/b"]
+    with computing(*args, num_workers=2) as process:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SOON)
+        assert not any(map(is_running, pids())), "it waits for its workers"
+    assert (process.returncode, out) == (code, "")
+    assert err == f"{word}; no results were written\n"
+    assert everything() == []
+
+
+def test_a_signal_ends_a_run_and_a_second_one_does_not_disturb_that():
+    Path("mine").mkdir()
+    with computing("--out", "mine") as process:
+        Path("mine/theirs.txt").write_text("theirs")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=SOON)
+    assert (process.returncode, out) in [(143, ""), (130, "")]
+    assert err.endswith("; no results were written\n")
+    assert err.count("\n") == 1
+    assert everything() == ["mine", "mine/theirs.txt"]
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    """What `nohup` does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with computing() as process:
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.5)
+            assert process.poll() is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("others", [[], ["--replications", "2", "--jobs", "1"]], ids=str)
+def test_a_second_run_is_told_at_once_that_its_folder_is_in_use(capsys, others):
+    with computing("--out", "a", *others) as first:
+        with pytest.raises(SystemExit) as leaving:
+            main(["run", "demo", "--out", "a", "--set", "workload.lengths.num_requests=5"])
+        assert first.poll() is None, "it has to be told while the first computes"
+    assert leaving.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: output folder a: is in use: another run is about to write it; wait for its end, "
+        "or name another\n"
+    )
+
+
+def test_a_demo_beside_another_takes_the_next_folder(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with computing("--out", "mist-demo"), pytest.raises(SystemExit) as leaving:
+        main(["demo"])
+    assert leaving.value.code == 0
+    assert "mist-demo is taken; the results go to mist-demo-2" in capsys.readouterr().err
+
+
+def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mist_sim.metrics.Result.show", interrupted)
+    with pytest.raises(SystemExit) as leaving:
+        main(["run", "demo", "--out", "a", "--set", "workload.lengths.num_requests=5"])
+    assert leaving.value.code == 130
+    assert capsys.readouterr().err == "interrupted; the results are in a\n"
+    assert Path("a/summary.json").exists()
