@@ -129,7 +129,8 @@ class Scenario(Strict):
         return headline(self.origin.source, self.clients, self.model, router, self.seed)
 
     def __repr__(self) -> str:
-        return f"<Scenario: {self.headline}>".replace("\n", ": ")
+        source, clients, *_ = self.headline.splitlines()
+        return f"<Scenario: {source}: {clients}>"
 
     __str__ = __repr__
 

@@ -10,7 +10,6 @@ from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.metrics.replications import Replications
-from mist_sim.report import headline
 from mist_sim.scenario import build, server_limits
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import value_at
@@ -274,7 +273,7 @@ def test_the_resolved_scenario_names_values_and_their_origins():
 def test_every_run_says_which_engine_it_imitates():
     short = {"workload.lengths.num_requests": 20}
     scenario = Scenario.load("demo", overrides=short | {"engine": "vllm"})
-    assert headline(scenario).splitlines()[-1] == f"options as in {NEWEST.title}"
+    assert scenario.headline.splitlines()[-1] == f"options as in {NEWEST.title}"
     result = simulate(scenario)
     assert result.summary["engines"] == dict.fromkeys(("llm-0", "llm-1"), NEWEST.name)
     several = Replications((0, 1), (result.summary, result.summary), "")
@@ -283,9 +282,7 @@ def test_every_run_says_which_engine_it_imitates():
 
 def test_what_is_assumed_is_said():
     scenario = Scenario.load("demo", overrides={"workload.lengths.num_requests": 20})
-    assert f"{ASSUMED.title} (assumed; newer versions schedule asynchronously)" in headline(
-        scenario
-    )
+    assert f"{ASSUMED.title} (assumed; newer versions schedule asynchronously)" in scenario.headline
     assert set(simulate(scenario).summary["engines"].values()) == {f"{ASSUMED.name} (assumed)"}
 
 
