@@ -30,14 +30,14 @@ def load_model(name_or_path: str) -> ModelSpec:
     """
     for name, config in _catalog().items():
         if name_or_path.lower() in _names(name, config):
-            return ModelSpec.from_config(config, name=name, source=str(config["source"]))
+            return _catalog_model(name)
     path = user_path(name_or_path)
     if path.is_dir() and name_or_path:
         path /= "config.json"
     if path.is_file() or path.name == "config.json":
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
         try:
-            return ModelSpec.from_config(_read_file(path), name=name, source=str(path))
+            return ModelSpec.from_config(_read_config(path), name=name, source=str(path))
         except (OverflowError, TypeError) as error:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
     hint = did_you_mean(name_or_path.lower(), _all_names())
@@ -52,11 +52,27 @@ def _catalog() -> Mapping[str, Mapping[str, object]]:
     """The config of every catalog entry by name."""
     folder = resources.files("mist_sim.models") / "catalog"
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return {
+    written = {
         entry.name.removesuffix(".json"): _parse(entry.read_text("utf-8"), entry.name)
         for entry in entries
         if entry.name.endswith(".json")
     }
+    return {name: _with_base(config, written) for name, config in written.items()}
+
+
+@cache
+def _catalog_model(name: str) -> ModelSpec:
+    config = _catalog()[name]
+    return ModelSpec.from_config(config, name=name, source=str(config["source"]))
+
+
+def _with_base(
+    config: Mapping[str, object], written: Mapping[str, Mapping[str, object]]
+) -> Mapping[str, object]:
+    """An entry with what it leaves to the one that it is `based_on`, its names apart."""
+    if "based_on" not in config:
+        return config
+    return {**written[str(config["based_on"])], "aliases": [], **config}
 
 
 def _names(name: str, config: Mapping[str, object]) -> list[str]:
@@ -67,6 +83,14 @@ def _names(name: str, config: Mapping[str, object]) -> list[str]:
 
 def _all_names() -> list[str]:
     return [alias for name, config in _catalog().items() for alias in _names(name, config)]
+
+
+def _read_config(path: Path) -> Mapping[str, object]:
+    """Read a config, with the number formats that older modelopt checkpoints keep beside it."""
+    config, beside = _read_file(path), path.with_name("hf_quant_config.json")
+    if path.name != "config.json" or config.get("quantization_config") or not beside.is_file():
+        return config
+    return {**config, "quantization_config": {"quant_method": "modelopt", **_read_file(beside)}}
 
 
 def _read_file(path: Path) -> Mapping[str, object]:

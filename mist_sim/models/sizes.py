@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
-from mist_sim.models.quantization import KV_CACHE_BYTES, Quantization, check_name
+from mist_sim.models.quantization import KV_CACHE_BYTES, Part, Quantization, check_name
 
 _SIZES = (
     "num_layers",
@@ -117,9 +117,15 @@ class ModelSizes:
         """Parameters of the matrices of attention in one layer."""
         if self.mla:
             down = self.mla.down_params(self.hidden_size)
-            return down + self.mla.head_params(self.hidden_size, self.num_attention_heads)
-        heads = 2 * self.num_attention_heads + 2 * self.num_key_value_heads
-        return self.hidden_size * self.head_dim * heads
+            inputs = down + self.mla.head_params(self.hidden_size, self.num_attention_heads)
+        else:
+            heads = self.num_attention_heads + 2 * self.num_key_value_heads
+            inputs = self.hidden_size * self.head_dim * heads
+        return inputs + self.attention_output_params(self.num_attention_heads)
+
+    def attention_output_params(self, num_heads: int) -> int:
+        """Parameters of the output matrix of so many heads in one layer."""
+        return num_heads * (self.mla.v_head_dim if self.mla else self.head_dim) * self.hidden_size
 
     @property
     def mlp_params_per_layer(self) -> int:
@@ -170,24 +176,14 @@ class ModelSizes:
 
     # --- bytes --------------------------------------------------------------------------------
 
-    @property
-    def matrix_bytes(self) -> float:
-        """Bytes of one parameter of the layers' matrices, those of routed experts apart."""
-        quantization = self.quantization
-        if quantization is None or quantization.experts_only:
-            return self.dtype_bytes
-        return quantization.bytes_per_param
+    def quantization_of(self, part: Part) -> Quantization | None:
+        """How the matrices of a part are stored, None in 16 bits."""
+        return self.quantization if self.quantization and part in self.quantization.parts else None
 
-    @property
-    def expert_bytes(self) -> float:
-        """Bytes of one parameter of a routed expert's matrices."""
-        return self.quantization.bytes_per_param if self.quantization else self.dtype_bytes
-
-    @property
-    def head_bytes(self) -> float:
-        """Bytes of one parameter of the output head."""
-        quantized = self.quantization and self.quantization.lm_head
-        return self.matrix_bytes if quantized else self.dtype_bytes
+    def bytes_per_param(self, part: Part) -> float:
+        """Bytes of one parameter of the matrices of a part."""
+        quantization = self.quantization_of(part)
+        return quantization.bytes_per_param if quantization else self.dtype_bytes
 
     @property
     def kv_entry_bytes(self) -> int:

@@ -15,6 +15,7 @@ MOE_TYPES = (
     "qwen2_moe",
     "qwen3_moe",
     "gpt_oss",
+    "minimax_m2",
     "deepseek_v2",
     "deepseek_v3",
     "kimi_k2",
@@ -35,11 +36,13 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
             f"{model_type!r}. Known: {', '.join(MOE_TYPES)}"
         )
     num_experts = reader.size(key)
-    whole = model_type in {"mixtral", "gpt_oss"}  # no layer has an ordinary MLP
+    whole = model_type in {"mixtral", "gpt_oss", "minimax_m2"}  # no layer has an ordinary MLP
     size_key = "intermediate_size" if whole else "moe_intermediate_size"
     size = reader.size(size_key)
     shared = reader.count("n_shared_experts") * size
     vector_params = num_experts if _has_router_bias(reader) else 0
+    if model_type == "minimax_m2":
+        shared = reader.count("shared_intermediate_size")
     if model_type == "qwen2_moe":
         shared = reader.size("shared_expert_intermediate_size")
         vector_params += hidden_size  # shared_expert_gate
@@ -60,6 +63,8 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
 
 def _has_router_bias(reader: ConfigReader) -> bool:
     """DeepSeek-V3 corrects each expert's score by a bias (`topk_method` "noaux_tc")."""
+    if reader.config.get("model_type") == "minimax_m2":
+        return reader.flag("use_routing_bias", True)
     by_default = "noaux_tc" if reader.config.get("model_type") in _MLA_TYPES[1:] else None
     return reader.config.get("topk_method", by_default) == "noaux_tc"
 
