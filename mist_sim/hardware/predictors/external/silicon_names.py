@@ -17,7 +17,9 @@ from mist_sim.models.spec import ModelSpec
 _SYSTEMS = {
     "a100-80gb-sxm": "a100_sxm",
     "b200": "b200_sxm",
+    "b300": "b300_sxm",
     "gb200": "gb200",
+    "gb300": "gb300",
     "h100-sxm": "h100_sxm",
     "h200": "h200_sxm",
     "l40s": "l40s",
