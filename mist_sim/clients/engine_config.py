@@ -116,6 +116,11 @@ class EngineConfig:
             raise ScenarioError(
                 f"data_parallel_size must be <= {_MOST_ENGINES}, got {self.data_parallel_size}"
             )
+        if self.enable_expert_parallel and self.tensor_parallel_size * self.data_parallel_size == 1:
+            raise ScenarioError(
+                "enable_expert_parallel must be false with tensor_parallel_size 1 and "
+                "data_parallel_size 1; it has no effect on one rank, which has all experts anyway"
+            )
         if self.max_model_len is not None and self.max_model_len < 1:
             raise ScenarioError(f"max_model_len must be >= 1, got {self.max_model_len}")
         if self.role == "decode" and self.scheduler and not self.scheduler.takes_over:

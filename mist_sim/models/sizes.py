@@ -39,6 +39,8 @@ class ModelSizes:
     mla: latent attention, None where each KV head is cached.
     sliding_window: keys that a query of a window layer attends to, its own included; None: all.
     window_layers: layers, counted from 0, that have the window.
+    num_nextn_predict_layers: layers behind the others, not counted among them, that were trained
+        to predict further tokens (multi-token prediction).
     quantization: how the matrices of the layers are stored, None in 16 bits.
     kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
@@ -64,6 +66,7 @@ class ModelSizes:
     mla: MlaSpec | None = None
     sliding_window: int | None = None
     window_layers: frozenset[int] = frozenset()
+    num_nextn_predict_layers: int = 0
     quantization: Quantization | None = None
     kv_cache_dtype: str = "auto"
     has_embedding: bool = True
@@ -85,6 +88,10 @@ class ModelSizes:
                 f"got {sorted(self.moe.dense_layers)}"
             )
         self._check_window()
+        if self.num_nextn_predict_layers < 0:
+            raise ValueError(
+                f"num_nextn_predict_layers must be >= 0, got {self.num_nextn_predict_layers}"
+            )
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
 
     def _check_window(self) -> None:

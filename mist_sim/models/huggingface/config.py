@@ -64,6 +64,7 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         "gated_mlp": _gated_mlp(reader),
         "dtype_bytes": _dtype_bytes(reader),
         "moe": moe,
+        "num_nextn_predict_layers": _predicting_layers(reader),
         "mla": mla,
         "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype,
@@ -71,6 +72,13 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
     window, layers = read_window(reader, num_layers, fields["max_position_embeddings"])
     fields |= {"sliding_window": window, "window_layers": layers}
     return fields | _vector_params(reader, fields)
+
+
+def _predicting_layers(reader: ConfigReader) -> int:
+    """Layers for multi-token prediction; MiniMax counts modules of one layer, and can have none."""
+    if not reader.flag("use_mtp", True):
+        return 0
+    return reader.count("num_nextn_predict_layers") or reader.count("num_mtp_modules")
 
 
 def _gated_mlp(reader: ConfigReader) -> bool:

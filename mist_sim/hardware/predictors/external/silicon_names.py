@@ -33,6 +33,7 @@ _NOT_COMPARED = {
     "tie_word_embeddings",
     "vector_params_per_layer",
     "vector_params_outside_layers",
+    "num_nextn_predict_layers",
     "quantization",
     "kv_cache_dtype",
     "source",
