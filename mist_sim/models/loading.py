@@ -8,9 +8,9 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.models.spec import ModelSpec
-from mist_sim.user_paths import user_path
+from mist_sim.user_paths import read_spec, user_path
 
 
 def model_names() -> list[str]:
@@ -42,7 +42,7 @@ def load_model(name_or_path: str) -> ModelSpec:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
     hint = did_you_mean(name_or_path.lower(), _all_names())
     raise ScenarioError(
-        f"no model and no file is named {name_or_path!r}{hint} "
+        f"no model and no file is named {brief(name_or_path)}{hint} "
         f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"
     )
 
@@ -94,13 +94,7 @@ def _read_config(path: Path) -> Mapping[str, object]:
 
 
 def _read_file(path: Path) -> Mapping[str, object]:
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not a UTF-8 text file: {error}") from None
-    return _parse(text, str(path))
+    return _parse(read_spec(path), str(path))
 
 
 def _parse(text: str, where: str) -> Mapping[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mist_sim.bounds import HEADS, LAYERS
 from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
@@ -77,6 +78,9 @@ class ModelSizes:
         for field in _SIZES:
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} must be > 0, got {getattr(self, field)}")
+        for field, most in (("num_layers", LAYERS), ("num_attention_heads", HEADS)):
+            if getattr(self, field) > most:
+                raise ValueError(f"{field} must be <= {most}, got {getattr(self, field)}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_key_value_heads must divide the {self.num_attention_heads} attention "

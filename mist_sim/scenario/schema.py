@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr
 
+from mist_sim.bounds import COPIES, SEED
 from mist_sim.metrics import Slo
 from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
@@ -36,7 +37,7 @@ class Scenario(Strict):
     `simulate` runs one. Scenarios are equal when they say the same.
     """
 
-    seed: int = Field(0, ge=0, description="of all random streams")
+    seed: int = Field(0, ge=0, le=SEED, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
     workload: WorkloadSpec
     clients: Annotated[tuple[AnyClient, ...], BeforeValidator(as_tuple)] = Field(
@@ -57,7 +58,7 @@ class Scenario(Strict):
     replications: int = Field(
         1,
         ge=1,
-        le=10_000,
+        le=COPIES,
         description="independent runs, each with a seed of its own; more than one give means "
         "with 95 % confidence intervals",
     )
@@ -110,11 +111,20 @@ class Scenario(Strict):
             return
         if self.warmup < 0:
             yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
+        yield from self._too_many()
         yield from self._nameless_models()
         yield from self._equal_names()
         yield from self._unserved_stages()
         yield from self._hand_overs()
         yield from useless_options(self.workload, self.clients, self.router)
+
+    def _too_many(self) -> Iterable[Problem]:
+        engines = [
+            getattr(client, "data_parallel_size", 1) * client.count for client in self.clients
+        ]
+        if sum(engines) > COPIES:
+            text = f"must have <= {COPIES} engines and other clients in all, got {sum(engines)}"
+            yield Problem(("clients",), text)
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):

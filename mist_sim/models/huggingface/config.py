@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mist_sim.bounds import HEADS, LAYERS
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read_moe
 from mist_sim.models.huggingface.config_quantization import read_quantization
 from mist_sim.models.huggingface.config_reader import ConfigReader
@@ -39,10 +41,10 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
     model_type = config.get("model_type")
     bloom = model_type == "bloom"
     hidden_size = reader.size("hidden_size", "n_embed", "n_embd")
-    heads = reader.size("num_attention_heads", "n_head")
+    heads = reader.size("num_attention_heads", "n_head", most=HEADS)
     default_head_dim = hidden_size // heads if hidden_size % heads == 0 else None
     mla = read_mla(reader)
-    num_layers = reader.size("num_hidden_layers", "n_layer")
+    num_layers = reader.size("num_hidden_layers", "n_layer", most=LAYERS)
     moe = read_moe(reader, num_layers, hidden_size)
     quantization, kv_cache_dtype = read_quantization(reader, num_layers, moe, mla)
     fields: dict[str, Any] = {
@@ -88,8 +90,9 @@ def _gated_mlp(reader: ConfigReader) -> bool:
     if activation in {"silu", "swish"} or reader.config.get("gated_mlp") is not None:
         return reader.flag("gated_mlp", True)
     raise reader.error(
-        f"cannot tell from model_type {model_type!r} and hidden_act {activation!r} whether the "
-        'MLP has two or three matrices; add "gated_mlp": true for three or false for two'
+        f"cannot tell from model_type {brief(model_type)} and hidden_act {brief(activation)} "
+        "whether the MLP has two or three matrices; add "
+        '"gated_mlp": true for three or false for two'
     )
 
 
@@ -97,7 +100,7 @@ def _dtype_bytes(reader: ConfigReader) -> int:
     key = "dtype" if "dtype" in reader.config else "torch_dtype"
     dtype = str(reader.config.get(key) or "bfloat16").removeprefix("torch.")
     if dtype not in _DTYPE_BYTES:
-        raise reader.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {dtype!r}")
+        raise reader.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {brief(dtype)}")
     return _DTYPE_BYTES[dtype]
 
 

@@ -6,6 +6,7 @@ each `model_type`, and DeepSeek's own for `deepseek_v3`.
 
 from __future__ import annotations
 
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
@@ -33,7 +34,7 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
     if model_type not in MOE_TYPES:
         raise reader.error(
             f"{key} means a mixture of experts, which is not simulated yet for model_type "
-            f"{model_type!r}. Known: {', '.join(MOE_TYPES)}"
+            f"{brief(model_type)}. Known: {', '.join(MOE_TYPES)}"
         )
     num_experts = reader.size(key)
     whole = model_type in {"mixtral", "gpt_oss", "minimax_m2"}  # no layer has an ordinary MLP
@@ -90,7 +91,7 @@ def read_mla(reader: ConfigReader) -> MlaSpec | None:
     if model_type not in _MLA_TYPES:
         raise reader.error(
             "kv_lora_rank means multi-head latent attention, which is not simulated yet for "
-            f"model_type {model_type!r}. Known: {', '.join(_MLA_TYPES)}"
+            f"model_type {brief(model_type)}. Known: {', '.join(_MLA_TYPES)}"
         )
     if reader.flag("attention_bias", False):
         raise reader.error("attention_bias is not simulated with multi-head latent attention")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_exceptions import plain_parts
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.mla import MlaSpec
@@ -48,7 +49,7 @@ def read_quantization(
         method = "modelopt"
     if method not in (*_METHODS, "modelopt_fp4"):
         raise reader.error(
-            f"quantization_config means quantized weights; quant_method {method!r} is not "
+            f"quantization_config means quantized weights; quant_method {brief(method)} is not "
             f"simulated yet. Known: {', '.join(_METHODS)}"
         )
     if method == "mxfp4":
@@ -70,7 +71,7 @@ def _modelopt(table: ConfigReader) -> Quantization:
     algorithm = table.config.get("quant_algo")
     if str(algorithm) not in _MODELOPT:
         raise table.error(
-            f"quant_algo {algorithm!r} is not simulated yet. Known: {', '.join(_MODELOPT)}"
+            f"quant_algo {brief(algorithm)} is not simulated yet. Known: {', '.join(_MODELOPT)}"
         )
     return _MODELOPT[str(algorithm)]
 
@@ -81,7 +82,7 @@ def _modelopt_kv_cache(table: ConfigReader) -> str:
         return _kv_cache_dtype(table)
     name = table.config.get("kv_cache_scheme") or table.config.get("kv_cache_quant_algo")
     if name not in (None, "FP8"):
-        raise table.error(f"kv_cache_quant_algo must be FP8 or absent, got {name!r}")
+        raise table.error(f"kv_cache_quant_algo must be FP8 or absent, got {brief(name)}")
     return "fp8" if name else "auto"
 
 
@@ -131,7 +132,7 @@ def _compressed_tensors(table: ConfigReader) -> Quantization:
     if kind == "float" and bits == 4 and _group_size(weights, "group_size") == 16:
         return _NVFP4 if inputs else replace(_NVFP4, compute="bf16")
     if kind != "int":
-        raise weights.error(f"type {kind!r} of {bits} bits is not simulated yet")
+        raise weights.error(f"type {brief(kind)} of {bits} bits is not simulated yet")
     return _integers(
         weights,
         bits=bits,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 
 # The plain model whose layers a text part has, by its model_type.
@@ -56,7 +57,7 @@ def text_part(reader: ConfigReader) -> ConfigReader:
     text_type = str(config.get("model_type"))
     if text_type not in _TEXT_TYPES:
         raise reader.error(
-            f"text_config means a multimodal model, of which model_type {text_type!r} is not "
+            f"text_config means a multimodal model, of which model_type {brief(text_type)} is not "
             f"simulated yet. Known: {', '.join(_TEXT_TYPES)}"
         )
     if "num_key_value_heads" not in config:

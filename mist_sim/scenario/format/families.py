@@ -96,7 +96,7 @@ class Family:
     def _unknown(self, name: object) -> str:
         hint = did_you_mean(str(name), self._names())
         known = ", ".join(self._names())
-        return f"no {self.registry.member} named {name!r}{hint} Known: {known}"
+        return f"no {self.registry.member} named {shown(name)}{hint} Known: {known}"
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

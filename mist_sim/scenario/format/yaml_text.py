@@ -11,13 +11,21 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
+from mist_sim.bounds import SCENARIO_BYTES
 from mist_sim.errors import ScenarioError
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text. Raises ScenarioError unless it can be read as UTF-8."""
+    """Return a file's text. Raises ScenarioError unless it can be read as UTF-8, and is short."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(SCENARIO_BYTES + 1)
+        if len(content) > SCENARIO_BYTES:
+            raise ScenarioError(
+                f"{path}: must have <= {SCENARIO_BYTES} bytes; requests belong in a trace "
+                "(workload.trace), equal clients under one name (count)"
+            )
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
