@@ -10,13 +10,14 @@ NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep exact lint bench clean
+.PHONY: help demo test test-deep fuzz exact lint bench clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
 	@echo "make test   install the developer's tools and run all tests"
 	@echo "make exact  the exactness tests that catch most mistakes in an engine, in half a minute"
 	@echo "make test-deep  the property tests with ten times as many examples, new ones every time"
+	@echo "make fuzz   20,000 damaged scenarios, 5,000 traces and 1,000 short runs of extremes"
 	@echo "make lint   ruff, mypy and import-linter"
 	@echo "make bench  the speed budgets"
 	@echo "make clean  remove the environment, caches and results"
@@ -29,6 +30,9 @@ test: $(VENV)/.installed-dev
 
 test-deep: $(VENV)/.installed-dev
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/property -n auto --maxprocesses 8 $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.installed-dev
+	FUZZ=50 $(BIN)/python -m pytest tests/property/test_damage.py $(PYTEST_ARGS)
 
 exact: $(VENV)/.installed-dev
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest tests/property -m exact -x -q $(PYTEST_ARGS)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST_VALUE = 60  # characters
+
 
 class MistError(Exception):
     """Base of everything that mist-sim raises on purpose."""
@@ -45,6 +47,12 @@ class UnknownPluginError(ScenarioError, KeyError):
 
 class InvariantError(MistError, AssertionError):
     """A law of the simulation was broken (conservation, causality, block counts)."""
+
+
+def brief(value: object) -> str:
+    """Return a value as Python writes it, cut to what a message can show."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

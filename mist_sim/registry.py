@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
-from mist_sim.errors import ScenarioError, UnknownPluginError, did_you_mean
+from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
 
 T = TypeVar("T", bound=type[Any])
 
@@ -62,7 +62,7 @@ class Registry(Mapping[str, type[Any]]):
             return self._classes[name]
         except KeyError:
             raise UnknownPluginError(
-                f"no {self.member} named {name!r}{did_you_mean(name, self._classes)} "
+                f"no {self.member} named {brief(name)}{did_you_mean(name, self._classes)} "
                 f"Known: {', '.join(sorted(self._classes))}."
             ) from None
 

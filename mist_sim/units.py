@@ -7,12 +7,12 @@ that scenario files can insist on a unit and write the value back without losing
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.bounds import QUANTITIES, QUANTITY_LENGTH
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -38,10 +38,12 @@ class Kind:
 
         Raises ScenarioError when the number or the unit is missing or unknown.
         """
-        match = _QUANTITY.fullmatch(str(text)) if isinstance(text, str) else None
+        short = isinstance(text, str) and len(text) <= QUANTITY_LENGTH
+        match = _QUANTITY.fullmatch(str(text)) if short else None
         if match is None:
             raise ScenarioError(
-                f"a {self.name} needs a number and a unit, such as '1 {self.base}', got {text!r}"
+                f"a {self.name} needs a number and a unit, such as '1 {self.base}', "
+                f"got {brief(text)}"
             )
         number, unit = match.groups()
         factors = dict(self.factors)
@@ -52,9 +54,17 @@ class Kind:
                 f"Known: {known}. Got {text!r}"
             )
         value = float(number) * factors[unit]
-        if not math.isfinite(value):
-            raise ScenarioError(f"a {self.name} must be finite, got {text!r}")
+        self._check(value, number, text)
         return value
+
+    def _check(self, value: float, number: str, text: object) -> None:
+        smallest, largest = QUANTITIES[self.name]
+        zero = not any(digit in "123456789" for digit in number.lower().partition("e")[0])
+        if not (zero or smallest <= abs(value) <= largest):
+            raise ScenarioError(
+                f"a {self.name} must be 0 or from {smallest:g} to {largest:g} {self.base}, "
+                f"got {brief(text)}"
+            )
 
     def format(self, value: float) -> str:
         """Write a value in the base unit so that `parse` returns the same bits."""

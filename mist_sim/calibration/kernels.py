@@ -21,16 +21,23 @@ if TYPE_CHECKING:
 
 RTX = "vllm-0.19-rtxpro6000-llama3.1-8b/profile/dense.csv"
 H100 = "vllm-h100-llama3.1-70b-tp4-layers/layers.csv"
+LAYERS = "layer-profiles/v0/{}/meta-llama/Llama-3.1-8B/tp1/layers.csv.gz"
 SPLITWISE = "splitwise_perf_model.csv"
 PREFILL, DECODE, READING = (1024, 2048), (256, 512), (1, 8)  # tokens, both ends included
 
 
 def catalog_figures(measurements: Path) -> dict[str, dict[str, float]]:
-    """Return the fitted figures by catalog name; `measurements` is the folder with all three."""
+    """Return the fitted figures by catalog name; `measurements` is the folder with all files."""
     splitwise = measurements / SPLITWISE
     return {
         "rtx-pro-6000": _of_matrices("rtx-pro-6000", *_rtx_seconds(measurements / RTX)),
-        "h100-sxm": _of_matrices("h100-sxm", *_h100_seconds(measurements / H100)),
+        "h100-sxm": _of_matrices("h100-sxm", *_seconds(measurements / H100, "llama-3.1-70b", 4)),
+        "rtx-a6000": _of_matrices(
+            "rtx-a6000", *_seconds(measurements / LAYERS.format("A6000"), "llama-3.1-8b", 1)
+        ),
+        "rtx-3090": _of_matrices(
+            "rtx-3090", *_seconds(measurements / LAYERS.format("RTX3090"), "llama-3.1-8b", 1)
+        ),
         "a100-80gb-sxm": _of_prompts(splitwise, "a100-80gb-sxm", "a100-80gb", 2),
     }
 
@@ -46,15 +53,15 @@ def _rtx_seconds(path: Path) -> tuple[pd.Series, int]:
     return matrices.groupby("tokens")["time_us"].sum() * 1e-6, params
 
 
-def _h100_seconds(path: Path) -> tuple[pd.Series, int]:
-    """As `_rtx_seconds` for one rank of four, without Q, K, V, which engines now fuse."""
+def _seconds(path: Path, model_name: str, ranks: int) -> tuple[pd.Series, int]:
+    """As `_rtx_seconds` for one of so many ranks, without Q, K, V, which engines now fuse."""
     import pandas as pd
 
-    model = load_model("llama-3.1-70b")
+    model = load_model(model_name)
     rows = pd.read_csv(path)
     matrices = rows[rows["layer_name"].isin(["o_proj", "gate_proj", "up_proj", "down_proj"])]
     output = model.hidden_size * model.num_attention_heads * model.head_dim
-    params = (output + model.mlp_params_per_layer) // 4
+    params = (output + model.mlp_params_per_layer) // ranks
     return matrices.groupby("input")["latency(ns)"].sum() * 1e-9, params
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
+from mist_sim.bounds import COPIES
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
@@ -35,7 +36,6 @@ WeightDtype = Literal["fp8", "int8", "int4"]
 Count = Annotated[int, ">= 1"]
 
 NO_COUNTERPART = "no counterpart"
-_MOST_ENGINES = 10_000
 
 
 def _flag(name: str) -> Mapping[str, str]:
@@ -116,9 +116,14 @@ class EngineConfig:
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             if getattr(self, name) < 1:
                 raise ScenarioError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.data_parallel_size > _MOST_ENGINES:
+        if self.data_parallel_size > COPIES:
             raise ScenarioError(
-                f"data_parallel_size must be <= {_MOST_ENGINES}, got {self.data_parallel_size}"
+                f"data_parallel_size must be <= {COPIES}, got {self.data_parallel_size}"
+            )
+        if self.enable_expert_parallel and self.tensor_parallel_size * self.data_parallel_size == 1:
+            raise ScenarioError(
+                "enable_expert_parallel must be false with tensor_parallel_size 1 and "
+                "data_parallel_size 1; it has no effect on one rank, which has all experts anyway"
             )
         if self.max_model_len is not None and self.max_model_len < 1:
             raise ScenarioError(f"max_model_len must be >= 1, got {self.max_model_len}")

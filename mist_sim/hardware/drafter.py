@@ -82,6 +82,11 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
             f"speculative_config must have another method than eagle for {target.name}, which has "
             "experts; mtp is a layer with experts"
         )
+    if config.method == "mtp" and not target.num_nextn_predict_layers:
+        raise ScenarioError(
+            f"speculative_config must have another method than mtp for {target.name}, which has no "
+            "layers for it (num_nextn_predict_layers); eagle, draft_model and ngram do without"
+        )
     moe = replace(target.moe, dense_layers=frozenset()) if target.moe else None
     layer = replace(
         target,

@@ -24,10 +24,10 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.specs import GpuSpec
 from mist_sim.units import Kind
-from mist_sim.user_paths import user_path
+from mist_sim.user_paths import read_spec, user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
 _DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host_shared", "hccs": "auto"}
@@ -52,13 +52,7 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not a UTF-8 text file: {error}") from None
-    return gpu_from_table(_parse(text, str(path)), name=path.stem, source=str(path))
+    return gpu_from_table(_parse(read_spec(path), str(path)), name=path.stem, source=str(path))
 
 
 def device_of(gpu: GpuSpec) -> GpuSpec:
@@ -74,7 +68,7 @@ def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> Gp
     """
     own = {key: value for key, value in table.items() if key != "based_on"}
     if not isinstance(own.get("sources", {}), dict):
-        raise ScenarioError(f"{source}: sources must be a table, got {own['sources']!r}")
+        raise ScenarioError(f"{source}: sources must be a table, got {brief(own['sources'])}")
     if "based_on" in table:
         slug = _catalog_name(str(table["based_on"]))
         if slug is None:
@@ -118,7 +112,7 @@ def _read(cls: type[Any], table: object, where: str, prefix: str) -> Any:
     """Make a dataclass of a table; strings become quantities of the kind the field names."""
     place = f"{where}: {prefix.removesuffix('.')}".removesuffix(": ")
     if not isinstance(table, dict):
-        raise ScenarioError(f"{place} must be a table, got {table!r}")
+        raise ScenarioError(f"{place} must be a table, got {brief(table)}")
     hints = get_type_hints(cls, include_extras=True)
     for key in table:
         if key not in hints:
@@ -142,18 +136,18 @@ def _convert(hint: Any, value: object, where: str, name: str) -> object:
         return _quantity(args[1], value, f"{where}: {name}")
     if origin is Mapping:
         if not isinstance(value, dict):
-            raise ScenarioError(f"{where}: {name} must be a table, got {value!r}")
+            raise ScenarioError(f"{where}: {name} must be a table, got {brief(value)}")
         return {key: _convert(args[1], item, where, f"{name}.{key}") for key, item in value.items()}
     if hint is float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ScenarioError(f"{where}: {name} must be a number, got {value!r}")
+            raise ScenarioError(f"{where}: {name} must be a number, got {brief(value)}")
         return float(value)
     if hint == int | None:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ScenarioError(f"{where}: {name} must be a whole number, got {value!r}")
+            raise ScenarioError(f"{where}: {name} must be a whole number, got {brief(value)}")
         return value
     if not isinstance(value, str):
-        raise ScenarioError(f"{where}: {name} must be a string, got {value!r}")
+        raise ScenarioError(f"{where}: {name} must be a string, got {brief(value)}")
     return value
 
 
@@ -212,7 +206,7 @@ def _catalog_name(name: str) -> str | None:
 def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
     hint = did_you_mean(name.lower(), _catalog())
     path = f"; or give the path of {otherwise}" if otherwise else ""
-    return ScenarioError(f"{problem} {name!r}{hint} Known: {', '.join(gpu_names())}{path}")
+    return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(gpu_names())}{path}")
 
 
 def _parse(text: str, where: str) -> Mapping[str, object]:

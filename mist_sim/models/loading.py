@@ -8,9 +8,9 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.models.spec import ModelSpec
-from mist_sim.user_paths import user_path
+from mist_sim.user_paths import read_spec, user_path
 
 
 def model_names() -> list[str]:
@@ -30,19 +30,19 @@ def load_model(name_or_path: str) -> ModelSpec:
     """
     for name, config in _catalog().items():
         if name_or_path.lower() in _names(name, config):
-            return ModelSpec.from_config(config, name=name, source=str(config["source"]))
+            return _catalog_model(name)
     path = user_path(name_or_path)
     if path.is_dir() and name_or_path:
         path /= "config.json"
     if path.is_file() or path.name == "config.json":
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
         try:
-            return ModelSpec.from_config(_read_file(path), name=name, source=str(path))
+            return ModelSpec.from_config(_read_config(path), name=name, source=str(path))
         except (OverflowError, TypeError) as error:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
     hint = did_you_mean(name_or_path.lower(), _all_names())
     raise ScenarioError(
-        f"no model and no file is named {name_or_path!r}{hint} "
+        f"no model and no file is named {brief(name_or_path)}{hint} "
         f"Known: {', '.join(model_names())}; or give the path of a Hugging Face config.json"
     )
 
@@ -52,11 +52,27 @@ def _catalog() -> Mapping[str, Mapping[str, object]]:
     """The config of every catalog entry by name."""
     folder = resources.files("mist_sim.models") / "catalog"
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return {
+    written = {
         entry.name.removesuffix(".json"): _parse(entry.read_text("utf-8"), entry.name)
         for entry in entries
         if entry.name.endswith(".json")
     }
+    return {name: _with_base(config, written) for name, config in written.items()}
+
+
+@cache
+def _catalog_model(name: str) -> ModelSpec:
+    config = _catalog()[name]
+    return ModelSpec.from_config(config, name=name, source=str(config["source"]))
+
+
+def _with_base(
+    config: Mapping[str, object], written: Mapping[str, Mapping[str, object]]
+) -> Mapping[str, object]:
+    """An entry with what it leaves to the one that it is `based_on`, its names apart."""
+    if "based_on" not in config:
+        return config
+    return {**written[str(config["based_on"])], "aliases": [], **config}
 
 
 def _names(name: str, config: Mapping[str, object]) -> list[str]:
@@ -69,14 +85,16 @@ def _all_names() -> list[str]:
     return [alias for name, config in _catalog().items() for alias in _names(name, config)]
 
 
+def _read_config(path: Path) -> Mapping[str, object]:
+    """Read a config, with the number formats that older modelopt checkpoints keep beside it."""
+    config, beside = _read_file(path), path.with_name("hf_quant_config.json")
+    if path.name != "config.json" or config.get("quantization_config") or not beside.is_file():
+        return config
+    return {**config, "quantization_config": {"quant_method": "modelopt", **_read_file(beside)}}
+
+
 def _read_file(path: Path) -> Mapping[str, object]:
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not a UTF-8 text file: {error}") from None
-    return _parse(text, str(path))
+    return _parse(read_spec(path), str(path))
 
 
 def _parse(text: str, where: str) -> Mapping[str, object]:

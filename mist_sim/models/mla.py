@@ -45,10 +45,9 @@ class MlaSpec:
         return hidden_size * ((self.q_lora_rank or 0) + self.latent_size)
 
     def head_params(self, hidden_size: int, num_heads: int) -> int:
-        """Parameters of a layer's matrices that belong to so many heads: Q, K, V up and output."""
+        """Parameters of a layer's matrices that belong to so many heads: Q, and K, V up."""
         query = (self.q_lora_rank or hidden_size) * self.qk_head_dim
-        output = self.v_head_dim * hidden_size
-        return num_heads * (query + output) + self.kv_up_params(num_heads)
+        return num_heads * query + self.kv_up_params(num_heads)
 
     def kv_up_params(self, num_heads: int) -> int:
         """Parameters of the matrix that turns latents into keys and values of so many heads."""

@@ -17,30 +17,42 @@ def check_name(field: str, name: str, known: Iterable[str]) -> None:
         raise ValueError(f"{field} has no {name!r}{hint} Known: {', '.join(names)}")
 
 
+Part = Literal[
+    "attention", "attention_output", "mlp", "shared_experts", "routed_experts", "lm_head"
+]
+"""Matrices that a checkpoint stores in one format, in every layer that has them.
+
+attention: those before attention (queries, keys, values, latents). attention_output: the one
+behind it. mlp: of dense layers. lm_head: the output head.
+"""
+
+LAYER_PARTS: frozenset[Part] = frozenset(get_args(Part)) - {"lm_head"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
     """How the matrices of attention, MLP and experts are stored and multiplied.
 
-    Norms, biases, routers, the embedding and, unless `lm_head`, the output head keep 16 bits.
+    Norms, biases, routers and the embedding keep 16 bits.
 
-    name: "fp8", "int8", "int4" or "mxfp4", for messages.
+    name: "fp8", "int8", "int4", "nvfp4" or "mxfp4", for messages.
     bytes_per_param: bytes of one parameter, its share of scales and zero points included.
-    compute: whose FLOP rate the products run at ("fp8", "int8"); "bf16" where only the weights
-        are quantized and kernels widen them before multiplying (GPTQ, AWQ).
-    lm_head: the output head is quantized too.
-    experts_only: only the routed experts are quantized (MXFP4).
+    compute: whose FLOP rate the products run at ("fp8", "int8", "fp4"); "bf16" where only the
+        weights are quantized and kernels widen them before multiplying (GPTQ, AWQ).
+    parts: which matrices are quantized; the others keep 16 bits.
     """
 
     name: str
     bytes_per_param: float
     compute: str = "bf16"
-    lm_head: bool = False
-    experts_only: bool = False
+    parts: frozenset[Part] = LAYER_PARTS
 
     def __post_init__(self) -> None:
         if not 0 < self.bytes_per_param <= 2:
             raise ValueError(f"bytes_per_param must be in (0, 2], got {self.bytes_per_param}")
-        check_name("compute", self.compute, ("bf16", "fp8", "int8"))
+        check_name("compute", self.compute, ("bf16", "fp8", "int8", "fp4"))
+        for part in self.parts:
+            check_name("parts", part, get_args(Part))
 
 
 # What `--quantization` and the common recipes give when no config says more. int4: groups of 128

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mist_sim.bounds import HEADS, LAYERS
 from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
-from mist_sim.models.quantization import KV_CACHE_BYTES, Quantization, check_name
+from mist_sim.models.quantization import KV_CACHE_BYTES, Part, Quantization, check_name
 
 _SIZES = (
     "num_layers",
@@ -39,6 +40,8 @@ class ModelSizes:
     mla: latent attention, None where each KV head is cached.
     sliding_window: keys that a query of a window layer attends to, its own included; None: all.
     window_layers: layers, counted from 0, that have the window.
+    num_nextn_predict_layers: layers behind the others, not counted among them, that were trained
+        to predict further tokens (multi-token prediction).
     quantization: how the matrices of the layers are stored, None in 16 bits.
     kv_cache_dtype: how KV entries are stored, by vLLM's names; "auto" as activations.
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
@@ -64,6 +67,7 @@ class ModelSizes:
     mla: MlaSpec | None = None
     sliding_window: int | None = None
     window_layers: frozenset[int] = frozenset()
+    num_nextn_predict_layers: int = 0
     quantization: Quantization | None = None
     kv_cache_dtype: str = "auto"
     has_embedding: bool = True
@@ -74,6 +78,9 @@ class ModelSizes:
         for field in _SIZES:
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} must be > 0, got {getattr(self, field)}")
+        for field, most in (("num_layers", LAYERS), ("num_attention_heads", HEADS)):
+            if getattr(self, field) > most:
+                raise ValueError(f"{field} must be <= {most}, got {getattr(self, field)}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_key_value_heads must divide the {self.num_attention_heads} attention "
@@ -85,6 +92,10 @@ class ModelSizes:
                 f"got {sorted(self.moe.dense_layers)}"
             )
         self._check_window()
+        if self.num_nextn_predict_layers < 0:
+            raise ValueError(
+                f"num_nextn_predict_layers must be >= 0, got {self.num_nextn_predict_layers}"
+            )
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
 
     def _check_window(self) -> None:
@@ -117,9 +128,15 @@ class ModelSizes:
         """Parameters of the matrices of attention in one layer."""
         if self.mla:
             down = self.mla.down_params(self.hidden_size)
-            return down + self.mla.head_params(self.hidden_size, self.num_attention_heads)
-        heads = 2 * self.num_attention_heads + 2 * self.num_key_value_heads
-        return self.hidden_size * self.head_dim * heads
+            inputs = down + self.mla.head_params(self.hidden_size, self.num_attention_heads)
+        else:
+            heads = self.num_attention_heads + 2 * self.num_key_value_heads
+            inputs = self.hidden_size * self.head_dim * heads
+        return inputs + self.attention_output_params(self.num_attention_heads)
+
+    def attention_output_params(self, num_heads: int) -> int:
+        """Parameters of the output matrix of so many heads in one layer."""
+        return num_heads * (self.mla.v_head_dim if self.mla else self.head_dim) * self.hidden_size
 
     @property
     def mlp_params_per_layer(self) -> int:
@@ -170,24 +187,14 @@ class ModelSizes:
 
     # --- bytes --------------------------------------------------------------------------------
 
-    @property
-    def matrix_bytes(self) -> float:
-        """Bytes of one parameter of the layers' matrices, those of routed experts apart."""
-        quantization = self.quantization
-        if quantization is None or quantization.experts_only:
-            return self.dtype_bytes
-        return quantization.bytes_per_param
+    def quantization_of(self, part: Part) -> Quantization | None:
+        """How the matrices of a part are stored, None in 16 bits."""
+        return self.quantization if self.quantization and part in self.quantization.parts else None
 
-    @property
-    def expert_bytes(self) -> float:
-        """Bytes of one parameter of a routed expert's matrices."""
-        return self.quantization.bytes_per_param if self.quantization else self.dtype_bytes
-
-    @property
-    def head_bytes(self) -> float:
-        """Bytes of one parameter of the output head."""
-        quantized = self.quantization and self.quantization.lm_head
-        return self.matrix_bytes if quantized else self.dtype_bytes
+    def bytes_per_param(self, part: Part) -> float:
+        """Bytes of one parameter of the matrices of a part."""
+        quantization = self.quantization_of(part)
+        return quantization.bytes_per_param if quantization else self.dtype_bytes
 
     @property
     def kv_entry_bytes(self) -> int:

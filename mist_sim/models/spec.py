@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models.huggingface.config import read_config
-from mist_sim.models.quantization import QUANTIZATIONS, UNQUANTIZED, Quantization, check_name
+from mist_sim.models.quantization import (
+    QUANTIZATIONS,
+    UNQUANTIZED,
+    Part,
+    Quantization,
+    check_name,
+)
 from mist_sim.models.sizes import ModelSizes
 
 
@@ -86,26 +92,31 @@ class ModelSpec(ModelSizes):
         """
         ranks = tensor_parallel_size
         self.check_tensor_parallel(ranks, expert_parallel_size)
-        experts = 0
-        matrices = self.num_layers * self._attention_params_per_rank(ranks)
-        matrices += self.num_dense_layers * self.mlp_params_per_layer // ranks
+        matrices: dict[Part, int] = {
+            "attention": self.num_layers * self._attention_params_per_rank(ranks),
+            "attention_output": self.num_layers
+            * self.attention_output_params(self.num_attention_heads // ranks),
+            "mlp": self.num_dense_layers * self.mlp_params_per_layer // ranks,
+        }
         plain = self.num_layers * self.vector_params_per_layer + self.vector_params_outside_layers
         if self.moe:
             moe, layers = self.moe, self.num_moe_layers
-            matrices += layers * self.mlp_params(moe.shared_intermediate_size) // ranks
+            shared = self.mlp_params(moe.shared_intermediate_size)
+            matrices["shared_experts"] = layers * shared // ranks
             held = -(-moe.num_experts // expert_parallel_size)
             slices = ranks if expert_parallel_size == 1 else 1
-            experts = layers * self.mlp_params(held * moe.intermediate_size) // slices
+            routed = self.mlp_params(held * moe.intermediate_size)
+            matrices["routed_experts"] = layers * routed // slices
             plain += layers * self._router_params(moe)
             plain += layers * held * moe.expert_vector_params // slices
-        if self.mla and self.quantization:
+        if self.mla and self.quantization_of("attention"):
             heads = self.num_attention_heads // ranks
             plain += self.num_layers * self.mla.kv_up_params(heads)
         vocabulary = -(-self.vocab_size // ranks) * self.hidden_size
         plain += vocabulary if self.has_own_embedding else 0
-        size = matrices * self.matrix_bytes
-        size += vocabulary * self.head_bytes if self.has_head else 0
-        size += experts * self.expert_bytes
+        if self.has_head:
+            matrices["lm_head"] = vocabulary
+        size = sum(count * self.bytes_per_param(part) for part, count in matrices.items())
         return math.ceil(size + plain * self.dtype_bytes)
 
     def _attention_params_per_rank(self, ranks: int) -> int:
@@ -113,7 +124,7 @@ class ModelSpec(ModelSizes):
         if self.mla:
             down = self.mla.down_params(self.hidden_size)
             return down + self.mla.head_params(self.hidden_size, heads)
-        return 2 * (heads + self.kv_heads_per_rank(ranks)) * self.head_dim * self.hidden_size
+        return (heads + 2 * self.kv_heads_per_rank(ranks)) * self.head_dim * self.hidden_size
 
     # --- splitting ----------------------------------------------------------------------------
 

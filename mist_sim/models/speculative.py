@@ -22,8 +22,8 @@ class SpeculativeConfig:
     """Speculative decoding; names as in vLLM's `speculative_config`.
 
     method: who drafts. "draft_model": a smaller model, token by token. "mtp": one more layer of
-        the model's own kind, trained with it (DeepSeek-V3). "eagle": the same for a dense model.
-        "ngram": a search of the request's own tokens (prompt lookup).
+        the model's own kind, of models trained with one (DeepSeek-V3). "eagle": the same for a
+        dense model. "ngram": a search of the request's own tokens (prompt lookup).
     num_speculative_tokens: draft tokens that a step verifies for each decode (>= 1).
     acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
         were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
+from mist_sim.bounds import COPIES, COUNT, NAME_LENGTH, TEXT_LENGTH
 from mist_sim.clients import CLIENTS, Client, EngineConfig
 from mist_sim.clients.engine_config import Count, Role
 from mist_sim.clients.kv_cache import KvCacheConfig
@@ -50,10 +51,13 @@ def _gpu(text: str, info: ValidationInfo) -> str:
 
 ModelName = Annotated[
     str,
+    Field(
+        max_length=TEXT_LENGTH,
+        description="a catalog name, a Hugging Face id, or the path of a config.json",
+    ),
     AfterValidator(_model),
-    Field(description="a catalog name, a Hugging Face id, or the path of a config.json"),
 ]
-GpuName = Annotated[str, AfterValidator(_gpu)]
+GpuName = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_gpu)]
 EngineName = Annotated[
     str,
     BeforeValidator(known_name),
@@ -64,8 +68,11 @@ EngineName = Annotated[
     ),
 ]
 _ENGINE_KEY = "engine_"  # the property `engine` has the shorter name
-Name = Annotated[str, Field(min_length=1, description="unique in the scenario")]
-AtLeastOne = Annotated[int, Field(ge=1, le=10**9)]
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=NAME_LENGTH, description="unique in the scenario"),
+]
+AtLeastOne = Annotated[int, Field(ge=1, le=COUNT)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
@@ -80,7 +87,7 @@ class ClientPart(Part):
     count: int = Field(
         1,
         ge=1,
-        le=10_000,
+        le=COPIES,
         description="copies of the client; more than one are called NAME-0, NAME-1, ...",
     )
 
@@ -266,7 +273,7 @@ def _not_served(stage: str) -> str:
         return f"{stage} is what a client of type llm serves"
     if stage not in STAGE.registry:
         known = ", ".join(name for name in STAGE.registry if name not in LLM_STAGES)
-        return f"no stage named {stage!r}{did_you_mean(stage, STAGE.registry)} Known: {known}"
+        return f"no stage named {shown(stage)}{did_you_mean(stage, STAGE.registry)} Known: {known}"
     return ""
 
 
@@ -328,7 +335,7 @@ class ClientFamily(Family):
 
     def _unknown(self, name: object) -> str:
         hint, known = did_you_mean(str(name), self.registry), ", ".join(self.registry)
-        return f"no client type {name!r}{hint} Known: {known}"
+        return f"no client type {shown(name)}{hint} Known: {known}"
 
 
 CLIENT = ClientFamily(CLIENTS, default="llm")

@@ -11,11 +11,15 @@ from mist_sim.scenario.engines.version_origins import engine_line
 def headline(
     source: str, clients: Sequence[ClientPart], model: str | None, router: str, seed: int
 ) -> str:
-    """Return where a scenario comes from, and below it its clients, router, seed and engines."""
+    """Return where a scenario comes from, and below it its clients, router and seed."""
     serving = ", ".join(_client(client, model) for client in clients)
     sentence = f"{serving}; router {router}; seed {seed}"
-    engines = engine_line(c.engine_ for c in clients if isinstance(c, LlmPart))
-    return "\n".join(line for line in (source, sentence, engines) if line)
+    return "\n".join(line for line in (source, sentence) if line)
+
+
+def imitated(clients: Sequence[ClientPart]) -> str:
+    """Return which engines the options of clients imitate; empty where none has a model."""
+    return engine_line(client.engine_ for client in clients if isinstance(client, LlmPart))
 
 
 def _client(client: ClientPart, model: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.scenario.engines.version_origins import origin_text
 from mist_sim.scenario.format import overrides as overriding
 from mist_sim.scenario.format import yaml_text
@@ -39,7 +39,7 @@ def load(model: type[S], name: str | Path, overrides: Mapping[str, Any]) -> S:
         raise ScenarioError(f"{path}: is a folder; give the scenario file in it")
     known = [*preset_names(), *_neighbours(path)]
     raise ScenarioError(
-        f"no scenario file and no preset is named {str(name)!r}"
+        f"no scenario file and no preset is named {brief(str(name))}"
         f"{did_you_mean(str(name), known)} Presets: {', '.join(preset_names())}"
     )
 

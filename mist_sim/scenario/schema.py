@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
+from mist_sim.bounds import COPIES, SEED
 from mist_sim.metrics import Slo
 from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
@@ -26,7 +27,7 @@ from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.hand_overs import unlike_engines
-from mist_sim.scenario.headline import headline
+from mist_sim.scenario.headline import headline, imitated
 from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
@@ -40,7 +41,7 @@ class Scenario(Strict):
     `simulate` runs one. Scenarios are equal when they say the same.
     """
 
-    seed: int = Field(0, ge=0, description="of all random streams")
+    seed: int = Field(0, ge=0, le=SEED, description="of all random streams")
     model: ModelName | None = Field(None, description="served by clients that name no other")
     engine: EngineName | None = Field(
         None, description="whose defaults clients have that name no other, such as vllm-0.19"
@@ -64,7 +65,7 @@ class Scenario(Strict):
     replications: int = Field(
         1,
         ge=1,
-        le=10_000,
+        le=COPIES,
         description="independent runs, each with a seed of its own; more than one give means "
         "with 95 % confidence intervals",
     )
@@ -124,13 +125,16 @@ class Scenario(Strict):
 
     @property
     def headline(self) -> str:
-        """What it simulates: where it was read from, then its clients, router and seed."""
+        """What it simulates: source; clients, router and seed; whose engines it imitates."""
+        return "\n".join(line for line in (self._title, imitated(self.clients)) if line)
+
+    @property
+    def _title(self) -> str:
         router = self.router.model_dump(by_alias=True)["type"]
         return headline(self.origin.source, self.clients, self.model, router, self.seed)
 
     def __repr__(self) -> str:
-        source, clients, *_ = self.headline.splitlines()
-        return f"<Scenario: {source}: {clients}>"
+        return f"<Scenario: {self._title}>".replace("\n", ": ")
 
     __str__ = __repr__
 
@@ -153,6 +157,7 @@ class Scenario(Strict):
         if self.warmup < 0:
             yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
         yield from self._engine_of_nobody()
+        yield from self._too_many()
         yield from self._nameless_models()
         yield from self._equal_names()
         yield from self._unserved_stages()
@@ -162,6 +167,14 @@ class Scenario(Strict):
     def _engine_of_nobody(self) -> Iterable[Problem]:
         if self.engine and not any(isinstance(client, LlmPart) for client in self.clients):
             yield Problem(("engine",), "has no effect: no client has type llm")
+
+    def _too_many(self) -> Iterable[Problem]:
+        engines = [
+            getattr(client, "data_parallel_size", 1) * client.count for client in self.clients
+        ]
+        if sum(engines) > COPIES:
+            text = f"must have <= {COPIES} engines and other clients in all, got {sum(engines)}"
+            yield Problem(("clients",), text)
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):

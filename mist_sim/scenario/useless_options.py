@@ -9,6 +9,7 @@ from mist_sim.scenario.client_schemas import ClientPart
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.workload import WorkloadSpec
+from mist_sim.stages import Rag
 
 
 def useless_options(
@@ -24,8 +25,26 @@ def useless_options(
         yield from _useless_deadlines(workload, engines)
         yield from _useless_priorities(workload, engines)
         yield from _useless_retries(workload, engines)
+    yield from _useless_numbers(workload, clients)
     yield from _missing_deadlines(workload, engines)
     yield from _deadlines_of_nobody(workload)
+
+
+def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
+    """What a retrieval searches for, where workers serve it that take the same time for any."""
+    serving = [client for client in clients if Rag.kind in client.stages]
+    if not serving or not all(client.is_ours for client in serving):
+        return
+    for position, stage in enumerate(workload.pipeline):
+        if isinstance(stage, str) or stage.plugin is not Rag:
+            continue
+        for name, value in stage.parameters().items():
+            if value is not None:
+                yield Problem(
+                    ("workload", "pipeline", position, name),
+                    f"has no effect: {serving[0].name} takes the same time for every rag stage, "
+                    "whatever it searches; leave it out",
+                )
 
 
 def _useless_deadlines(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:

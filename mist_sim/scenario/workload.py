@@ -16,7 +16,7 @@ from mist_sim.scenario.format.families import (
     TRACE_READER,
     Settings,
 )
-from mist_sim.scenario.format.fields import ByPriority, Duration, as_tuple
+from mist_sim.scenario.format.fields import ByPriority, Duration, Number, Whole, as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
@@ -78,7 +78,7 @@ class WorkloadSpec(Strict):
             return {**data, "arrivals": "trace"}
         return data
 
-    priorities: Annotated[dict[int, float], BeforeValidator(_whole_keys)] | None = Field(
+    priorities: Annotated[dict[Whole, Number], BeforeValidator(_whole_keys)] | None = Field(
         None,
         description="share of the requests that get each priority, such as {0: 0.2, 10: 0.8}",
     )

@@ -14,19 +14,21 @@ from mist_sim.stages.registry import STAGES
 class Rag(Stage):
     """Embed the query, search an index, re-rank what was found (MIST §IV-A2).
 
-    num_query_tokens: length of the query in tokens (> 0).
-    num_documents: documents handed on to the prompt (> 0).
+    Both numbers are for clients that look at them; the ones of the package do not.
+
+    num_query_tokens: length of the query in tokens (> 0); None where nobody looks at it.
+    num_documents: documents handed on to the prompt (> 0); None where nobody looks at it.
     """
 
     kind: ClassVar[str] = "rag"
-    num_query_tokens: int
-    num_documents: int
+    num_query_tokens: int | None = None
+    num_documents: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_query_tokens <= 0:
-            raise ValueError(f"num_query_tokens must be > 0, got {self.num_query_tokens}")
-        if self.num_documents <= 0:
-            raise ValueError(f"num_documents must be > 0, got {self.num_documents}")
+        for name in ("num_query_tokens", "num_documents"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be > 0, got {value}")
 
 
 @STAGES.register("kv_retrieval")

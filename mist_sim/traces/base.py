@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from mist_sim.bounds import COUNT
 from mist_sim.core.request import Content
 from mist_sim.registry import Registry
 
@@ -65,13 +66,9 @@ class RowSampler(Protocol):
 Source = TraceReader | RowSampler
 
 
-MAX_COUNT = 10**9
-"""Most tokens of a request, requests of a workload, users of a closed loop."""
-
-
 def require_count(name: str, value: int) -> None:
     """Raise ValueError unless a count of tokens, requests or users is in [1, 10^9]."""
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value}")
-    if value > MAX_COUNT:
-        raise ValueError(f"{name} must be <= {MAX_COUNT}, got {value:.3g}")
+    if value > COUNT:
+        raise ValueError(f"{name} must be <= {COUNT}, got {value:.3g}")

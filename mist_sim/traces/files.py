@@ -10,8 +10,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TextIO
 
-from mist_sim.errors import ScenarioError, TraceError, did_you_mean
-from mist_sim.traces.base import MAX_COUNT, TraceRow
+from mist_sim.bounds import COUNT
+from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
+from mist_sim.traces.base import TraceRow
 
 _MAX_DIGITS = 15  # longer texts are garbage, not numbers
 
@@ -81,7 +82,7 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> in
             path,
             1,
             f"{problem}{did_you_mean(name, header)} "
-            f"The file has {', '.join(header)}; needed are {', '.join(needed)}",
+            f"The file has {', '.join(header)[:300]}; needed are {', '.join(needed)}",
         )
     return header.index(name)
 
@@ -90,7 +91,7 @@ def tokens_from_text(text: str, path: str, line: int, column: str) -> int:
     """Return a token count written in decimal digits, or raise TraceError."""
     if text.isdecimal() and len(text) <= _MAX_DIGITS:
         count = int(text)
-        if 0 < count <= MAX_COUNT:
+        if 0 < count <= COUNT:
             return count
     stripped = text.strip()
     if stripped != text:
@@ -100,7 +101,7 @@ def tokens_from_text(text: str, path: str, line: int, column: str) -> int:
 
 def tokens_from_json(value: object, path: str, line: int, key: str) -> int:
     """Return a token count that was a JSON integer, or raise TraceError."""
-    if type(value) is int and 0 < value <= MAX_COUNT:
+    if type(value) is int and 0 < value <= COUNT:
         return value
     raise bad_tokens(value, path, line, key)
 
@@ -110,7 +111,7 @@ def bad_tokens(value: object, path: str, line: int, column: str) -> TraceError:
     return TraceError(
         path,
         line,
-        f"{column} must be a whole number of tokens from 1 to {MAX_COUNT}, got {value!r}; "
+        f"{column} must be a whole number of tokens from 1 to {COUNT}, got {brief(value)}; "
         "correct or remove the row",
     )
 

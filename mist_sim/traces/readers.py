@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mist_sim.bounds import TRACE_TIME
 from mist_sim.core.request import Content
-from mist_sim.errors import TraceError
+from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
 from mist_sim.traces.files import (
@@ -95,7 +95,7 @@ def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:
             path,
             line,
             "TIMESTAMP must be a UTC time such as 2023-11-16 18:15:46.6805900, "
-            f"got {stamp!r}; correct or remove the row",
+            f"got {brief(stamp)}; correct or remove the row",
         ) from None
     minute_ns = since_epoch // timedelta(minutes=1) * 60_000_000_000
     second_ns = int(match[2]) * 1_000_000_000 + int((match[3] or "").ljust(9, "0"))
@@ -148,9 +148,12 @@ class MooncakeReader:
         path = self.path
         record = _mooncake_record(text, path, line)
         time = record["timestamp"]
-        if type(time) not in (int, float) or not 0 <= time < math.inf:
+        if type(time) not in (int, float) or not 0 <= time <= TRACE_TIME * 1e3:
             raise TraceError(
-                path, line, f"timestamp must be finite milliseconds >= 0, got {time!r}; correct it"
+                path,
+                line,
+                f"timestamp must be milliseconds from 0 to {TRACE_TIME * 1e3:g}, "
+                f"got {brief(time)}; correct it",
             )
         prompt = tokens_from_json(record["input_length"], path, line, "input_length")
         output = tokens_from_json(record["output_length"], path, line, "output_length")

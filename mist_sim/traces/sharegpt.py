@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from mist_sim.durations import require_positive
-from mist_sim.errors import TraceError, did_you_mean
+from mist_sim.errors import TraceError, brief, did_you_mean
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.content import conversation_content
 from mist_sim.traces.files import first_rows, open_trace, require_num_requests
@@ -70,9 +70,9 @@ class ShareGptReader:
                     raise TraceError(
                         self.path,
                         line,
-                        f"conversation {conversation.get('id')!r}, message {position}: question "
-                        f"and answer must not be empty, got {context} and {length} characters; "
-                        "remove the pair or set skip_empty",
+                        f"conversation {brief(conversation.get('id'))}, message {position}: "
+                        f"question and answer must not be empty, got {context} and {length} "
+                        "characters; remove the pair or set skip_empty",
                     )
                 asked = False
             elif role in _USER:
@@ -93,7 +93,7 @@ def _messages(conversation: dict[str, Any], path: str, line: int) -> Iterator[tu
     for position, message in enumerate(messages):
         fields = message if type(message) is dict else {}
         role, value = fields.get("from"), fields.get("value")
-        where = f"conversation {conversation.get('id')!r}, message {position}"
+        where = f"conversation {brief(conversation.get('id'))}, message {position}"
         if type(role) is not str or type(value) is not str:
             raise TraceError(
                 path, line, f'{where}: must have the strings "from" and "value"; correct it'
@@ -140,7 +140,7 @@ class _Cursor:
     def error(self, rule: str) -> TraceError:
         """Return the error of what stands here, cut to a readable length."""
         found = self._text[self._position : self._position + 40] or "the end of the file"
-        return TraceError(self._path, self.line, f"{rule}, got {found!r}; correct the file")
+        return TraceError(self._path, self.line, f"{rule}, got {brief(found)}; correct the file")
 
     def peek(self) -> str:
         """Skip white space and return the next character; empty at the end of the file."""

@@ -58,7 +58,12 @@ SCHEDULERS_TO_CHECK: Configurations = {
         {"max_num_seqs": 8, "max_num_batched_tokens": 8},
         {"max_num_seqs": 4, "max_num_batched_tokens": 37},
         {"max_num_seqs": 8, "max_num_batched_tokens": 40, "long_prefill_token_threshold": 16},
-        {"max_num_batched_tokens": 300, "max_num_partial_prefills": 3, "order": "priority"},
+        {
+            "max_num_batched_tokens": 300,
+            "long_prefill_token_threshold": 100,
+            "max_num_partial_prefills": 3,
+            "order": "priority",
+        },
     ],
     "continuous": [
         {},

@@ -116,7 +116,8 @@ class EngineOptions:
         more: dict[str, Any] = {}
         if self.policy == "chunked":
             more["long_prefill_token_threshold"] = self.threshold
-            more["max_num_partial_prefills"] = self.max_partial
+            if self.threshold is not None:  # without it there is never a second one
+                more["max_num_partial_prefills"] = self.max_partial
         scheduler = kind(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,

@@ -6,6 +6,7 @@ import pytest
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models import MlaSpec, ModelSpec, MoeSpec, Quantization, load_model
+from mist_sim.models.quantization import LAYER_PARTS
 
 COMMON = {
     "num_hidden_layers": 4,
@@ -61,6 +62,9 @@ def read(base: dict[str, object], **changes: object) -> ModelSpec:
         ("mixtral-8x22b", 39.1, 0.06),  # 39B: mistral.ai/news/mixtral-8x22b
         ("qwen3-30b-a3b", 3.3, 0.06),  # 3.3B: model card
         ("qwen3-235b-a22b", 22, 0.5),  # 22B: model card
+        ("qwen3-coder-480b-a35b", 35, 0.5),  # 35B: model card
+        ("kimi-k2", 32, 0.9),  # 32B: model card
+        ("minimax-m2", 10, 1.1),  # 10B: model card, rounded down
         ("llama-3.1-8b", 8.03, 0.005),  # dense: all of them
     ],
 )
@@ -83,6 +87,8 @@ def test_active_parameters_of_deepseek_v3():
         ("mixtral-8x22b", 229_376),
         ("qwen3-30b-a3b", 98_304),
         ("qwen3-235b-a22b", 192_512),
+        ("kimi-k2", 70_272),  # as DeepSeek-V3
+        ("minimax-m2", 253_952),  # 62 layers, 8 KV heads of 128
     ],
 )
 def test_kv_bytes_per_token(name, kv_bytes):
@@ -227,7 +233,7 @@ INT8, FP8 = {"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "float"}
 def test_quantization_of_a_checkpoint(config, expected):
     quantization = read(COMMON, model_type="llama", quantization_config=config).quantization
     assert (quantization.name, quantization.bytes_per_param, quantization.compute) == expected
-    assert not quantization.lm_head
+    assert quantization.parts == LAYER_PARTS
 
 
 def test_what_checkpoints_leave_plain():
@@ -308,7 +314,7 @@ def test_dtypes_may_be_chosen():
     assert model.with_dtypes() == model
     assert model.with_dtypes(weights="fp8").with_dtypes(weights="bf16") == model
     own = Quantization(name="int4", bytes_per_param=0.6)
-    assert model.with_dtypes(weights=own).matrix_bytes == 0.6
+    assert model.with_dtypes(weights=own).bytes_per_param("mlp") == 0.6
     assert model.with_dtypes(kv_cache="fp8_e4m3").kv_entry_bytes == 1
     with pytest.raises(ValueError, match="weights has no 'fp9'; did you mean 'fp8'"):
         model.with_dtypes(weights="fp9")

@@ -28,13 +28,13 @@ def decodes(number):
 
 
 def test_the_sizes_of_vllm():
-    sizes = captured(False, 512, None).sizes
+    sizes = captured(512, None).sizes
     assert sizes[:6] == (1, 2, 4, 8, 16, 24)
     assert sizes[-4:] == (464, 480, 496, 512)
     assert len(sizes) == 3 + 31 + 17
-    assert captured(False, 40, None).sizes == (1, 2, 4, 8, 16, 24, 32, 40)
-    assert captured(False, 0, None).sizes == captured(True, 512, None).sizes == ()
-    assert captured(False, 512, [64, 8, 8]).sizes == (8, 64)
+    assert captured(40, None).sizes == (1, 2, 4, 8, 16, 24, 32, 40)
+    assert captured(0, None).sizes == ()
+    assert captured(512, [64, 8, 8]).sizes == (8, 64)
 
 
 def test_a_step_is_padded_to_the_next_size():

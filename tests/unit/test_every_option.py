@@ -100,7 +100,7 @@ CASES = [
     Case("kv_cache.tiers.name", "ssd", TIER, "kv_cache.tiers.0.name"),
     Case("predictor.type", STEPS["predictor"], H100, "predictor"),
     Case("predictor.path", regression_file(slower=2.0), LEARNED),
-    Case("predictor.enforce_eager", True),
+    Case("predictor.enforce_eager", True, H100),  # on the L40S the host is never the slower one
     Case("predictor.max_cudagraph_capture_size", 16),
     Case("predictor.cudagraph_capture_sizes", [8, 512]),
     Case("predictor.composition", "algorithm_1", ASCEND),
@@ -119,7 +119,11 @@ CASES = [
     Case("speculative_config.acceptance_rate", 0.9, DRAFTS),
     Case("speculative_config.acceptance_rate", [0.7, 0.7, 0.1], DRAFTS),
     Case("speculative_config.drafting_time", "1 ms", DRAFTS),
-    Case("speculative_config.method", "mtp", DRAFTS),
+    Case(
+        "speculative_config.method",
+        "mtp",
+        DRAFTS | {"model": "deepseek-v3", "gpu": "b200", "tensor_parallel_size": 8},
+    ),
     Case("speculative_config.method", "eagle", DRAFTS),
     Case("speculative_config.method", DRAFTER, DRAFTS, "speculative_config"),
     Case(

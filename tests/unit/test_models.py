@@ -16,26 +16,68 @@ from mist_sim.models import ModelSpec, load_model, model_names
 PUBLISHED_PARAMETERS = {
     "bloom-176b": 176_247_271_424,
     "codellama-34b": 33_743_970_304,
+    "deepseek-r1-0528-qwen3-8b": 8_190_735_360,
+    "deepseek-r1-distill-qwen-1.5b": 1_777_088_000,
     "deepseek-v3": 671_026_419_200,  # without the module that predicts a second token
+    "deepseek-v3.1-nvfp4": 671_026_419_200,  # as deepseek-v3
+    "gemma-3-12b": 11_766_034_176,  # without its vision tower
     "gemma-3-27b": 27_009_346_304,  # without its vision tower
+    "gemma-3-4b": 3_880_263_168,  # without its vision tower
     "gpt-oss-120b": 116_829_156_672,
+    "gpt-oss-20b": 20_914_757_184,
+    "kimi-k2": 1_026_408_232_448,
+    "kimi-k2-instruct-0905": 1_026_408_232_448,
+    "kimi-k2.5": 1_026_408_232_448,  # without its vision tower
     "llama-2-13b": 13_015_864_320,
     "llama-2-70b": 68_976_648_192,
     "llama-2-7b": 6_738_415_616,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3-8b": 8_030_261_248,
     "llama-3.1-405b": 405_853_388_800,
     "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-70b-fp8": 70_553_706_496,
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "minimax-m2": 228_689_764_864,  # without the modules that predict further tokens
+    "minimax-m2-nvfp4": 228_689_764_864,
+    "minimax-m2.7": 228_689_764_864,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "mistral-7b-v0.2": 7_241_732_096,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "mistral-small-24b": 23_572_403_200,
+    "mistral-small-3.1-24b": 23_572_403_200,  # without its vision tower
     "mixtral-8x22b": 140_620_634_112,
     "mixtral-8x7b": 46_702_792_704,
+    "phi-4": 14_659_507_200,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-1.5b-instruct": 1_543_714_304,
     "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-14b-instruct": 14_770_033_664,
     "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-32b-instruct": 32_763_876_352,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen2.5-72b-instruct": 72_706_203_648,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-7b-instruct": 7_615_616_512,
     "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
     "qwen3-14b": 14_768_307_200,
     "qwen3-235b-a22b": 235_093_634_560,
+    "qwen3-235b-a22b-fp8": 235_093_634_560,
+    "qwen3-235b-a22b-instruct-2507": 235_093_634_560,
+    "qwen3-235b-a22b-nvfp4": 235_093_634_560,
     "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-30b-a3b-fp8": 30_532_122_624,
+    "qwen3-30b-a3b-instruct-2507": 30_532_122_624,
     "qwen3-32b": 32_762_123_264,
+    "qwen3-32b-fp8": 32_762_123_264,
     "qwen3-4b": 4_022_468_096,
+    "qwen3-4b-instruct-2507": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-coder-480b-a35b": 480_154_875_392,
 }
 
 LLAMA = {
@@ -97,10 +139,64 @@ def test_kv_bytes_per_token(name, kv_bytes):
         ("codellama/CodeLlama-34b-Instruct-hf", "codellama-34b"),
         ("llama2-70b", "llama-2-70b"),
         ("bigscience/bloom", "bloom-176b"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.1-70b"),
+        ("Llama-3.3-70B", "llama-3.1-70b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
+        ("Mistral-7B", "mistral-7b-v0.3"),
+        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct"),
+        ("qwen/qwen3-30b-a3b-instruct-2507", "qwen3-30b-a3b-instruct-2507"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b-instruct-2507"),
+        ("openai/gpt-oss-20b", "gpt-oss-20b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
+        ("MiniMaxAI/MiniMax-M2", "minimax-m2"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
     ],
 )
 def test_aliases_and_hugging_face_ids(alias, name):
     assert load_model(alias) == load_model(name)
+    assert load_model(alias).name == name
+
+
+def test_contexts_of_models_of_one_size():
+    """An instruct model's config may allow another context than its base's."""
+    contexts = {
+        "Qwen/Qwen2.5-7B": 131_072,
+        "Qwen/Qwen2.5-7B-Instruct": 32_768,
+        "Qwen/Qwen3-30B-A3B": 40_960,
+        "Qwen/Qwen3-30B-A3B-Instruct-2507": 262_144,
+        "meta-llama/Meta-Llama-3-8B": 8_192,
+        "meta-llama/Llama-3.1-8B": 131_072,
+        "mistralai/Mistral-Small-24B-Instruct-2501": 32_768,
+        "mistralai/Mistral-Small-3.1-24B-Instruct-2503": 131_072,
+        "moonshotai/Kimi-K2-Instruct": 131_072,
+        "moonshotai/Kimi-K2-Instruct-0905": 262_144,
+    }
+    assert {name: load_model(name).max_position_embeddings for name in contexts} == contexts
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "non_embedding"),
+    [
+        # Qwen2.5's model cards
+        ("qwen2.5-0.5b", 0.49, 0.36),
+        ("qwen2.5-1.5b", 1.54, 1.31),
+        ("qwen2.5-3b", 3.09, 2.77),
+        ("qwen2.5-7b", 7.61, 6.53),
+        ("qwen2.5-72b", 72.7, 70.0),
+        # Qwen3's
+        ("qwen3-8b", 8.2, 6.95),
+        # Gemma 3, arXiv 2503.19786, table 1 (embedding and the rest, without vision)
+        ("gemma-3-4b", 3.884, 3.209),
+        ("gemma-3-12b", 11.771, 10.759),
+    ],
+)
+def test_billions_of_the_model_cards(name, total, non_embedding):
+    model = load_model(name)
+    rest = model.num_parameters - model.embedding_params
+    assert rest / 1e9 == pytest.approx(non_embedding, rel=0.01)
+    assert model.num_parameters / 1e9 == pytest.approx(total, rel=0.01)
 
 
 def test_no_alias_stands_for_two_models():
@@ -318,6 +414,8 @@ def test_a_file_or_its_folder(tmp_path: Path):
         ("lama-3.1-70b", "did you mean 'llama-3.1-70b'"),
         ("meta-llama/Llama-3.1-70", "did you mean 'meta-llama/llama-3.1-70b'"),
         ("zzz", r"named 'zzz'\. Known: bloom-176b, "),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2508", "did you mean 'qwen/qwen3-30b-a3b-instruct-2507'"),
+        ("llama-3.3-70", "did you mean 'llama-3.3-70b'"),
         ("nowhere/model.json", "or give the path of a Hugging Face config.json"),
     ],
 )

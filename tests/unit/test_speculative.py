@@ -181,7 +181,7 @@ def timed(config: SpeculativeConfig, model: str = "llama-3.1-8b", ranks: int = 1
         (DRAFTED, "llama-3.1-8b", 1),
         (speculative(method="eagle", num_speculative_tokens=1), "llama-3.1-8b", 2),
         (speculative(method="mtp"), "deepseek-v3", 16),
-        (speculative(method="mtp"), "gpt-oss-120b", 1),
+        (speculative(method="mtp"), "minimax-m2", 4),
         (speculative(method="eagle"), "gemma-3-27b", 2),
     ],
 )

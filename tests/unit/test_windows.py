@@ -188,13 +188,13 @@ def test_capacity_counts_pages_of_a_group():
 
 
 def test_a_layer_that_drafts_is_in_the_groups():
-    """gpt-oss-120B: of 19 layers with full attention and 18 with windows, 19 share a page."""
+    """gpt-oss-120B with one: of 19 full layers and 18 with windows, 19 share a page."""
     config = SpeculativeConfig(method="mtp", num_speculative_tokens=3, acceptance_rate=0.7)
-    plain = llm_client("llm", model="gpt-oss-120b", gpu="h200")
-    drafting = llm_client("llm", model="gpt-oss-120b", gpu="h200", speculative_config=config)
+    model = replace(load_model("gpt-oss-120b"), num_nextn_predict_layers=1)
+    plain = llm_client("llm", model=model, gpu="h200")
+    drafting = llm_client("llm", model=model, gpu="h200", speculative_config=config)
     assert plain.memory.groups.layers_per_group == 18
     assert drafting.memory.groups == replace(plain.memory.groups, layers_per_group=19)
-    model = load_model("gpt-oss-120b")
     layer = model.kv_bytes_per_token_per_rank(1) // model.num_layers
     before = plain.num_gpu_blocks * 16 * 18 * layer
     after = drafting.num_gpu_blocks * 16 * 19 * layer

@@ -33,7 +33,8 @@ class ChunkedScheduler(Scheduler):
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget.
     max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name; v1 sets no
-        limit, nor does None); a prompt that fits whole into what is left does not count.
+        limit, nor does None); a prompt that fits whole into what is left does not count. Only with
+        long_prefill_token_threshold: without it no more than one is in pieces.
     Source: MIST §III-E1, Fig. 3; Sarathi-Serve (OSDI 2024) Algorithm 3.
     """
 
@@ -52,6 +53,12 @@ class ChunkedScheduler(Scheduler):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
+        if self.max_num_partial_prefills and self.long_prefill_token_threshold is None:
+            raise ValueError(
+                "max_num_partial_prefills must be left out without long_prefill_token_threshold, "
+                f"got {self.max_num_partial_prefills}; it has no effect, since a prompt that does "
+                "not fit takes all that is left of a step"
+            )
 
     def cannot_verify(self, num_drafts: int) -> str | None:
         """Return the token budget that the drafts of a full step need, where it is too small."""

@@ -1,8 +1,9 @@
 """Reads the sizes of a transformer from the keys of a Hugging Face `config.json`.
 
 Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mixtral, Qwen2 and
-Qwen3 MoE, gpt-oss, DeepSeek-V2 and V3 with their experts and latent attention; any other dense
-decoder works when it uses the same key names. What the simulator would time wrongly is refused:
+Qwen3 MoE, gpt-oss, MiniMax-M2, DeepSeek-V2 and V3 and Kimi-K2 with their experts and latent
+attention; any other dense decoder works when it uses the same key names. Of a multimodal model,
+the language model is read (see `config_text`). What the simulator would time wrongly is refused:
 other mixtures of experts, layers that are neither full nor sliding attention, other kinds of
 quantization.
 
@@ -15,26 +16,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mist_sim.bounds import HEADS, LAYERS
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read_moe
 from mist_sim.models.huggingface.config_quantization import read_quantization
 from mist_sim.models.huggingface.config_reader import ConfigReader
+from mist_sim.models.huggingface.config_text import text_part
 from mist_sim.models.huggingface.config_window import check_layer_types, read_window
 
 _GEMMA = {"gemma2", "gemma3_text"}
 _GATED = {"llama", "mistral", "qwen2", "qwen3", *_GEMMA, *MOE_TYPES}
-_GEMMA3_TEXT: Mapping[str, object] = {
-    "model_type": "gemma3_text",
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "vocab_size": 262208,
-    "max_position_embeddings": 131072,
-}
-_UNTIED = _GATED - _GEMMA
-_UNSUPPORTED = {
-    "text_config": "a multimodal model",
-    "is_encoder_decoder": "an encoder-decoder model",
-}
 # Checkpoints in fp32 are served in 16 bits, as vLLM does with `--dtype auto`.
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
 
@@ -44,17 +35,18 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
 
     Raises ScenarioError that starts with `where` and names the key.
     """
-    reader = _text_part(ConfigReader(config, where))
+    reader = text_part(ConfigReader(config, where))
     config = reader.config
     _refuse_unsupported(reader)
     model_type = config.get("model_type")
     bloom = model_type == "bloom"
     hidden_size = reader.size("hidden_size", "n_embed", "n_embd")
-    heads = reader.size("num_attention_heads", "n_head")
+    heads = reader.size("num_attention_heads", "n_head", most=HEADS)
     default_head_dim = hidden_size // heads if hidden_size % heads == 0 else None
     mla = read_mla(reader)
-    num_layers = reader.size("num_hidden_layers", "n_layer")
-    quantization, kv_cache_dtype = read_quantization(reader)
+    num_layers = reader.size("num_hidden_layers", "n_layer", most=LAYERS)
+    moe = read_moe(reader, num_layers, hidden_size)
+    quantization, kv_cache_dtype = read_quantization(reader, num_layers, moe, mla)
     fields: dict[str, Any] = {
         "num_layers": num_layers,
         "hidden_size": hidden_size,
@@ -73,7 +65,8 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
         ),
         "gated_mlp": _gated_mlp(reader),
         "dtype_bytes": _dtype_bytes(reader),
-        "moe": read_moe(reader, num_layers, hidden_size),
+        "moe": moe,
+        "num_nextn_predict_layers": _predicting_layers(reader),
         "mla": mla,
         "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype,
@@ -83,15 +76,11 @@ def read_config(config: Mapping[str, object], where: str) -> dict[str, Any]:
     return fields | _vector_params(reader, fields)
 
 
-def _text_part(reader: ConfigReader) -> ConfigReader:
-    """Return the language model of a Gemma 3 that also sees; its vision tower is left out.
-
-    The config leaves out what equals the defaults of transformers' `Gemma3TextConfig`.
-    """
-    text = reader.table("text_config")
-    if reader.config.get("model_type") != "gemma3" or text is None:
-        return reader
-    return ConfigReader({**_GEMMA3_TEXT, **text.config}, text.where)
+def _predicting_layers(reader: ConfigReader) -> int:
+    """Layers for multi-token prediction; MiniMax counts modules of one layer, and can have none."""
+    if not reader.flag("use_mtp", True):
+        return 0
+    return reader.count("num_nextn_predict_layers") or reader.count("num_mtp_modules")
 
 
 def _gated_mlp(reader: ConfigReader) -> bool:
@@ -101,8 +90,9 @@ def _gated_mlp(reader: ConfigReader) -> bool:
     if activation in {"silu", "swish"} or reader.config.get("gated_mlp") is not None:
         return reader.flag("gated_mlp", True)
     raise reader.error(
-        f"cannot tell from model_type {model_type!r} and hidden_act {activation!r} whether the "
-        'MLP has two or three matrices; add "gated_mlp": true for three or false for two'
+        f"cannot tell from model_type {brief(model_type)} and hidden_act {brief(activation)} "
+        "whether the MLP has two or three matrices; add "
+        '"gated_mlp": true for three or false for two'
     )
 
 
@@ -110,7 +100,7 @@ def _dtype_bytes(reader: ConfigReader) -> int:
     key = "dtype" if "dtype" in reader.config else "torch_dtype"
     dtype = str(reader.config.get(key) or "bfloat16").removeprefix("torch.")
     if dtype not in _DTYPE_BYTES:
-        raise reader.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {dtype!r}")
+        raise reader.error(f"{key} must be one of {', '.join(_DTYPE_BYTES)}, got {brief(dtype)}")
     return _DTYPE_BYTES[dtype]
 
 
@@ -123,6 +113,8 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
     per_layer = (4 if model_type in _GEMMA else 2) * norm  # Gemma norms outputs as well
     if model_type in {"qwen3", "qwen3_moe", "gemma3_text"}:  # norms of queries and keys
         per_layer += 2 * head_dim
+    if model_type == "minimax_m2" and reader.flag("use_qk_norm", True):  # over all heads at once
+        per_layer += (sizes["num_attention_heads"] + sizes["num_key_value_heads"]) * head_dim
     mla = sizes["mla"]
     if mla:  # norms of the compressed query and of the latent
         per_layer += (mla.q_lora_rank or 0) + mla.kv_lora_rank
@@ -143,7 +135,8 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
 
 
 def _refuse_unsupported(reader: ConfigReader) -> None:
-    for key, feature in _UNSUPPORTED.items():
-        if reader.config.get(key):
-            raise reader.error(f"{key} means {feature}, which is not simulated yet")
+    if reader.config.get("is_encoder_decoder"):
+        raise reader.error(
+            "is_encoder_decoder means an encoder-decoder model, which is not simulated yet"
+        )
     check_layer_types(reader)

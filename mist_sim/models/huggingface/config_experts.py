@@ -6,6 +6,7 @@ each `model_type`, and DeepSeek's own for `deepseek_v3`.
 
 from __future__ import annotations
 
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
@@ -15,6 +16,7 @@ MOE_TYPES = (
     "qwen2_moe",
     "qwen3_moe",
     "gpt_oss",
+    "minimax_m2",
     "deepseek_v2",
     "deepseek_v3",
     "kimi_k2",
@@ -32,14 +34,16 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
     if model_type not in MOE_TYPES:
         raise reader.error(
             f"{key} means a mixture of experts, which is not simulated yet for model_type "
-            f"{model_type!r}. Known: {', '.join(MOE_TYPES)}"
+            f"{brief(model_type)}. Known: {', '.join(MOE_TYPES)}"
         )
     num_experts = reader.size(key)
-    whole = model_type in {"mixtral", "gpt_oss"}  # no layer has an ordinary MLP
+    whole = model_type in {"mixtral", "gpt_oss", "minimax_m2"}  # no layer has an ordinary MLP
     size_key = "intermediate_size" if whole else "moe_intermediate_size"
     size = reader.size(size_key)
     shared = reader.count("n_shared_experts") * size
     vector_params = num_experts if _has_router_bias(reader) else 0
+    if model_type == "minimax_m2":
+        shared = reader.count("shared_intermediate_size")
     if model_type == "qwen2_moe":
         shared = reader.size("shared_expert_intermediate_size")
         vector_params += hidden_size  # shared_expert_gate
@@ -60,6 +64,8 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
 
 def _has_router_bias(reader: ConfigReader) -> bool:
     """DeepSeek-V3 corrects each expert's score by a bias (`topk_method` "noaux_tc")."""
+    if reader.config.get("model_type") == "minimax_m2":
+        return reader.flag("use_routing_bias", True)
     by_default = "noaux_tc" if reader.config.get("model_type") in _MLA_TYPES[1:] else None
     return reader.config.get("topk_method", by_default) == "noaux_tc"
 
@@ -85,7 +91,7 @@ def read_mla(reader: ConfigReader) -> MlaSpec | None:
     if model_type not in _MLA_TYPES:
         raise reader.error(
             "kv_lora_rank means multi-head latent attention, which is not simulated yet for "
-            f"model_type {model_type!r}. Known: {', '.join(_MLA_TYPES)}"
+            f"model_type {brief(model_type)}. Known: {', '.join(_MLA_TYPES)}"
         )
     if reader.flag("attention_bias", False):
         raise reader.error("attention_bias is not simulated with multi-head latent attention")

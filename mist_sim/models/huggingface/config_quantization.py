@@ -1,4 +1,4 @@
-"""Reads `quantization_config`: FP8, GPTQ, AWQ, MXFP4 and compressed-tensors checkpoints.
+"""Reads `quantization_config`: FP8, GPTQ, AWQ, MXFP4, compressed-tensors, modelopt checkpoints.
 
 Source of keys: the quantization documents of the `transformers` library, and vLLM's readers in
 `model_executor/layers/quantization`. Scales of a whole tensor or channel are left out (less than
@@ -7,60 +7,93 @@ Source of keys: the quantization documents of the `transformers` library, and vL
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
+from dataclasses import replace
 
+from mist_sim.errors import brief
+from mist_sim.models.huggingface.config_exceptions import plain_parts
 from mist_sim.models.huggingface.config_reader import ConfigReader
+from mist_sim.models.mla import MlaSpec
+from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import Quantization
 
-_METHODS = ("fp8", "gptq", "awq", "compressed-tensors", "mxfp4")
-# What stays in 16 bits here whatever a checkpoint says; other exceptions would be timed wrongly.
-_PLAIN = re.compile(
-    r"(.*[.*/:])?(lm_head|embed_tokens|\w*norm\w*|gate|router|shared_expert_gate)\$?"
-)
+_METHODS = ("fp8", "gptq", "awq", "compressed-tensors", "mxfp4", "modelopt")
 _SCALE_BYTES = 2  # 16-bit scales of groups; blocks of FP8 have 32-bit ones (DeepSeek-V3, §3.3)
 _BLOCK_SCALE_BYTES = 4
 # OCP Microscaling Formats v1.0: blocks of 32 values of 4 bits share a scale of 8 bits. vLLM's
 # `Mxfp4Config` applies it to routed experts only; kernels widen to 16 bits before they multiply
 # (Triton and Marlin on Hopper).
-_MXFP4 = Quantization(name="mxfp4", bytes_per_param=0.5 + 1 / 32, experts_only=True)
+_MXFP4 = Quantization(
+    name="mxfp4", bytes_per_param=0.5 + 1 / 32, parts=frozenset({"routed_experts"})
+)
+# Blocks of 16 values of 4 bits share a scale of 8 bits (NVIDIA, "Introducing NVFP4", 2025).
+_NVFP4 = Quantization(name="nvfp4", bytes_per_param=0.5 + 1 / 16, compute="fp4")
+_FP8 = Quantization(name="fp8", bytes_per_param=1.0, compute="fp8")
+# `quant_algo` of NVIDIA's Model Optimizer, as vLLM's `modelopt.py` reads it.
+_MODELOPT: Mapping[str, Quantization] = {
+    "FP8": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "NVFP4": _NVFP4,
+}
 
 
-def read_quantization(reader: ConfigReader) -> tuple[Quantization | None, str]:
+def read_quantization(
+    reader: ConfigReader, num_layers: int, moe: MoeSpec | None, mla: MlaSpec | None
+) -> tuple[Quantization | None, str]:
     """Return how a checkpoint stores its matrices (None: in 16 bits) and its KV cache."""
     table = reader.table("quantization_config")
     if table is None:
         return None, "auto"
     method = table.config.get("quant_method")
-    if method not in _METHODS:
+    if method is None and "quant_algo" in table.config:
+        method = "modelopt"
+    if method not in (*_METHODS, "modelopt_fp4"):
         raise reader.error(
-            f"quantization_config means quantized weights; quant_method {method!r} is not "
+            f"quantization_config means quantized weights; quant_method {brief(method)} is not "
             f"simulated yet. Known: {', '.join(_METHODS)}"
         )
     if method == "mxfp4":
         return _MXFP4, "auto"
-    for key in ("modules_to_not_convert", "ignored_layers", "ignore"):
-        _check_exceptions(table, key)
-    if method == "compressed-tensors":
-        return _compressed_tensors(table), _kv_cache_dtype(table)
-    return (_fp8(table) if method == "fp8" else _groups(table, method == "awq")), "auto"
+    if "modelopt" in str(method):
+        table = table.table("quantization") or table  # as in hf_quant_config.json
+        quantization, kv_cache_dtype = _modelopt(table), _modelopt_kv_cache(table)
+    elif method == "compressed-tensors":
+        quantization, kv_cache_dtype = _compressed_tensors(table), _kv_cache_dtype(table)
+    elif method == "fp8":
+        quantization, kv_cache_dtype = _fp8(table), "auto"
+    else:
+        quantization, kv_cache_dtype = _groups(table, method == "awq"), "auto"
+    parts = quantization.parts - plain_parts(table, num_layers, moe, mla)
+    return replace(quantization, parts=parts) if parts else None, kv_cache_dtype
 
 
-def _check_exceptions(table: ConfigReader, key: str) -> None:
-    for module in table.items(key):
-        if not _PLAIN.fullmatch(str(module)):
-            raise table.error(
-                f"{key} names {module!r}; layers with quantized and plain matrices are not "
-                "simulated yet"
-            )
+def _modelopt(table: ConfigReader) -> Quantization:
+    algorithm = table.config.get("quant_algo")
+    if str(algorithm) not in _MODELOPT:
+        raise table.error(
+            f"quant_algo {brief(algorithm)} is not simulated yet. Known: {', '.join(_MODELOPT)}"
+        )
+    return _MODELOPT[str(algorithm)]
+
+
+def _modelopt_kv_cache(table: ConfigReader) -> str:
+    """Read `kv_cache_scheme`, a table or a name, or the older `kv_cache_quant_algo`."""
+    if isinstance(table.config.get("kv_cache_scheme"), dict):
+        return _kv_cache_dtype(table)
+    name = table.config.get("kv_cache_scheme") or table.config.get("kv_cache_quant_algo")
+    if name not in (None, "FP8"):
+        raise table.error(f"kv_cache_quant_algo must be FP8 or absent, got {brief(name)}")
+    return "fp8" if name else "auto"
 
 
 def _fp8(table: ConfigReader) -> Quantization:
     block = table.items("weight_block_size")
-    rows, columns = block or (0, 0)
-    size = 1.0
-    if isinstance(rows, int) and isinstance(columns, int) and rows * columns > 0:
-        size += _BLOCK_SCALE_BYTES / (rows * columns)
-    return Quantization(name="fp8", bytes_per_param=size, compute="fp8")
+    if not block:
+        return _FP8
+    if len(block) != 2 or not all(isinstance(side, int) and 0 < side < 2**20 for side in block):
+        raise table.error(f"weight_block_size must be two integers > 0, got {block}")
+    rows, columns = (side for side in block if isinstance(side, int))
+    return replace(_FP8, bytes_per_param=1 + _BLOCK_SCALE_BYTES / (rows * columns))
 
 
 def _groups(table: ConfigReader, zero_point: bool) -> Quantization:
@@ -69,13 +102,15 @@ def _groups(table: ConfigReader, zero_point: bool) -> Quantization:
     vLLM drops the zero points of a symmetric GPTQ checkpoint when it repacks for Marlin.
     """
     zeros = table.flag("zero_point", True) if zero_point else not table.flag("sym", True)
-    return _integers(
+    quantization = _integers(
         table,
         bits=table.size("bits", "w_bit"),
         group_size=_group_size(table, "group_size", "q_group_size"),
         zeros=zeros,
-        lm_head=table.flag("lm_head", False),
     )
+    if table.flag("lm_head", False):
+        quantization = replace(quantization, parts=quantization.parts | {"lm_head"})
+    return quantization
 
 
 def _compressed_tensors(table: ConfigReader) -> Quantization:
@@ -93,9 +128,11 @@ def _compressed_tensors(table: ConfigReader) -> Quantization:
     inputs = group.table("input_activations")
     if kind == "float" and bits == 8:
         compute = "fp8" if inputs else "bf16"
-        return Quantization(name="fp8", bytes_per_param=1.0, compute=compute)
+        return replace(_FP8, compute=compute)
+    if kind == "float" and bits == 4 and _group_size(weights, "group_size") == 16:
+        return _NVFP4 if inputs else replace(_NVFP4, compute="bf16")
     if kind != "int":
-        raise weights.error(f"type {kind!r} of {bits} bits is not simulated yet")
+        raise weights.error(f"type {brief(kind)} of {bits} bits is not simulated yet")
     return _integers(
         weights,
         bits=bits,
@@ -118,13 +155,12 @@ def _integers(
     group_size: int | None,
     zeros: bool,
     compute: str = "bf16",
-    lm_head: bool = False,
 ) -> Quantization:
     if bits not in (4, 8):
         raise table.error(f"bits must be 4 or 8, got {bits}")
     group_bytes = _SCALE_BYTES + (bits / 8 if zeros else 0)
     size = bits / 8 + (group_bytes / group_size if group_size else 0)
-    return Quantization(name=f"int{bits}", bytes_per_param=size, compute=compute, lm_head=lm_head)
+    return Quantization(name=f"int{bits}", bytes_per_param=size, compute=compute)
 
 
 def _kv_cache_dtype(table: ConfigReader) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mist_sim.errors import ScenarioError
-
-_LARGEST = 10**9  # no size of a model comes near it
+from mist_sim.bounds import MODEL_SIZE
+from mist_sim.errors import ScenarioError, brief
 
 
 class ConfigReader:
@@ -20,16 +19,17 @@ class ConfigReader:
         """Return the error to raise for a problem."""
         return ScenarioError(f"{self.where}: {problem}")
 
-    def size(self, *keys: str, default: int | None = None) -> int:
-        """Return the first of the keys that is given: an integer > 0."""
+    def size(self, *keys: str, default: int | None = None, most: int = MODEL_SIZE) -> int:
+        """Return the first of the keys that is given: an integer from 1 to `most`."""
         for key in keys:
             value = self.config.get(key)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise self.error(f"{key} must be an integer > 0, got {value!r}")
-            if value > _LARGEST:
-                raise self.error(f"{key} must be <= {_LARGEST}, got {len(str(value))} digits")
+                raise self.error(f"{key} must be an integer > 0, got {brief(value)}")
+            if value > most:
+                got = value if value < 10**18 else f"a number of {value.bit_length()} bits"
+                raise self.error(f"{key} must be <= {most}, got {got}")
             return value
         if default is None:
             others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
@@ -46,7 +46,7 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.error(f"{key} must be true or false, got {value!r}")
+            raise self.error(f"{key} must be true or false, got {brief(value)}")
         return value
 
     def table(self, key: str) -> ConfigReader | None:
@@ -55,12 +55,12 @@ class ConfigReader:
         if not value:
             return None
         if not isinstance(value, dict):
-            raise self.error(f"{key} must be a table, got {value!r}")
+            raise self.error(f"{key} must be a table, got {brief(value)}")
         return ConfigReader(value, f"{self.where}: {key}")
 
     def items(self, key: str) -> list[object]:
         """Return the list under a key, empty where there is none."""
         value = self.config.get(key) or []
         if not isinstance(value, list):
-            raise self.error(f"{key} must be a list, got {value!r}")
+            raise self.error(f"{key} must be a list, got {brief(value)}")
         return value

@@ -6,6 +6,7 @@ says it layer by layer; older configs have a rule for each `model_type`.
 
 from __future__ import annotations
 
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 
 _OFF_BY_DEFAULT = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
@@ -56,6 +57,6 @@ def check_layer_types(reader: ConfigReader) -> None:
     for kind in reader.items("layer_types"):
         if kind not in _KINDS:
             raise reader.error(
-                f"layer_types names {kind!r}, which is not simulated yet. Known: "
+                f"layer_types names {brief(kind)}, which is not simulated yet. Known: "
                 f"{', '.join(_KINDS)}"
             )

@@ -27,9 +27,9 @@ def projections(model: ModelSpec, n: float, t: int, prefill: bool) -> list[Opera
     rotated = n * (2 * a + 2 * kv) * width + 2 * n * kv * kv_width
     return [
         norm(model, n),
-        matrix(model, "qkv_proj", n, h, a + 2 * kv),
+        matrix(model, "attention", "qkv_proj", n, h, a + 2 * kv),
         Operator("rope_and_cache", 3 * n * (a + kv), rotated),
-        matrix(model, "o_proj", n, a, h),
+        matrix(model, "attention_output", "o_proj", n, a, h),
     ]
 
 
@@ -46,20 +46,20 @@ def _latent_projections(
     cached = n * latent * (width + model.kv_entry_bytes)
     operators = [
         norm(model, n),
-        matrix(model, "down_proj", n, h, query + latent),
+        matrix(model, "attention", "down_proj", n, h, query + latent),
         Operator("latent_norm", 4 * n * normed, 2 * n * normed * width),
-        matrix(model, "q_proj", n, query or h, heads * mla.qk_head_dim),
+        matrix(model, "attention", "q_proj", n, query or h, heads * mla.qk_head_dim),
         Operator("rope_and_cache", 3 * n * rotated, 2 * n * rotated * width + cached),
     ]
     if prefill:
         up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-        operators.append(matrix(model, "kv_up_proj", n, rank, up))
+        operators.append(matrix(model, "attention", "kv_up_proj", n, rank, up))
     else:
         operators += [
             _per_head(model, "absorb_query", n, heads, mla.qk_nope_head_dim, rank),
             _per_head(model, "value_up", n, heads, rank, mla.v_head_dim),
         ]
-    return [*operators, matrix(model, "o_proj", n, heads * mla.v_head_dim, h)]
+    return [*operators, matrix(model, "attention_output", "o_proj", n, heads * mla.v_head_dim, h)]
 
 
 def _per_head(
@@ -107,8 +107,8 @@ def expand_context(model: ModelSpec, num_cached: float, t: int) -> list[Operator
     mla, heads = model.mla, model.num_attention_heads / t
     moved = mla.latent_size * (model.kv_entry_bytes + model.dtype_bytes)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    project = matrix(model, "kv_up_proj", num_cached, mla.kv_lora_rank, up)
-    weights = matrix(model, "kv_up_proj", 0, mla.kv_lora_rank, up).bytes
+    project = matrix(model, "attention", "kv_up_proj", num_cached, mla.kv_lora_rank, up)
+    weights = matrix(model, "attention", "kv_up_proj", 0, mla.kv_lora_rank, up).bytes
     return [
         Operator("gather_latent", 0.0, num_cached * moved),
         project._replace(bytes=project.bytes - weights),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.models.quantization import Part
 from mist_sim.models.spec import ModelSpec
 
 Number = float | NDArray[np.float64]
@@ -31,13 +32,14 @@ def norm(model: ModelSpec, n: float) -> Operator:
     return Operator("norm", 6 * n * h, 4 * n * h * model.dtype_bytes)
 
 
-def matrix(model: ModelSpec, name: str, n: float, inputs: float, outputs: float) -> Operator:
-    """Apply a matrix of the layers, inputs x outputs, to n tokens; activations have 16 bits."""
-    quantization = model.quantization
-    if quantization is None or quantization.experts_only:
-        return product(model, name, n, inputs, outputs, model.dtype_bytes)
-    compute = quantization.compute
-    return product(model, name, n, inputs, outputs, model.matrix_bytes)._replace(dtype=compute)
+def matrix(
+    model: ModelSpec, part: Part, name: str, n: float, inputs: float, outputs: float
+) -> Operator:
+    """Apply a matrix of that part, inputs x outputs, to n tokens; activations have 16 bits."""
+    quantization = model.quantization_of(part)
+    compute = quantization.compute if quantization else "bf16"
+    size = model.bytes_per_param(part)
+    return product(model, name, n, inputs, outputs, size)._replace(dtype=compute)
 
 
 def product(

@@ -33,7 +33,7 @@ def moe_layer(
         Operator("expert_activation", 4 * n * k * inner, n * k * (up + inner) * width),
         Operator("combine", 2 * n * num_replicas * k * h, n * (summed + added) * width),
     ]
-    return [*operators, *mlp(model, shared, n, t, "shared_")] if shared else operators
+    return [*operators, *mlp(model, "shared_experts", shared, n, t)] if shared else operators
 
 
 def routed_experts(
@@ -67,7 +67,8 @@ def routed_experts(
 def _grouped(
     model: ModelSpec, name: str, rows: float, distinct: float, inputs: float, outputs: float
 ) -> Operator:
-    weights = distinct * inputs * outputs * model.expert_bytes
-    compute = model.quantization.compute if model.quantization else "bf16"
+    weights = distinct * inputs * outputs * model.bytes_per_param("routed_experts")
+    quantization = model.quantization_of("routed_experts")
+    compute = quantization.compute if quantization else "bf16"
     moved = rows * (inputs + outputs) * model.dtype_bytes
     return Operator(name, 2 * rows * inputs * outputs, weights + moved, compute)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from mist_sim.models.operators.base import Operator, matrix
+from mist_sim.models.quantization import Part
 from mist_sim.models.spec import ModelSpec
 
 
-def mlp(
-    model: ModelSpec, intermediate_size: int, n: float, t: int, prefix: str = ""
-) -> list[Operator]:
-    """An MLP of that inner size, for n tokens."""
+def mlp(model: ModelSpec, part: Part, intermediate_size: int, n: float, t: int) -> list[Operator]:
+    """An MLP of that inner size, of dense layers or of shared experts, for n tokens."""
+    prefix = "shared_" if part == "shared_experts" else ""
     h, inner = model.hidden_size, intermediate_size / t
     up = (2 if model.gated_mlp else 1) * inner
     return [
-        matrix(model, f"{prefix}up_proj", n, h, up),
+        matrix(model, part, f"{prefix}up_proj", n, h, up),
         Operator(f"{prefix}activation", 4 * n * inner, n * (up + inner) * model.dtype_bytes),
-        matrix(model, f"{prefix}down_proj", n, inner, h),
+        matrix(model, part, f"{prefix}down_proj", n, inner, h),
     ]

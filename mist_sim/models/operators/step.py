@@ -20,7 +20,7 @@ def token_operators(
     h, width = model.hidden_size, model.dtype_bytes
     parts = [(model.num_layers, projections(model, n, t, prefill))]
     if model.num_dense_layers:
-        dense = [norm(model, n), *mlp(model, model.intermediate_size, n, t)]
+        dense = [norm(model, n), *mlp(model, "mlp", model.intermediate_size, n, t)]
         parts.append((model.num_dense_layers, dense))
     if model.moe:
         parts.append((model.num_moe_layers, moe_layer(model, model.moe, n, t, num_replicas)))
@@ -33,5 +33,5 @@ def logits(model: ModelSpec, n: float, t: int) -> list[Operator]:
     """Once a step: logits of the n sequences that a step samples (vLLM: all of its batch)."""
     if not model.has_head:
         return []
-    head = product(model, "lm_head", n, model.hidden_size, model.vocab_size / t, model.head_bytes)
-    return [head]
+    weight_bytes = model.bytes_per_param("lm_head")
+    return [product(model, "lm_head", n, model.hidden_size, model.vocab_size / t, weight_bytes)]

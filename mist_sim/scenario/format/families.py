@@ -100,7 +100,7 @@ class Family:
         names = self._names()
         hint = instead(str(name), names) or did_you_mean(str(name), names)
         known = ", ".join(self._names())
-        return f"no {self.registry.member} named {name!r}{hint} Known: {known}"
+        return f"no {self.registry.member} named {shown(name)}{hint} Known: {known}"
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -10,14 +10,34 @@ from operator import or_
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from mist_sim.errors import ScenarioError
+from mist_sim.bounds import COUNT, NUMBER, TEXT_LENGTH
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.units import DURATION, Kind
 
-_PLAIN = (bool, int, float, str, NoneType)
+_PLAIN = (bool, NoneType)
+
+
+def _in_bounds(value: float) -> float:
+    smallest, largest = NUMBER
+    if value and not smallest <= abs(value) <= largest:
+        raise ValueError(f"must be 0 or from {smallest:g} to {largest:g} in size, got {value:g}")
+    return value
+
+
+Whole = Annotated[int, Field(ge=-COUNT, le=COUNT)]
+Number = Annotated[float, AfterValidator(_in_bounds)]
+Text = Annotated[str, Field(max_length=TEXT_LENGTH)]
+_BOUNDED = {int: Whole, float: Number, str: Text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +94,9 @@ def _durations(value: object) -> float | dict[int, float]:
     found = {}
     for key, text in value.items():
         if not str(key).lstrip("-").isdecimal():
-            raise ScenarioError(f"a priority must be a whole number, got {key!r}")
+            raise ScenarioError(f"a priority must be a whole number, got {brief(key)}")
+        if len(str(key)) > len(str(COUNT)):
+            raise ScenarioError(f"a priority must be <= {COUNT}, got {brief(key)}")
         found[int(key)] = DURATION.parse(text)
     return found
 
@@ -99,6 +121,8 @@ def file_type(hint: Any) -> Any:
     if origin is Annotated:
         kinds = [mark for mark in args[1:] if isinstance(mark, Kind)]
         return Annotated[float, Quantity(kinds[0])] if kinds else file_type(args[0])
+    if hint in _BOUNDED:
+        return _BOUNDED[hint]
     if hint in _PLAIN or origin is Literal:
         return hint
     if origin in (Union, UnionType):

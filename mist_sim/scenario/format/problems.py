@@ -142,6 +142,7 @@ def _parts_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
 
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "bool_type": lambda _: "must be true or false",
+    "dict_type": lambda _: "must be a mapping of keys to values",
     "finite_number": lambda _: "must be a finite number",
     "float_type": lambda _: "must be a number",
     "greater_than": lambda ctx: f"must be > {ctx['gt']}",
@@ -153,6 +154,7 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "literal_error": lambda ctx: f"must be {ctx['expected']}",
     "model_type": lambda _: "must be a mapping of keys to values",
     "none_required": lambda _: "must be null",
+    "string_too_long": lambda ctx: f"must have <= {ctx['max_length']} characters",
     "string_too_short": lambda _: "must not be empty",
     "string_type": lambda _: "must be text",
     "tuple_type": lambda _: "must be a list",

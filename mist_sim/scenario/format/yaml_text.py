@@ -11,19 +11,29 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
+from mist_sim.bounds import SCENARIO_BYTES
 from mist_sim.errors import ScenarioError
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text. Raises ScenarioError unless it can be read as UTF-8."""
+    """Return a file's text. Raises ScenarioError unless it can be read as UTF-8, and is short."""
     try:
-        return decoded(path.read_bytes(), str(path))
+        with path.open("rb") as file:
+            return decoded(file.read(SCENARIO_BYTES + 1), str(path))
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def decoded(content: bytes, source: str) -> str:
-    """Return the text of a file's bytes. source: what messages call it. Raises ScenarioError."""
+    """Return the text of a file's bytes, of which at most `SCENARIO_BYTES` are taken.
+
+    source: what messages call it. Raises ScenarioError.
+    """
+    if len(content) > SCENARIO_BYTES:
+        raise ScenarioError(
+            f"{source}: must have <= {SCENARIO_BYTES} bytes; requests belong in a trace "
+            "(workload.trace), equal clients under one name (count)"
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -30,16 +30,12 @@ class CudaGraphs:
         return self.sizes[place] if place < len(self.sizes) else None
 
 
-def captured(
-    enforce_eager: bool, max_capture_size: int, capture_sizes: Sequence[int] | None
-) -> CudaGraphs:
+def captured(max_capture_size: int, capture_sizes: Sequence[int] | None) -> CudaGraphs:
     """Return the graphs that vLLM captures with these options.
 
     Without a list: 1, 2, 4, every eighth size below 256 and every sixteenth from there.
     Source: vLLM, `_set_cudagraph_sizes` in `vllm/config/vllm.py`.
     """
-    if enforce_eager:
-        return CudaGraphs(())
     if capture_sizes is not None:
         return CudaGraphs(tuple(sorted(set(capture_sizes))))
     sizes = (1, 2, 4, *range(8, 256, 8), *range(256, max_capture_size + 1, 16))

@@ -44,7 +44,8 @@ class RooflinePredictor:
     """Step times from a model's operators and a cluster's figures; needs no measurement.
 
     model, cluster: what is timed; raises ScenarioError when the model cannot be split that way.
-    enforce_eager: no CUDA graphs; the host launches every kernel (vLLM's name).
+    enforce_eager: no CUDA graphs; the host launches every kernel (vLLM's name). No step is faster
+        for it.
     max_cudagraph_capture_size: most tokens of a step that is replayed as a graph (vLLM's name).
         None: 512, and in an engine of fewer than 256 sequences 2 max_num_seqs, as in vLLM.
     cudagraph_capture_sizes: the sizes that graphs are captured for instead of vLLM's (its name);
@@ -68,7 +69,6 @@ class RooflinePredictor:
         self._decode_attention = self._compile_attention(gpu.decode, False, full)
         self._windows = self._compile_windows()
         self._graphs = captured(
-            self.enforce_eager,
             MOST_CAPTURED
             if self.max_cudagraph_capture_size is None
             else self.max_cudagraph_capture_size,
@@ -161,11 +161,16 @@ class RooflinePredictor:
         return self._decode.time(num_tokens, num_decodes) if num_decodes else 0.0, floor
 
     def _replayed(self, num_tokens: int) -> tuple[int, float]:
-        """Return the tokens that a step computes, and the seconds that launching it takes."""
+        """Return the tokens that a step computes, and the seconds that launching it takes.
+
+        An eager step counts the padding of the graph that it would replay: its kernels, which
+        nothing fuses, take no less time (how much more, we found no figure for).
+        """
         found = self._padded.get(num_tokens)
         if found is None:
             size = self._graphs.padded(num_tokens)
-            found = (num_tokens, self._launch) if size is None else (size, 0.0)
+            replayed = size is not None and not self.enforce_eager
+            found = (size or num_tokens, 0.0 if replayed else self._launch)
             self._padded[num_tokens] = found
         return found
 

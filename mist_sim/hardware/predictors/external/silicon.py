@@ -104,7 +104,7 @@ class Silicon:
         try:
             self._handle = self._handle or self._compile()
             return [self._ask(batch) / 1e3 for batch in batches]
-        except (LookupError, OSError, RuntimeError, ValueError) as error:
+        except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
             reason = str(error).split(" at /", maxsplit=1)[0]
             raise ScenarioError(f"silicon has no times for {self._words}: {reason}") from error
 

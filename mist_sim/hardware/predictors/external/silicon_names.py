@@ -11,13 +11,15 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.models.quantization import UNQUANTIZED
+from mist_sim.models.quantization import LAYER_PARTS, UNQUANTIZED
 from mist_sim.models.spec import ModelSpec
 
 _SYSTEMS = {
     "a100-80gb-sxm": "a100_sxm",
     "b200": "b200_sxm",
+    "b300": "b300_sxm",
     "gb200": "gb200",
+    "gb300": "gb300",
     "h100-sxm": "h100_sxm",
     "h200": "h200_sxm",
     "l40s": "l40s",
@@ -31,6 +33,7 @@ _NOT_COMPARED = {
     "tie_word_embeddings",
     "vector_params_per_layer",
     "vector_params_outside_layers",
+    "num_nextn_predict_layers",
     "quantization",
     "kv_cache_dtype",
     "source",
@@ -102,10 +105,18 @@ def split(model: ModelSpec, cluster: Cluster) -> dict[str, int]:
 
 
 def dtypes(model: ModelSpec) -> dict[str, str]:
-    """Return the number formats that are not those of `config_of` the model."""
+    """Return the number formats that are not those of `config_of` the model.
+
+    Raises ScenarioError for a model of which only some matrices are quantized.
+    """
     formats = {}
     stored, alike = model.quantization, _alike(model)
     if stored and not (alike and stored == alike[0].quantization):
+        if LAYER_PARTS - stored.parts:
+            raise ScenarioError(
+                f"silicon has no measurements for {model.name}, of which only "
+                f"{', '.join(sorted(stored.parts))} is in {stored.name}"
+            )
         # "sq" multiplies in int8 too, as vLLM does; "int4_wo" widens the weights
         names = {"fp8": "fp8", "int8": "sq", "int4": "int4_wo"}
         formats["gemm_quant_mode"] = names.get(stored.name, stored.name)
@@ -142,6 +153,8 @@ def _read_models() -> Iterator[tuple[ModelSpec, Mapping[str, Any]]]:
         name = stem.replace("--", "/")
         try:
             config = json.loads(entry.read_text("utf-8"))
+            if "text_config" in config:
+                continue  # would be timed with its tower for images
             yield ModelSpec.from_config(config, name=name, source=name), config
         except ScenarioError:
             continue  # has layers that we do not simulate

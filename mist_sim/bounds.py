@@ -1,0 +1,72 @@
+"""How large and small input may be: every bound of scenarios, models, GPUs and traces.
+
+They lie far beyond what anybody serves, and are near enough to stop a slip of the keyboard before
+it costs hours, all memory, or the digits of a sum. Each says why it is where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# --- files, in bytes
+
+SCENARIO_BYTES = 2**17
+"""Of a scenario: 128 KiB. The parser takes about 10 us a byte, so 1 s; data belongs in a trace."""
+
+SPEC_BYTES = 2**20
+"""Of a model's config.json or a GPU's spec: 1 MiB. Real ones have up to 0.1 MiB."""
+
+# --- text, in characters
+
+NAME_LENGTH = 100
+"""Of a client's name, which stands in columns of tables and in names of files (of 255 bytes)."""
+
+TEXT_LENGTH = 4096
+"""Of any other text: the longest path that Linux takes."""
+
+QUANTITY_LENGTH = 60
+"""Of a number with its unit: the longest that a float is written with has 24, and its unit 7."""
+
+# --- numbers
+
+COUNT = 10**9
+"""Of requests, tokens, blocks, ranks, priorities. A billion of a billion is still exact in 64 bits;
+a run with a billion requests takes days."""
+
+COPIES = 10_000
+"""Of clients with all their engines, and of runs: an engine takes a millisecond to make."""
+
+SEED = 2**53
+"""Of random streams: whole numbers that every reader of JSON and every spreadsheet keeps."""
+
+NUMBER = (1e-12, 1e12)
+"""Smallest but 0, and largest, of plain numbers: shares, factors, parameters of laws."""
+
+QUANTITIES: Mapping[str, tuple[float, float]] = {
+    # from far below a clock's tick to 32 years, at whose end a clock still tells 0.2 us apart
+    "duration": (1e-12, 1e9),
+    # a request in 32 years; a billion a second
+    "rate": (1e-9, 1e9),
+    # a byte, and less than a bit a second; an exabyte
+    "size": (1.0, 1e18),
+    "bandwidth": (0.1, 1e18),
+    # an operation a second; a million times what the fastest accelerators do
+    "compute rate": (1.0, 1e24),
+    # a milliwatt; a gigawatt
+    "power": (1e-3, 1e9),
+}
+"""Smallest but 0, and largest, of quantities with a unit, in base units, by kind."""
+
+TRACE_TIME = 1e11
+"""Seconds, of a time in a trace, which may be a date's since 1970: 3,000 years."""
+
+# --- models
+
+LAYERS = 10_000
+"""Of a model; the deepest have some 130. Windows and experts are kept layer by layer."""
+
+HEADS = 100_000
+"""Query heads of a model; BLOOM has 112. Possible splits over ranks are tried one by one."""
+
+MODEL_SIZE = 10**9
+"""Any other size of a model: vocabularies have a quarter of a million, contexts ten million."""

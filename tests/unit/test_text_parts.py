@@ -1,0 +1,119 @@
+"""The language model in the config of a multimodal one."""
+
+from __future__ import annotations
+
+import pytest
+
+from mist_sim.errors import ScenarioError
+from mist_sim.models import ModelSpec, load_model
+
+VISION = {"depth": 24, "hidden_size": 1024}
+# As in the config.json of Mistral-Small-3.1-24B-Instruct-2503, shortened.
+MISTRAL3 = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "model_type": "mistral3",
+    "torch_dtype": "bfloat16",
+    "text_config": {
+        "model_type": "mistral",
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 5120,
+        "intermediate_size": 32768,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 8,
+        "vocab_size": 131072,
+    },
+    "vision_config": VISION,
+}
+# As in that of Qwen3-VL-30B-A3B-Instruct: the outer table says whether the vocabulary is tied.
+QWEN3_VL = {
+    "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+    "model_type": "qwen3_vl_moe",
+    "text_config": {
+        "model_type": "qwen3_vl_moe_text",
+        "decoder_sparse_step": 1,
+        "dtype": "bfloat16",
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 262144,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "vocab_size": 151936,
+    },
+    "tie_word_embeddings": False,
+    "vision_config": VISION,
+}
+# As in that of Qwen2.5-VL-7B-Instruct, which has no table for the text.
+QWEN25_VL = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "model_type": "qwen2_5_vl",
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 128000,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vision_config": VISION,
+    "vocab_size": 152064,
+}
+
+
+def read(config: dict[str, object]) -> ModelSpec:
+    return ModelSpec.from_config(config, name="vl", source="vl/config.json")
+
+
+def text(config: dict[str, object], **changes: object) -> dict[str, object]:
+    part = {**config["text_config"], **changes}
+    return {**config, "text_config": {key: part[key] for key in part if part[key] is not ...}}
+
+
+@pytest.mark.parametrize(
+    ("config", "same_as"),
+    [
+        (MISTRAL3, "mistral-small-24b"),
+        (QWEN3_VL, "qwen3-30b-a3b"),
+        (QWEN25_VL, "qwen2.5-7b"),
+    ],
+)
+def test_text_parts_have_the_parameters_of_the_plain_model(config, same_as):
+    model, plain = read(config), load_model(same_as)
+    assert model.num_parameters == plain.num_parameters
+    assert model.kv_bytes_per_token == plain.kv_bytes_per_token
+    assert model.tie_word_embeddings == plain.tie_word_embeddings
+
+
+def test_the_outer_table_says_what_holds_for_the_whole():
+    assert read({**QWEN3_VL, "tie_word_embeddings": True}).tie_word_embeddings
+    assert read(text({**QWEN3_VL, "tie_word_embeddings": False}, tie_word_embeddings=True)) == read(
+        {**QWEN3_VL, "tie_word_embeddings": True}
+    )
+    quantized = read({**MISTRAL3, "quantization_config": {"quant_method": "fp8"}})
+    assert quantized.quantization is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (text(MISTRAL3, model_type="llama4_text"), "of which model_type 'llama4_text' is not"),
+        (text(MISTRAL3, model_type=...), "of which model_type 'None' is not simulated yet. Known"),
+        (text(MISTRAL3, num_key_value_heads=...), "text_config: num_key_value_heads is missing"),
+        (text(MISTRAL3, hidden_size=...), r"text_config: hidden_size \(or n_embed, n_embd\) is"),
+        ({**MISTRAL3, "text_config": [1]}, "text_config must be a table"),
+    ],
+)
+def test_what_a_text_part_leaves_out_is_not_guessed(config, problem):
+    with pytest.raises(ScenarioError, match=f"^vl/config.json: .*{problem}"):
+        read(config)
