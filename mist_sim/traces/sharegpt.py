@@ -88,7 +88,7 @@ def _messages(conversation: dict[str, Any], path: str, line: int) -> Iterator[tu
             path,
             line,
             'a conversation must have a list "conversations"; '
-            f"it has the keys {', '.join(map(str, conversation)) or '(none)'}",
+            f"it has the keys {', '.join(map(str, conversation))[:300] or '(none)'}",
         )
     for position, message in enumerate(messages):
         fields = message if type(message) is dict else {}
@@ -104,7 +104,7 @@ def _messages(conversation: dict[str, Any], path: str, line: int) -> Iterator[tu
                 path,
                 line,
                 f'{where}: "from" must be one of {", ".join(known)}, '
-                f"got {role!r}{did_you_mean(role, known)}",
+                f"got {brief(role)}{did_you_mean(role, known)}",
             )
         yield role, len(value)
 
