@@ -161,8 +161,9 @@ def _table(title: str, systems: Mapping[str, Verdicts], num_runs: int) -> Iterat
 
 def _shares(found: Counter[Stability]) -> str:
     """Return how many of 100 runs are called unstable, and how many too short to tell."""
+    digits = 1 if found.total() >= 1000 else 0
     shares = (100 * found[name] / found.total() for name in ("unstable", "too short to tell"))
-    return " / ".join(f"{share:.1f}".removesuffix(".0") for share in shares)
+    return " / ".join(f"{share:.{digits}f}".removesuffix(".0") for share in shares)
 
 
 def _errors(cells: Iterable[Cell]) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+MISSED = 3
+
 
 def run(
     scenario: str = typer.Argument(
@@ -39,6 +41,11 @@ def run(
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Write the results into this new or empty folder."
     ),
+    strict: bool = typer.Option(
+        False,
+        "--strict",
+        help="End with 3 when no request finishes, the run is unstable, or a limit is missed.",
+    ),
     quiet: bool = typer.Option(
         False, "--quiet", "-q", help="Print nothing but the results and errors."
     ),
@@ -46,6 +53,7 @@ def run(
     """Simulate a scenario and print its results."""
     from mist_sim.cli.session import replicate_and_show, run_and_show
     from mist_sim.errors import ScenarioError
+    from mist_sim.report import shortcomings
     from mist_sim.scenario import Scenario
 
     overrides = _of_vllm(commands) | _overrides(settings)
@@ -55,11 +63,16 @@ def run(
         overrides["replications"] = replications
     loaded = Scenario.load(scenario, overrides)
     if loaded.replications > 1:
-        replicate_and_show(loaded, out, jobs=jobs, quiet=quiet)
+        found = replicate_and_show(loaded, out, jobs=jobs, quiet=quiet)
+        missed = shortcomings(found.summaries, found.slo)
     elif jobs is not None:
         raise ScenarioError("--jobs has no effect on one run; give --replications too")
     else:
-        run_and_show(loaded, out, quiet=quiet)
+        summary = run_and_show(loaded, out, quiet=quiet).summary
+        missed = shortcomings([summary], summary.get("slo", {}))
+    if strict and missed:
+        typer.echo("\n  ".join(("missed:", *missed)), err=True)
+        raise typer.Exit(MISSED)
 
 
 def _of_vllm(commands: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from mist_sim.metrics import Replications, Result
     from mist_sim.scenario import Scenario
 
 
@@ -19,8 +20,8 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -> None:
-    """Simulate a scenario, write the results to `out` if given, and print them.
+def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -> Result:
+    """Simulate a scenario, write the results to `out` if given, print them, and return them.
 
     The folder is checked before anything runs; when something goes wrong, nothing is left in it.
     """
@@ -34,12 +35,13 @@ def run_and_show(scenario: Scenario, out: Path | None, *, quiet: bool = False) -
         if folder is not None:
             result.save(folder)
     _show(scenario, results_table(result), folder, quiet=quiet)
+    return result
 
 
 def replicate_and_show(
     scenario: Scenario, out: Path | None, *, jobs: int | None = None, quiet: bool = False
-) -> None:
-    """Run a scenario's replications, write the results to `out` if given, and print them.
+) -> Replications:
+    """Run a scenario's replications, write the results to `out` if given, print and return them.
 
     The folder is treated as in `run_and_show`.
     """
@@ -54,6 +56,7 @@ def replicate_and_show(
         if folder is not None:
             found.save(folder)
     _show(scenario, replications_table(found), folder, quiet=quiet)
+    return found
 
 
 def _results_folder(out: Path | None) -> AbstractContextManager[Path | None]:

@@ -3,5 +3,6 @@
 from mist_sim.report.headline import headline
 from mist_sim.report.replications import replications_table
 from mist_sim.report.tables import results_table
+from mist_sim.report.verdicts import shortcomings
 
-__all__ = ["headline", "replications_table", "results_table"]
+__all__ = ["headline", "replications_table", "results_table", "shortcomings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from math import isnan
 
@@ -12,7 +13,8 @@ from rich.text import Text
 
 from mist_sim.metrics import Estimate, Replications
 from mist_sim.report.cells import count, number, pairs, section, warnings
-from mist_sim.report.tables import LATENCIES, origin_lines
+from mist_sim.report.tables import LATENCIES, TOO_SHORT, nothing_finished, origin_lines
+from mist_sim.report.verdicts import slo_section
 
 _FIGURES = ("mean", "p50", "p90", "p99")
 _COUNTS = (
@@ -40,6 +42,7 @@ def replications_table(found: Replications) -> RenderableType:
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
         *section("Latency, ms", _latency(found)),
+        *slo_section(found.slo),
         *warnings(_warning_lines(found)),
     )
 
@@ -83,11 +86,17 @@ def _warning_lines(found: Replications) -> Iterator[str]:
             "All replications are equal: nothing that is drawn at random shows in the results. "
             "The times and lengths of a trace are not drawn."
         )
+    num_runs = len(found.seeds)
+    if idle := [summary for summary in found.summaries if not summary["completed"]]:
+        yield f"In {len(idle)} of {num_runs} replications: {nothing_finished(idle[0])}"
     if found.estimate("num_rejected").mean:
         yield "Requests were rejected; one run, without replications, says why."
-    if unstable := round(found.estimate("unstable").mean * len(found.seeds)):
+    said = Counter(s.get("stability") for s in found.summaries if s["completed"])
+    if unstable := said["unstable"]:
         yield (
-            f"Unstable in {unstable} of {len(found.seeds)} replications: more work arrives than "
-            "the clients can do, and latencies depend on how long the run is."
+            f"Unstable in {unstable} of {num_runs} replications: more work arrives than the "
+            "clients can do, and latencies depend on how long the run is."
         )
+    if unknown := said["too short to tell"]:
+        yield f"Too short to tell in {unknown} of {num_runs} replications whether {TOO_SHORT}"
     yield from origin_lines(found.summary)
