@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.metrics import stats
 from mist_sim.metrics.latency import Array
 
 Stability = Literal["stable", "unstable", "too short to tell"]
@@ -28,6 +29,7 @@ _FILLING = 3.0  # times of a request until clients hold what they hold at this l
 _FALSE_ALARM = 2.576  # 1 % of the runs that are exactly at the limit: 2 (1 - Phi(z)) = 0.01
 _MISSED = 1.645  # 5 % of the runs with an overload of 20 % or more: 1 - Phi(z) = 0.05
 _OVERLOAD_LEAVES = 1 / 6  # of what arrives, where 20 % more arrives than can be done
+_NARROW = 0.42  # of the standard deviation: a walk at the limit stays below in 0.1 % of the runs
 
 
 class Stays(NamedTuple):
@@ -51,7 +53,8 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
     "unstable": more requests wait at the last arrival than chance leaves at the limit, except in
     1 % of such runs, and clients take longer to begin with them than a request takes. "stable":
     once clients have filled up, the requests in the system grow no more than chance lets them, and
-    so little that an overload of 20 % would have shown in 95 % of the runs. "too short to tell":
+    either so little that an overload of 20 % would have shown in 95 % of the runs, or they are
+    always so few as chance leaves them in 0.1 % of the runs at the limit. "too short to tell":
     neither; more arrivals would tell.
     """
     arrival = in_system.begin
@@ -75,8 +78,12 @@ def _has_settled(in_system: Stays, filled: float, last: float, spread: float) ->
     num_filled, num_last = (int(in_system.at(time).sum()) for time in (filled, last))
     growth = num_last - num_filled
     num_arrived = int((in_system.begin > filled).sum())
-    chance = _MISSED * sqrt(spread * num_arrived)
-    return growth <= chance and growth + chance < _OVERLOAD_LEAVES * num_arrived
+    walk = sqrt(spread * num_arrived)
+    if growth > _MISSED * walk:
+        return False
+    if growth + _MISSED * walk < _OVERLOAD_LEAVES * num_arrived:
+        return True
+    return stats.max_inside(*in_system) <= _NARROW * walk
 
 
 def _completions(in_system: Stays, begin: float, end: float, request_time: float) -> float:
