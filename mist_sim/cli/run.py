@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+MISSED = 3
+
 if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
 
@@ -62,6 +64,11 @@ def run(
     as_json: bool = typer.Option(
         False, "--json", help="Print the summary as JSON in place of the tables."
     ),
+    strict: bool = typer.Option(
+        False,
+        "--strict",
+        help="End with 3 when no request finishes, the run is unstable, or a limit is missed.",
+    ),
     quiet: bool = typer.Option(
         False, "--quiet", "-q", help="Print nothing but the results and errors."
     ),
@@ -69,6 +76,7 @@ def run(
     """Simulate a scenario and print its results."""
     from mist_sim.cli.session import Session
     from mist_sim.errors import ScenarioError
+    from mist_sim.report import shortcomings
 
     overrides = _of_vllm(commands) | _overrides(settings)
     if seed is not None:
@@ -82,9 +90,14 @@ def run(
         raise ScenarioError("--jobs has no effect on one run; give --replications too")
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     if loaded.replications > 1:
-        session.replicate(loaded, jobs)
+        found = session.replicate(loaded, jobs)
+        missed = shortcomings(found.summaries, found.slo)
     else:
-        session.run(loaded)
+        summary = session.run(loaded).summary
+        missed = shortcomings([summary], summary.get("slo", {}))
+    if strict and missed:
+        typer.echo("\n  ".join(("missed:", *missed)), err=True)
+        raise typer.Exit(MISSED)
 
 
 def _load(name: str, overrides: dict[str, Any]) -> Scenario:

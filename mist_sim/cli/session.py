@@ -34,8 +34,8 @@ class Session:
     as_json: bool = False
     quiet: bool = False
 
-    def run(self, scenario: Scenario) -> None:
-        """Simulate a scenario, write the results and print them.
+    def run(self, scenario: Scenario) -> Result:
+        """Simulate a scenario, write the results, print and return them.
 
         The folder is claimed before anything runs; when something goes wrong, it stays as it was.
         """
@@ -47,8 +47,9 @@ class Session:
                 result = simulate(scenario, progress=progress)
             files = folder.fill(result.write_files) if folder else []
         self._show(result, files)
+        return result
 
-    def replicate(self, scenario: Scenario, jobs: int | None = None) -> None:
+    def replicate(self, scenario: Scenario, jobs: int | None = None) -> Replications:
         """Run a scenario's replications; their results are treated as in `run`."""
         from mist_sim.cli.progress import Progress
         from mist_sim.scenario import replicate
@@ -59,6 +60,7 @@ class Session:
                 found = replicate(scenario, jobs=jobs, progress=progress)
             files = folder.fill(found.write_files) if folder else []
         self._show(found, files)
+        return found
 
     def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
         from contextlib import nullcontext

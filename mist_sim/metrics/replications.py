@@ -90,6 +90,24 @@ class Replications:
         return {str(name): estimate(list(columns[name])) for name in columns}
 
     @property
+    def slo(self) -> dict[str, dict[str, Any]]:
+        """The mean of every figure beside its limit, as in a run's summary; {} without limits.
+
+        A limit is kept when the mean keeps it, and no run is without a figure because too many of
+        its requests failed.
+        """
+        found = {}
+        for name, verdict in self.summaries[0].get("slo", {}).items():
+            runs = [summary["slo"][name] for summary in self.summaries]
+            mean = self.estimate(f"slo.{name}.value").mean
+            has_figures = all(run["kept"] or not isnan(run["value"]) for run in runs)
+            found[name] = verdict | {
+                "value": mean,
+                "kept": has_figures and not mean > verdict["limit"],
+            }
+        return found
+
+    @property
     def are_equal(self) -> bool:
         """Whether all runs gave the same numbers: nothing random shows in them."""
         rows = self.runs.drop(columns="seed")

@@ -63,7 +63,6 @@ class Result:
         engines = {"engines": dict(self.engines)} if self.engines else {}
         return engines | summarise(
             self.recorder,
-            num_clients=len(self.client_names),
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.open_loop,

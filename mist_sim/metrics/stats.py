@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,51 +131,6 @@ def max_inside(entered: Array, left: Array) -> int:
     if not len(entered):
         return 0
     return int(count_over_time(np.sort(entered), entered, left).max())
-
-
-_WINDOWS = 10
-_RISING = 0.8  # rank correlation that 10 exchangeable windows exceed with p = 0.004
-_GROWTH = 1.5  # linear growth from an empty queue gives 1.86
-_NOT_DONE = 0.05  # share of the arrivals; at 20 % overload it is 0.17
-
-
-def backlog_grows(arrival: Array, left: Array, num_clients: int) -> bool:
-    """Tell whether the backlog grows over the last half of an open-loop run's arrivals.
-
-    arrival, left: when each request entered the system and left it, seconds. A backlog may be a
-    queue, or a batch that only gets larger; both are requests in the system.
-
-    The last half is cut into 10 windows. The backlog grows when the mean number of requests in
-    the system rises from window to window (Spearman's rank correlation above 0.8, by chance
-    0.4 % of the time for windows without a trend), grows by half from the first two windows to
-    the last two or by one in twenty of the requests that arrive, and ends above one request per
-    client: short of that, no user would call it a backlog. A run too short to settle, in which
-    everything is still inside at the last arrival, is called growing, since nothing shows that
-    it would stop.
-
-    On M/M/1 queues of 2,000 requests this calls 1 % of those at load 0.8 unstable and 98 % of
-    those at 1.2; of 10,000 requests, under 1 % and all (1,000 and 200 queues each).
-    """
-    if len(arrival) < 2 * _WINDOWS:
-        return False
-    begin, end = float(arrival.min()), float(arrival.max())
-    edges = np.linspace((begin + end) / 2, end, _WINDOWS + 1)
-    if edges[0] == edges[-1]:
-        return False
-    inside = np.array([_mean_inside(arrival, left, a, b) for a, b in pairwise(edges)])
-    ranks = np.argsort(np.argsort(inside, kind="stable"), kind="stable")
-    rising = np.corrcoef(ranks, np.arange(_WINDOWS))[0, 1]
-    first, last = inside[:2].mean(), inside[-2:].mean()
-    added = (last - first) * _WINDOWS / (_WINDOWS - 2)  # from window to window's middle
-    not_done = added / max(1, np.count_nonzero(arrival > edges[0]))
-    grows = last >= _GROWTH * first or not_done >= _NOT_DONE
-    return bool(rising > _RISING and grows and last > num_clients)
-
-
-def _mean_inside(entered: Array, left: Array, begin: float, end: float) -> float:
-    """Return the mean number inside during a period, exactly."""
-    stay = np.minimum(left, end) - np.maximum(entered, begin)
-    return float(np.maximum(stay, 0.0).sum() / (end - begin))
 
 
 def share(part: float, whole: float) -> float:

@@ -87,11 +87,60 @@ def _tokens_before(recorder: ColumnRecorder, track: int, steps: NDArray[np.int64
     if recorder.step_tokens[track]:
         return np.concatenate(([0], np.cumsum(recorder.decode_tokens(track))))[steps]
     rows: dict[str, Any] = recorder.steps[track].columns()
-    num_steps = rows["num_steps"].astype(np.int64)
-    up_to, given = np.cumsum(num_steps), np.cumsum(num_steps * rows["num_decodes"])
+    return _sum_before(rows["num_steps"], rows["num_decodes"], steps)
+
+
+def _sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Array:
+    """Return the sum over all steps before each of some, where those of a run have one value."""
+    num_steps = num_steps.astype(np.int64)
+    up_to, given = np.cumsum(num_steps), np.cumsum(num_steps * each_step)
     run = np.minimum(np.searchsorted(up_to, steps, "right"), len(up_to) - 1)
-    found: Array = given[run] - (up_to[run] - steps) * rows["num_decodes"][run]
+    found: Array = given[run] - (up_to[run] - steps) * each_step[run]
     return found
+
+
+def output_tokens_before(
+    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, time: float
+) -> int:
+    """Return how many output tokens of some requests came before a time, in their last attempts.
+
+    request_ids: in order. sent_at: when each was sent for the last time, seconds. A token whose
+    step is not known, from a client without steps, did not come before.
+    """
+    tokens: dict[str, Any] = recorder.tokens.columns()
+    mine = np.isin(tokens["request_id"], request_ids)
+    num_tokens = 0
+    for track in np.unique(tokens["track"][mine]).tolist():
+        rows = {name: column[mine & (tokens["track"] == track)] for name, column in tokens.items()}
+        sent = sent_at[np.searchsorted(request_ids, rows["request_id"])]
+        ends = np.frombuffer(recorder.step_ends[track])
+        begin, end = np.searchsorted(ends, sent, "right"), np.searchsorted(ends, time)
+        by_prompt = rows["first_step"] - 1
+        is_first = ~rows["resumed"] & (by_prompt >= begin) & (by_prompt < end)
+        num_tokens += int(np.count_nonzero(is_first))
+        num_tokens += _decoded_between(recorder, track, rows, begin, end)
+    return num_tokens
+
+
+def _decoded_between(
+    recorder: ColumnRecorder, track: int, rows: dict[str, Any], begin: Any, end: Any
+) -> int:
+    """Return how many tokens the decode steps [begin, end) of a track gave in some token rows."""
+    runs: dict[str, Any] = recorder.steps[track].columns()
+    is_decode = (runs["num_decodes"] > 0).astype(np.int64)
+    first, last = rows["first_step"], rows["end_step"]
+    low = np.clip(begin, first, last)
+    high = np.clip(end, low, last)
+    at_first, at_low, at_high = (
+        _sum_before(runs["num_steps"], is_decode, steps) for steps in (first, low, high)
+    )
+    place = rows["first_count"]
+    one_each = place < 0
+    num_tokens = int((at_high - at_low)[one_each].sum())
+    for row in np.flatnonzero(~one_each).tolist():
+        start = place[row] - at_first[row]
+        num_tokens += sum(recorder.token_counts[start + at_low[row] : start + at_high[row]])
+    return num_tokens
 
 
 def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
-from mist_sim.metrics.goodput import Slo
+from mist_sim.metrics.goodput import Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.rates import Mask, rate, throughput
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.stability import Stays, stability
 from mist_sim.metrics.step_figures import peak_token_rate, pooled_gaps, utilisation
-
-Mask = NDArray[np.bool_]
 
 _MS = 1e3
 
@@ -22,7 +21,6 @@ _MS = 1e3
 def summarise(
     recorder: ColumnRecorder,
     *,
-    num_clients: int,
     slo: Slo,
     warmup: float,
     open_loop: bool,
@@ -32,29 +30,31 @@ def summarise(
     """Return the metrics of a run; the parameters are as in `Result`.
 
     Requests that users send count, and not the children of these. What arrives before the warm-up
-    ends is left out, and so are token gaps and engine time
-    before it. Rates are per second of `duration`, from the end of the warm-up to the last
-    completion. Latencies are in milliseconds over finished requests, ITL over all gaps.
+    ends is left out, and so are token gaps and engine time before it. Rates are per second of
+    `duration`, from the end of the warm-up to the last completion, and of all that ends or comes
+    in it. Latencies are in milliseconds over finished requests, ITL over all gaps.
     """
     c: dict[str, Any] = recorder.requests.columns()
-    counted = (c["arrival_time"] >= warmup) & (c["parent_id"] == c["request_id"])
-    done = counted & (c["status"] == 0)
-    duration = float(c["finished_at"][done].max() - warmup) if done.any() else 0.0
+    of_users = c["parent_id"] == c["request_id"]
+    counted = of_users & (c["arrival_time"] >= warmup)
+    ended = of_users & (c["status"] == 0) & (c["finished_at"] >= warmup)
+    done = ended & counted
+    duration = float(c["finished_at"][ended].max() - warmup) if ended.any() else 0.0
     samples = _samples(c, done)
     summary: dict[str, Any] = {
         **_volume(c, counted, done, duration),
+        **throughput(recorder, c, ended, warmup, duration),
         "max_output_tokens_per_s": peak_token_rate(recorder, warmup),
         "max_concurrent_requests": stats.max_inside(
             c["arrival_time"][counted], c["finished_at"][counted]
         ),
         **_failures(c, counted),
         **_memory(recorder, c, counted),
-        **_goodput(slo, samples, c["num_gaps"][done], int(counted.sum()), duration),
+        **_goodput(slo, c, ended, counted, duration),
         **_latencies(samples, recorder, warmup),
         **_speculation(recorder, warmup),
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
-        "unstable": open_loop
-        and stats.backlog_grows(c["arrival_time"], c["finished_at"], num_clients),
+        **_stability(recorder, c, of_users, open_loop=open_loop),
         "estimates": dict(estimates),
     }
     if assumed:
@@ -65,20 +65,35 @@ def summarise(
 
 
 def _volume(c: dict[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:
-    """Return how many requests and tokens were served, and how many a second."""
+    """Return how long the run was, and how many requests and tokens it served."""
     num_done = int(done.sum())
-    num_input = int(c["num_prompt_tokens"][done].sum())
-    num_output = int(c["num_output_tokens"][done].sum())
     return {
         "duration": duration,
         "completed": num_done,
         "failed": int(counted.sum()) - num_done,
-        "total_input_tokens": num_input,
-        "total_output_tokens": num_output,
-        "request_throughput": _rate(num_done, duration),
-        "output_throughput": _rate(num_output, duration),
-        "total_token_throughput": _rate(num_input + num_output, duration),
+        "total_input_tokens": int(c["num_prompt_tokens"][done].sum()),
+        "total_output_tokens": int(c["num_output_tokens"][done].sum()),
     }
+
+
+def _stability(
+    recorder: ColumnRecorder, c: dict[str, Any], of_users: Mask, *, open_loop: bool
+) -> dict[str, Any]:
+    """Return whether clients keep up, over the whole run; where all comes at once, nobody asks."""
+    arrival = c["arrival_time"][of_users]
+    if not open_loop or not len(arrival) or arrival.min() == arrival.max():
+        return {"unstable": False}
+    visits: dict[str, Any] = recorder.visits.columns()
+    asked = visits["request_id"] >= 0
+    begun = np.where(np.isnan(visits["started_at"]), visits["finished_at"], visits["started_at"])
+    finished = of_users & (c["status"] == 0)
+    times = (c["finished_at"] - c["sent_at"] - c["queued"])[finished]
+    found = stability(
+        Stays(arrival, c["finished_at"][of_users]),
+        Stays(visits["queued_at"][asked], begun[asked]),
+        times[~np.isnan(times)],
+    )
+    return {"unstable": found == "unstable", "stability": found}
 
 
 def _samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
@@ -106,20 +121,21 @@ def _latencies(
 
 
 def _goodput(
-    slo: Slo,
-    samples: dict[str, Array],
-    num_gaps: NDArray[np.int64],
-    num_counted: int,
-    duration: float,
-) -> dict[str, float]:
-    """Return how many requests kept the limits; nothing without limits."""
+    slo: Slo, c: dict[str, Any], ended: Mask, counted: Mask, duration: float
+) -> dict[str, Any]:
+    """Return how many requests kept the limits, and which limits were kept; nothing without any."""
     if not slo.is_set:
         return {}
-    times = samples["ttft"], samples["tpot"], samples["e2el"]
-    good = int(slo.kept(*times, num_gaps).sum())
+    times = _samples(c, ended)
+    kept = slo.kept(times["ttft"], times["tpot"], times["e2el"], c["num_gaps"][ended])
+    is_counted = counted[ended]
+    samples = {name: values[is_counted] for name, values in times.items()}
+    num_counted, num_done = int(counted.sum()), int(is_counted.sum())
+    num_gaps = c["num_gaps"][ended][is_counted]
     return {
-        "request_goodput": _rate(good, duration),
-        "good_request_fraction": good / num_counted if num_counted else 0.0,
+        "request_goodput": rate(int(kept.sum()), duration),
+        "good_request_fraction": int(kept[is_counted].sum()) / num_counted if num_counted else 0.0,
+        "slo": slo_verdicts(slo, samples, num_gaps, num_counted - num_done),
     }
 
 
@@ -225,7 +241,3 @@ def _tier_hit_rates(recorder: ColumnRecorder, requests: Any, counted: Any) -> di
         )
         for code in np.unique(moves["source"][is_load]).tolist()
     }
-
-
-def _rate(count: int, duration: float) -> float:
-    return count / duration if duration > 0 else 0.0

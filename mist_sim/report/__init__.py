@@ -2,5 +2,6 @@
 
 from mist_sim.report.replications import replications_table
 from mist_sim.report.tables import results_table
+from mist_sim.report.verdicts import shortcomings
 
-__all__ = ["replications_table", "results_table"]
+__all__ = ["replications_table", "results_table", "shortcomings"]

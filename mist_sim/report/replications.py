@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from math import isnan
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ from rich.text import Text
 from mist_sim.report.cells import count, number, section, warnings
 from mist_sim.report.latency import latency_table
 from mist_sim.report.pairs import pairs
-from mist_sim.report.tables import origin_lines
+from mist_sim.report.tables import TOO_SHORT, nothing_finished, origin_lines
+from mist_sim.report.verdicts import slo_section
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Estimate, Replications
@@ -47,6 +49,7 @@ def replications_table(found: Replications) -> RenderableType:
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
         *section("Latency, ms", latency),
+        *slo_section(found.slo),
         *warnings(_warning_lines(found)),
     )
 
@@ -79,11 +82,17 @@ def _warning_lines(found: Replications) -> Iterator[str]:
             "All replications are equal: nothing that is drawn at random shows in the results. "
             "The times and lengths of a trace are not drawn."
         )
+    num_runs = len(found.seeds)
+    if idle := [summary for summary in found.summaries if not summary["completed"]]:
+        yield f"In {len(idle)} of {num_runs} replications: {nothing_finished(idle[0])}"
     if found.estimate("num_rejected").mean:
         yield "Requests were rejected; one run, without replications, says why."
-    if unstable := round(found.estimate("unstable").mean * len(found.seeds)):
+    said = Counter(s.get("stability") for s in found.summaries if s["completed"])
+    if unstable := said["unstable"]:
         yield (
-            f"Unstable in {unstable} of {len(found.seeds)} replications: more work arrives than "
-            "the clients can do, and latencies depend on how long the run is."
+            f"Unstable in {unstable} of {num_runs} replications: more work arrives than the "
+            "clients can do, and latencies depend on how long the run is."
         )
+    if unknown := said["too short to tell"]:
+        yield f"Too short to tell in {unknown} of {num_runs} replications whether {TOO_SHORT}"
     yield from origin_lines(found.summary)

@@ -13,6 +13,7 @@ from mist_sim.report.cells import count, duration, number, percent, section, war
 from mist_sim.report.clients import clients_table
 from mist_sim.report.latency import latency_table
 from mist_sim.report.pairs import pairs
+from mist_sim.report.verdicts import slo_section
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
@@ -22,6 +23,10 @@ _LIMITS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
 SPEC_ONLY = (
     "Step times marked spec-only come from data sheets and typical efficiencies; "
     "nobody has compared them with that GPU."
+)
+TOO_SHORT = (
+    "the clients keep up with the arrivals: the run has too few requests, or they take too large a "
+    "part of it. More requests would tell."
 )
 _MAX_REASONS = 12  # that are listed one by one
 
@@ -33,6 +38,7 @@ def results_table(result: Result) -> RenderableType:
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
         *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
+        *slo_section(summary.get("slo", {})),
         *section("Clients", clients_table(result, _seconds(result, summary))),
         *warnings(_warning_lines(result, summary)),
     )
@@ -95,13 +101,15 @@ def _limits(result: Result) -> str:
 
 def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
     if not summary["completed"]:
-        yield "No request finished in the measured time, so there are no latencies."
+        yield nothing_finished(summary)
     if summary["unstable"]:
         yield (
-            "Unstable: more work arrives than the clients can do, and the requests in the system "
-            "grow until the last arrival. Latencies depend on how long the run is; lower the rate "
-            "or add clients."
+            "Unstable: more work arrives than the clients can do, and more and more requests wait "
+            "until the last arrival. Latencies depend on how long the run is; lower the rate or "
+            "add clients."
         )
+    if summary["completed"] and summary.get("stability") == "too short to tell":
+        yield f"Too short to tell whether {TOO_SHORT}"
     if summary["num_truncated"]:
         yield (
             f"{summary['num_truncated']:,} answers were cut at max_model_len; a model with a "
@@ -110,6 +118,16 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
     for times, reason in _reasons(result):
         yield f"Failed: {times:,} request{'s, such as' if times > 1 else ':'} {reason}"
     yield from origin_lines(summary)
+
+
+def nothing_finished(summary: Mapping[str, Any]) -> str:
+    """Return why there are no latencies."""
+    if not summary["failed"]:
+        return "No request arrived after the warm-up, so nothing was measured."
+    ways = ("rejected", "timed out", "cancelled")
+    counts = ((summary[f"num_{way.replace(' ', '_')}"], way) for way in ways)
+    failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
+    return f"No request finished: {failed}. There are no latencies."
 
 
 def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:

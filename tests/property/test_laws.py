@@ -219,6 +219,23 @@ def test_the_summary_counts_every_token(simulation):
     assert result.summary["max_output_tokens_per_s"] == max(per_second.values(), default=0)
 
 
+@given(data=st.data())
+@examples(50)
+def test_rates_count_the_tokens_of_their_window(data):
+    """So the windows of a run add up, wherever the warm-up ends, also just when a token comes."""
+    result = data.draw(simulations() | impatience()).run()
+    done = result.requests[result.requests["status"] == "finished"]
+    came_at = np.array([t for k in done["request_id"] for t in result.token_times(k).tolist()])
+    ended_at = done["finished_at"].to_numpy()
+    some = st.sampled_from(came_at.tolist()) if len(came_at) else st.nothing()
+    warmup = data.draw(some | st.floats(0, 2 * float(ended_at.max(initial=1.0))))
+    summary = replace(result, warmup=warmup).summary
+    duration = summary["duration"]
+    for counted_at, metric in [(came_at, "output"), (ended_at, "request")]:
+        num_counted = np.count_nonzero(counted_at >= warmup) if duration else 0
+        assert summary[f"{metric}_throughput"] * duration == pytest.approx(num_counted)
+
+
 # --- laws of those who give up ------------------------------------------------------------------
 
 

@@ -200,48 +200,11 @@ def test_a_folder_with_files_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_an_overloaded_open_loop_is_called_unstable_and_a_loaded_one_is_not():
-    """Capacity is about 7 requests/s: one token takes 10 ms, and an answer has 211 of them."""
-    assert simulation(rate=1000.0, num_requests=3000).run().summary["unstable"]
-    assert not simulation(rate=4.0, num_requests=3000).run().summary["unstable"]
-
-
-def test_a_batch_that_only_grows_is_a_backlog_too():
-    """Answers of 4,000 tokens, all admitted at once: nobody waits, and nobody gets done."""
-    times = [0.05 * k for k in range(240)]
-    workload = Workload.from_lists([10] * 240, [4000] * 240, times)
-    assert Simulation(clients=[engine()], workload=workload).run().summary["unstable"]
-
-
 @pytest.mark.parametrize("request_id", [-1, 5])
 def test_token_times_of_a_request_that_there_was_not_are_refused(request_id):
     result = simulation(num_requests=5).run()
     with pytest.raises(ValueError, match=rf"request_id must be in \[0, 5\), got {request_id}"):
         result.token_times(request_id)
-
-
-@pytest.mark.parametrize(
-    ("inside", "grows"),
-    [
-        (lambda t: 1000 * np.sqrt(t / 150), True),  # larger batches give more tokens, not enough
-        (lambda t: 1000 * (1 - np.exp(-t / 15)), False),  # a large batch that has settled
-    ],
-)
-def test_a_backlog_that_grows_slower_and_slower_still_grows(inside, grows):
-    """20 requests a second for 150 s; `inside` of them are in the system after t seconds."""
-    arrival = np.arange(3000) / 20
-    times = np.linspace(0, 400, 100_000)
-    num_left = 20 * times - inside(np.minimum(times, 150))
-    left = np.interp(np.arange(3000), np.maximum.accumulate(num_left), times)
-    assert stats.backlog_grows(arrival, left, 2) is grows
-
-
-def test_refused_requests_are_no_backlog():
-    prompts = [10**6 if k % 10 == 0 else 10 for k in range(600)]
-    workload = Workload.from_lists(prompts, [5] * 600, [0.5 * k for k in range(600)])
-    summary = Simulation(clients=[engine()], workload=workload).run().summary
-    assert summary["failed"] == 60
-    assert not summary["unstable"]
 
 
 def test_idle_engines_count_in_utilisation():
@@ -276,43 +239,3 @@ def test_answers_cut_at_the_longest_context_are_counted():
     result = Simulation(clients=[client], workload=workload).run()
     assert result.summary["num_truncated"] == 1
     assert result.requests.truncated.tolist() == [False, True]
-
-
-def _mm1_waits(rng, load, num_requests):
-    """Arrivals and starts of an M/M/1 queue with unit service, by Lindley's recursion."""
-    arrival = np.cumsum(rng.exponential(1 / load, num_requests))
-    service = rng.exponential(1.0, num_requests)
-    start, free = np.empty(num_requests), 0.0
-    for i in range(num_requests):
-        start[i] = max(arrival[i], free)
-        free = start[i] + service[i]
-    return arrival, start
-
-
-def _called_unstable(rng, load, num_requests):
-    arrival, start = _mm1_waits(rng, load, num_requests)
-    return stats.backlog_grows(arrival, start, 1)
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("load", "num_requests", "least", "most"),
-    [
-        (0.5, 2000, 0.0, 0.01),
-        (0.8, 2000, 0.0, 0.05),
-        (1.2, 2000, 0.95, 1.0),
-        (1.2, 10_000, 0.97, 1.0),
-    ],
-)
-def test_instability_has_few_false_alarms_and_finds_overload(load, num_requests, least, most):
-    """Share of 200 M/M/1 queues that are called unstable.
-
-    Measured: 0 % at load 0.5, 2 % at 0.8, 5 % at 0.9; at 20 % overload 98 % after 2,000 requests
-    and all after 10,000. The limits leave three standard errors.
-    """
-    seeds = np.random.SeedSequence(11).spawn(200)
-    verdicts = [
-        _called_unstable(np.random.Generator(np.random.PCG64(seed)), load, num_requests)
-        for seed in seeds
-    ]
-    assert least <= np.mean(verdicts) <= most

@@ -1,0 +1,44 @@
+"""How often runs are called unstable or stable: a small part of benchmarks/stability.py.
+
+docs/background/stability.md has the rates of the whole grid: false alarms 0.1 % below the limit and
+1 % at it, and overloads of 20 % and more that are called stable in less than 3 %.
+"""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.stability import ENGINES, QUEUES, engine_verdicts, queue_verdicts
+
+pytestmark = pytest.mark.statistical
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8, 0.95])
+def test_queues_below_the_limit_are_not_called_unstable(load):
+    """At most 1 % of 1,000 runs at each load; about 1 in 1,000 is expected."""
+    alarms = 0
+    for queue in QUEUES.values():
+        for num_requests in (300, 1000):
+            alarms += queue_verdicts(queue, load, num_requests, 100).count("unstable")
+    assert alarms <= 10
+
+
+@pytest.mark.parametrize(
+    ("load", "num_requests", "least"),
+    [(1.1, 3000, 0.35), (1.2, 1000, 0.3), (1.2, 3000, 0.9), (1.3, 1000, 0.7), (1.3, 3000, 0.97)],
+)
+def test_overloaded_queues_are_found(load, num_requests, least):
+    """`least` is what the whole grid finds in the hardest queue, less three standard errors.
+
+    Of those that are not found, at most 5 % are called stable where the overload is 20 %.
+    """
+    for name, queue in QUEUES.items():
+        found = Counter(queue_verdicts(queue, load, num_requests, 100))
+        assert found["unstable"] >= 100 * least, name
+        assert load < 1.2 or found["stable"] <= 5, name
+
+
+def test_engines_keep_up_below_their_capacity_and_not_above():
+    engines = ENGINES["short answers (azure-code-2023)"]
+    assert "unstable" not in engine_verdicts(engines, 0.8, 1000, 4)
+    assert set(engine_verdicts(engines, 1.3, 1000, 4)) == {"unstable"}

@@ -1,0 +1,159 @@
+"""Pass or miss: each limit at each percentile that was asked for, and the exit code of --strict."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mist_sim.cli import main
+from mist_sim.metrics import Slo
+from mist_sim.metrics.goodput import slo_verdicts
+from mist_sim.metrics.stats import describe
+
+NO_GAPS = np.zeros(0, dtype=np.int64)
+
+
+def of_ttft(times, *percentiles, num_failed=0, limit=1.0):
+    slo = Slo(ttft=limit, percentiles=percentiles or (99.0,))
+    samples = {"ttft": np.array(times)}
+    return slo_verdicts(slo, samples, np.ones(len(times), dtype=np.int64), num_failed)
+
+
+def test_every_percentile_asked_for_has_its_figure_beside_the_limit():
+    """Of 0.1, 0.2, ... 1.1 s the median is 0.6 s and the 95th percentile 1.05 s."""
+    found = of_ttft(np.arange(1, 12) / 10, 50, 95)
+    assert list(found) == ["p50_ttft_ms", "p95_ttft_ms"]
+    assert found["p50_ttft_ms"] == {"limit": 1000.0, "value": pytest.approx(600.0), "kept": True}
+    assert found["p95_ttft_ms"] == {"limit": 1000.0, "value": pytest.approx(1050.0), "kept": False}
+
+
+@pytest.mark.parametrize("percentile", [50, 90, 95, 99])
+def test_the_figure_is_that_of_the_summary(percentile):
+    times = np.random.Generator(np.random.PCG64(1)).exponential(1.0, 137)
+    found = of_ttft(times, percentile)[f"p{percentile}_ttft_ms"]["value"]
+    assert found == pytest.approx(1e3 * describe(times)[f"p{percentile}"], rel=1e-12)
+
+
+def test_a_failed_request_is_later_than_all_others():
+    """With 9 requests at 0.5 s and 2 that failed the 80th percentile is the last of the 9."""
+    found = of_ttft([0.5] * 9, 80, 81, num_failed=2)
+    assert found["p80_ttft_ms"]["kept"]
+    assert found["p80_ttft_ms"]["value"] == 500.0
+    assert not found["p81_ttft_ms"]["kept"]
+    assert math.isnan(found["p81_ttft_ms"]["value"])
+
+
+def test_what_nobody_measured_is_a_miss_and_a_single_token_has_no_tpot():
+    slo = Slo(tpot=0.1)
+    for times, num_gaps, kept in (
+        ([math.nan, 0.05], [0, 9], True),
+        ([math.nan, math.nan], [0, 0], True),
+        ([math.nan, 0.05], [9, 9], False),
+    ):
+        samples = {"tpot": np.array(times)}
+        found = slo_verdicts(slo, samples, np.array(num_gaps), 0)
+        assert found["p99_tpot_ms"]["kept"] is kept
+
+
+def test_no_requests_keep_nothing():
+    samples = {"ttft": np.empty(0), "tpot": np.empty(0)}
+    for slo in (Slo(ttft=1.0), Slo(tpot=1.0)):
+        assert not any(found["kept"] for found in slo_verdicts(slo, samples, NO_GAPS, 0).values())
+
+
+@pytest.mark.parametrize("percentiles", [(), (0,), (50, 101), (math.nan,)])
+def test_percentiles_that_are_none_are_refused(percentiles):
+    with pytest.raises(ValueError, match=r"slo.percentiles must be in \(0, 100\], one or more"):
+        Slo(ttft=1.0, percentiles=percentiles)
+
+
+# --- the command line -------------------------------------------------------------------------
+
+SCENARIO = """\
+model: llama-3.1-8b
+workload:
+  lengths: {type: profile, num_requests: 200}
+  arrivals: {type: poisson, rate: 5 /s}
+clients:
+  - {name: llm, gpu: h100-sxm}
+slo: {ttft: 1 s}
+"""
+
+
+@pytest.fixture
+def mist(capsys, tmp_path, monkeypatch):
+    """Run a scenario: returns (exit code, stdout in one line, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+
+    def run(*settings, options=("--strict",)):
+        with pytest.raises(SystemExit) as leaving:
+            main(["run", "s.yaml", "-q", *options, *(f"--set={setting}" for setting in settings)])
+        out, err = capsys.readouterr()
+        return int(leaving.value.code or 0), " ".join(out.split()), err
+
+    return run
+
+
+def test_a_limit_that_is_kept_passes(mist):
+    code, out, err = mist("slo.percentiles=[50, 99]")
+    assert (code, err) == (0, "")
+    assert out.count("ms, limit 1 s: pass") == 2
+
+
+def test_a_missed_limit_ends_a_strict_run_with_3(mist):
+    missed = "slo={ttft: 1 s, e2el: 2 s, percentiles: [10, 99]}"
+    code, out, err = mist(missed, options=("--strict", "--out", "kept"))
+    assert code == 3
+    for figure in ("p10 TTFT", "p99 TTFT", "p10 E2E"):
+        assert f"{figure} " in out
+    assert out.count(": pass") == 3
+    assert out.count("ms, limit 2 s: miss") == 1
+    verdict = json.loads(Path("kept/summary.json").read_text())["slo"]["p99_e2el_ms"]
+    assert (verdict["limit"], verdict["kept"]) == (2000.0, False)
+    assert err == f"missed:\n  p99 E2E is {verdict['value']:,.0f} ms, limit 2 s\n"
+    assert mist(missed, options=())[0] == 0
+
+
+def test_a_run_that_rejects_everything_says_so(mist):
+    code, out, err = mist("clients.0.max_model_len=1")
+    assert code == 3
+    assert "No request finished: 200 rejected. There are no latencies." in out
+    assert "p99 TTFT - limit 1 s: miss, too many failed" in out
+    assert err.startswith("missed:\n  no request finished\n  p99 TTFT has no figure")
+    assert mist("clients.0.max_model_len=1", options=())[0] == 0
+
+
+def test_a_warm_up_that_leaves_nothing_says_so(mist):
+    code, out, err = mist("warmup=1000 s")
+    assert code == 3
+    assert "No request arrived after the warm-up, so nothing was measured." in out
+    assert "no request finished" in err
+
+
+def test_an_unstable_run_is_not_strict_without_limits_either(mist):
+    overload = (
+        "slo.ttft=null",
+        "workload.arrivals.rate=100 /s",
+        "workload.lengths.num_requests=2000",
+    )
+    code, out, err = mist(*overload)
+    assert "Limits" not in out
+    assert (code, err) == (3, "missed:\n  unstable: more work arrives than the clients can do\n")
+
+
+def test_replications_pass_by_their_means(mist):
+    code, out, _ = mist("replications=2")
+    assert code == 0
+    assert "ms, limit 1 s: pass" in out
+    code, out, err = mist("replications=2", "slo.ttft=1 ms")
+    assert code == 3
+    assert "ms, limit 1 ms: miss" in out
+    assert err.startswith("missed:\n  p99 TTFT is ")
+    code, out, err = mist("replications=2", "clients.0.max_model_len=1")
+    assert code == 3
+    assert "In 2 of 2 replications: No request finished: 200 rejected." in out
+    assert err.startswith("missed:\n  no request finished\n  p99 TTFT has no figure")
