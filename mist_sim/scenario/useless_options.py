@@ -31,7 +31,7 @@ def useless_options(
 
 
 def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
-    """What a retrieval searches for, where workers serve it that take the same time for any."""
+    """What a retrieval searches for, where workers serve it, whose times know nothing of it."""
     serving = [client for client in clients if Rag.kind in client.stages]
     if not serving or not all(client.is_ours for client in serving):
         return
@@ -42,8 +42,8 @@ def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Itera
             if value is not None:
                 yield Problem(
                     ("workload", "pipeline", position, name),
-                    f"has no effect: {serving[0].name} takes the same time for every rag stage, "
-                    "whatever it searches; leave it out",
+                    f"has no effect: {serving[0].name} serves every rag stage alike, whatever it "
+                    "searches; leave it out",
                 )
 
 
