@@ -50,8 +50,8 @@ MUTANTS = [
     Mutant(
         "an arrival does not cut",
         f"{ENGINE}/loop.py",
-        "not run.has(lane) or lane.would_admit(sequence, num_steps)",
-        "not run.has(lane)",
+        "not takes_part or lane.would_admit(sequence, num_steps)",
+        "not takes_part",
     ),
     Mutant(
         "who is next is not looked at when somebody who waited gave up",
@@ -167,7 +167,7 @@ MUTANTS = [
     Mutant(
         "who may join the second step after a preemption waits",
         f"{SCHEDULING}/admission.py",
-        "return 1 if lane.holds_back or _may_join_second_step(lane) else limit",
+        "return 1 if lane.holds_back or _may_join_second_step(lane, first_piece) else limit",
         "return 1 if lane.holds_back else limit",
     ),
     Mutant(
@@ -239,7 +239,7 @@ MUTANTS = [
     Mutant(
         "who gives up while it runs keeps its memory",
         f"{SCHEDULING}/lane_state.py",
-        "self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)",
+        "self.kv_cache.free(sequence, num_blocks, num_computed)",
         "pass",
     ),
     Mutant(
@@ -294,8 +294,32 @@ MUTANTS = [
     Mutant(
         "blocks for the first step of those who come are not kept",
         f"{SCHEDULING}/admission.py",
-        "lane.clock.blocks_needed_now() + lane.num_promised",
-        "lane.clock.blocks_needed_now()",
+        "lane.num_admissible(num_needed + lane.num_promised)\n\n\ndef _blocks_to_bring",
+        "lane.num_admissible(num_needed)\n\n\ndef _blocks_to_bring",
+    ),
+    Mutant(
+        "who stands behind one that preempted itself goes on",
+        f"{SCHEDULING}/in_turn.py",
+        "                _pause(lane, plan, turns)\n",
+        "",
+    ),
+    Mutant(
+        "the gate asks for the first piece alone",
+        f"{SCHEDULING}/chunked.py",
+        "piece = None if whole else self._chunk(budget, budget)",
+        "piece = self._chunk(budget, budget)",
+    ),
+    Mutant(
+        "later pieces of a run take no blocks",
+        f"{SCHEDULING}/lane_state.py",
+        "num_blocks += self.piece_need(sequence, num_steps * num_new, num_new)",
+        "pass",
+    ),
+    Mutant(
+        "decodes evict after those who wait looked their prefix up",
+        f"{SCHEDULING}/in_turn.py",
+        "        lane.num_taken = num_blocks\n        if num_blocks:",
+        "        if lane.num_taken:",
     ),
     Mutant(
         "whose blocks came last goes on first",

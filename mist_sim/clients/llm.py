@@ -126,6 +126,7 @@ class LlmClient(Client):
             swap_space=self.memory.swap_space,
             plans_ahead=self.async_scheduling,
             needs_longest_context=self.predictor.traits.needs_longest_context,
+            by_piece=self.scheduler.by_piece,
         )
         self.lane_states.append(state)
         return Lane(

@@ -78,7 +78,12 @@ class SteppingEngine:
             if load.has_tier
             else PrefixCachingManager(self.pool)
         )
-        self.lane = LaneState(self.kv_cache, scheduler.new_queue(), max_num_seqs=self.max_num_seqs)
+        self.lane = LaneState(
+            self.kv_cache,
+            scheduler.new_queue(),
+            max_num_seqs=self.max_num_seqs,
+            by_piece=scheduler.by_piece,
+        )
 
     def require(self, holds: object, rule: str) -> None:
         require(holds, f"{name_of(self.scheduler)}: {rule} (at step {self.steps})")

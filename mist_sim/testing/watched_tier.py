@@ -26,7 +26,7 @@ class WatchedTier(TieredManager):
         self._starts_load = False
         return counts
 
-    def admit(self, sequence: SequenceState) -> None:
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Let a sequence in, unless it has to be loaded first."""
         num_missing = 0 if self._starts_load else sum(self.missing(sequence))
         require(
@@ -34,4 +34,4 @@ class WatchedTier(TieredManager):
             f"{self._scheduler}: a sequence is computed whose {num_missing} blocks lie in a tier; "
             f"admit with admit_next, or whom next_to_admit returns",
         )
-        super().admit(sequence)
+        super().admit(sequence, most_new)

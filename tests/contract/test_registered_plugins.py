@@ -64,6 +64,12 @@ SCHEDULERS_TO_CHECK: Configurations = {
             "max_num_partial_prefills": 3,
             "order": "priority",
         },
+        {
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 40,
+            "long_prefill_token_threshold": 16,
+            "scheduler_reserve_full_isl": False,
+        },
     ],
     "continuous": [
         {},

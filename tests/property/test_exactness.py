@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise, product
 from math import isnan
 
 import pytest
@@ -370,6 +371,31 @@ def test_a_fixed_case_under_memory_pressure(policy):
     jobs = tuple(Job(0.001 * k, 8 + k, 50 + 3 * k) for k in range(12))
     engine = assert_exact(Case(options, jobs), AWKWARD)
     assert sum(len(outcome.preempted_at) for outcome in engine.outcomes) > 5
+
+
+@pytest.mark.exact
+def test_the_urgent_and_others_under_memory_pressure():
+    """Some preempt themselves when their turn comes, and decodes behind them sit a step out."""
+    plain = EngineOptions("chunked", 30, 4, 8, 64, order="priority", max_partial=8)
+    several = replace(plain, threshold=8)
+    first_piece = [replace(each, whole_must_fit=False) for each in (plain, several)]
+    sat_out = 0
+    for options, shift in product((plain, several, *first_piece), range(6)):
+        jobs = [Job(0.0004 * k, 8 + k, 50 + 3 * k, (k + shift) % 3) for k in range(12)]
+        engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
+        sat_out += sum(gaps(outcome, engine.steps) for outcome in engine.outcomes)
+    assert sat_out > 3
+
+
+def gaps(outcome: Outcome, steps: list[Step]) -> int:
+    """Return how often an answer stood still for a single step in which others computed."""
+    ends = [step.end for step in steps]
+    places = [ends.index(time) for time in outcome.token_times]
+    return sum(
+        later - earlier == 2 and not any(ends[earlier] <= time <= ends[later] for time in lost)
+        for earlier, later in pairwise(places)
+        for lost in [outcome.preempted_at]
+    )
 
 
 @pytest.mark.parametrize("groups", [(0, 1), (1, 1), (1, 6)])

@@ -79,6 +79,7 @@ class EngineOptions:
     max_model_len: int | None = None
     threshold: int | None = None
     max_partial: int = 1
+    whole_must_fit: bool = True
     windows: Windows | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -118,6 +119,7 @@ class EngineOptions:
             more["long_prefill_token_threshold"] = self.threshold
             if self.threshold is not None:  # without it there is never a second one
                 more["max_num_partial_prefills"] = self.max_partial
+            more["scheduler_reserve_full_isl"] = self.whole_must_fit
         scheduler = kind(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -234,6 +236,7 @@ class EngineOptions:
         _, kind = POLICIES[self.policy]
         if self.policy == "chunked":
             more |= {"threshold": self.threshold, "max_partial": self.max_partial}
+            more |= {"whole_must_fit": self.whole_must_fit}
         size = self.pipeline_parallel_size
         num_blocks = self.num_blocks // size
         return kind(

@@ -18,6 +18,12 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
   cached are not computed, except the last one; full blocks are cached when they are planned.
+- Where prompts are cut, without swap space, tiers and windows, those who run take blocks in turn
+  when a step is planned, before any waiting one looks at the cache: each in the order of admission
+  for what it computes in the step, prompts for their piece alone. Who gets none preempts who gives
+  way; when it has preempted itself, those behind it get nothing in that step, not even decodes
+  (but with drafts, they do). Who waits is admitted when all its known tokens would fit, or,
+  as an option, its first piece.
 - With a swap space, the blocks of a preempted request's computed tokens are copied there, if they
   fit, and to new blocks when it goes on, as it was. Those swapped go on first come, first served,
   in a step that preempts nobody, when there is a seat and room for all their next step needs;
@@ -578,8 +584,10 @@ class StepwiseEngine(ABC):
         self.moving.remove(live)
         self.have_come(time, live)
 
-    def join(self) -> None:
+    def join(self, num_needed: int = 0) -> None:
         """Let those decode whose blocks have come, as long as the first of them fits.
+
+        num_needed: blocks that pieces of prompts will take.
 
         Swapped ones go first, unless they wait for memory that those have who came.
         """
@@ -587,6 +595,7 @@ class StepwiseEngine(ABC):
             live = self.moved[0]
             reserve = self.num_reserved if self.running else 0
             room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+            room -= num_needed
             if (self.swapped and self.running) or self.next_blocks(live) > room:
                 return
             self.moved.remove(live)
@@ -629,7 +638,7 @@ class StepwiseEngine(ABC):
     def arrival(self, live: Live) -> int:
         return self.outcomes.index(live.outcome)
 
-    def head_fits(self) -> bool:
+    def head_fits(self, first_piece: int | None = None) -> bool:
         if self.swapped or self.moved or not (self.queue or self.loaded):
             return False
         if len(self.running) + self.num_left >= self.max_num_seqs:
@@ -644,9 +653,14 @@ class StepwiseEngine(ABC):
         if head.incoming:
             num_slots = self.next_slots(head)
             num_held = min(num_held, self.blocks_for(head.num_known - 1))
+        elif first_piece is not None:
+            num_slots = self.memory.cached_tokens(head) + first_piece
+            found = len(self.memory.found(head))
+            return max(self.blocks_for(num_slots), found) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
 
-    def admit_head(self) -> Live:
+    def admit_head(self, num_new: int | None = None) -> Live:
+        """Admit the head of the queue, with blocks for so many new tokens, or all."""
         live = self.head()
         if self.loaded:
             self.loaded.remove(live)
@@ -657,7 +671,8 @@ class StepwiseEngine(ABC):
         else:
             self.queue.remove(live)
             live.num_cached = self.memory.cached_tokens(live)
-            self.memory.admit(live, self.blocks_for(live.num_known))
+            num_slots = live.num_known if num_new is None else live.num_cached + num_new
+            self.memory.admit(live, self.blocks_for(num_slots))
         self.running.append(live)
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
@@ -684,26 +699,31 @@ class StepwiseEngine(ABC):
         disturbed = False
         while self.decode_need() > self.num_free:
             disturbed = True
-            victim = self.running[-1]
-            if self.order == "priority":
-                victim = max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
-            num_cached, victim.resumes = victim.num_cached, victim.decoding
-            swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
-            self.leave(victim, preempted=not swaps)
-            if self.outgrows_pool(victim):
-                self.reject(victim, self.now)
-                continue
-            victim.outcome.preempted_at.append(self.now)
-            if swaps:
-                victim.num_cached = num_cached
-                self.swapped.append(victim)
-                self.copy(victim, -1)
-            else:
-                self.queue.insert(0, victim)
+            self.preempt(self.victim())
         if not disturbed:
             self.swap_in()
             self.join()
         return disturbed
+
+    def victim(self) -> Live:
+        if self.order == "priority":
+            return max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
+        return self.running[-1]
+
+    def preempt(self, victim: Live) -> None:
+        num_cached, victim.resumes = victim.num_cached, victim.decoding
+        swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
+        self.leave(victim, preempted=not swaps)
+        if self.outgrows_pool(victim):
+            self.reject(victim, self.now)
+            return
+        victim.outcome.preempted_at.append(self.now)
+        if swaps:
+            victim.num_cached = num_cached
+            self.swapped.append(victim)
+            self.copy(victim, -1)
+        else:
+            self.queue.insert(0, victim)
 
     def has_swap_space(self, live: Live) -> bool:
         if self.swap_space is None:
@@ -843,23 +863,120 @@ class StepwiseChunked(StepwiseEngine):
     max_num_batched_tokens: int
     threshold: int | None = None
     max_partial: int = 1
+    whole_must_fit: bool = True
 
     def plan(self) -> Plan:
-        disturbed = self.make_room()
-        budget = self.max_num_batched_tokens - len(self.decodes) * (1 + self.num_drafts)
-        chunks = []
-        for live in self.running:
-            if not live.decoding and (num_new := self.piece(live, budget)):
-                chunks.append(self.chunk(live, num_new))
-                budget -= num_new
-        while not disturbed and budget > 0 and self.begin_loads() and self.head_fits():
+        if self.in_turn:
+            disturbed, chunks, decodes = self.run_in_turn()
+        else:
+            disturbed = self.make_room()
+            decodes = list(self.decodes)
+            chunks = self.pieces()
+        budget = self.budget - sum(num_new for _, num_new in chunks)
+        while not disturbed and budget > 0 and self.begin_loads():
+            first = None if self.whole_must_fit or not self.in_turn else self.first_piece(budget)
+            if not self.head_fits(first):
+                break
             num_new = self.piece(self.head(), budget)
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
-            chunks.append(self.chunk(self.admit_head(), num_new))
+            live = self.admit_head(num_new if self.in_turn else None)
+            chunks.append(self.chunk(live, num_new))
             budget -= num_new
-        return chunks, list(self.decodes)
+        return chunks, decodes
+
+    @property
+    def in_turn(self) -> bool:
+        """Tell whether prompts take blocks for each piece."""
+        return not (self.windows or self.tiers or self.swap_space)
+
+    @property
+    def budget(self) -> int:
+        """Tokens that the decodes leave for prompts."""
+        return self.max_num_batched_tokens - len(self.decodes) * (1 + self.num_drafts)
+
+    def pieces(self) -> list[tuple[Live, int]]:
+        """Let the prompts that run go on, which have their blocks."""
+        budget, chunks = self.budget, []
+        for live in self.running:
+            if not live.decoding and (num_new := self.piece(live, budget)):
+                chunks.append(self.chunk(live, num_new))
+                budget -= num_new
+        return chunks
+
+    def first_piece(self, budget: int) -> int | None:
+        return self.piece(self.head(), budget) if self.queue else None
+
+    def run_in_turn(self) -> tuple[bool, list[tuple[Live, int]], list[Live]]:
+        """Let those who run take their blocks.
+
+        Blocks are counted first, and taken when it is clear who gets them. Returns whether anyone
+        was preempted, the pieces of prompts, and the decodes of the step.
+        """
+        if self.fits_all():
+            self.join(sum(number for _, _, number in self.needs_of_pieces()))
+            return False, *self.take(self.needs_of_all())
+        if self.order == "priority" and not self.num_drafts:
+            return True, *self.take(self.one_by_one())
+        while not self.fits_all():
+            self.preempt(self.victim())
+        return True, *self.take(self.needs_of_all())
+
+    def one_by_one(self) -> list[tuple[Live, int, int]]:
+        """Preempt for each who runs; return who gets how many tokens and blocks."""
+        turns, served = list(self.running), []
+        while turns:
+            live = turns.pop(0)
+            new = sum(num_new for other, num_new, _ in served if not other.decoding)
+            num_new = 1 if live.decoding else self.piece(live, self.budget - new)
+            need = self.blocks_in_turn(live, num_new)
+            while sum(number for *_, number in served) + need > self.num_free:
+                victim = self.victim()
+                self.preempt(victim)
+                if victim is live:
+                    return served
+                served = [entry for entry in served if entry[0] is not victim]
+                turns = [each for each in turns if each is not victim]
+            served.append((live, num_new, need))
+        return served
+
+    def needs_of_all(self) -> list[tuple[Live, int, int]]:
+        decodes = [(live, 1, self.next_blocks(live)) for live in self.decodes]
+        return decodes + self.needs_of_pieces()
+
+    def fits_all(self) -> bool:
+        need = sum(number for _, _, number in self.needs_of_pieces())
+        return self.decode_need() + need <= self.num_free
+
+    def needs_of_pieces(self) -> list[tuple[Live, int, int]]:
+        budget, needs = self.budget, []
+        for live in self.running:
+            if not live.decoding:
+                num_new = self.piece(live, budget)
+                needs.append((live, num_new, self.blocks_in_turn(live, num_new)))
+                budget -= num_new
+        return needs
+
+    def blocks_in_turn(self, live: Live, num_new: int) -> int:
+        """Blocks that a running request takes in the step."""
+        if live.decoding:
+            return self.next_blocks(live)
+        return max(0, self.blocks_for(live.num_cached + num_new) - len(live.blocks))
+
+    def take(
+        self, served: list[tuple[Live, int, int]]
+    ) -> tuple[list[tuple[Live, int]], list[Live]]:
+        """Let decodes take their blocks, then prompts, each with the names of what it fills."""
+        decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
+        for live in decodes:
+            self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
+        chunks = []
+        for live, num_new, need in served:
+            if not live.decoding and num_new:
+                self.memory.grow([(live, live.num_cached + num_new, need)])
+                chunks.append(self.chunk(live, num_new))
+        return chunks, decodes
 
     def piece(self, live: Live, budget: int) -> int:
         num_new = min(self.to_compute(live), budget)

@@ -36,14 +36,15 @@ class ConstantPredictor:
         return np.ones(num_steps)
 
 
-def run(scheduler, prompts, outputs, times, priorities=None, **engine):
+def run(scheduler, prompts, outputs, times, priorities=None, contents=None, **engine):
     options = {"predictor": ConstantPredictor(), "num_gpu_blocks": 1000} | engine
     client = llm_engine("llm", scheduler=scheduler, **options)
     workload = Workload.from_lists(prompts, outputs, times)
-    if priorities is not None:
+    if priorities or contents:
         requests = list(workload.requests(None))
-        for request, priority in zip(requests, priorities, strict=True):
-            request.priority = priority
+        for number, request in enumerate(requests):
+            request.priority = priorities[number] if priorities else 0
+            request.content = (contents or {}).get(number, ())
         workload = Fixed(requests)
     return Simulation(clients=[client], workload=workload).run()
 
@@ -187,6 +188,60 @@ def test_priority_decides_who_gives_memory_up():
     assert list(by_priority.requests.num_preemptions) == [1, 0]
     by_arrival = run(ChunkedScheduler(), *jobs, [1, 0], num_gpu_blocks=4)
     assert list(by_arrival.requests.num_preemptions) == [0, 1]
+
+
+# --- who takes blocks when (vLLM v1) -------------------------------------------------------------
+
+IN_PIECES = {
+    "max_num_seqs": 2,
+    "max_num_batched_tokens": 20,
+    "long_prefill_token_threshold": 10,
+}
+
+
+def test_prompts_take_blocks_piece_by_piece_and_nothing_is_kept_for_the_rest():
+    """Six blocks of ten are asked for twice: both come in, and the sixth piece has no room."""
+    memory = {"num_gpu_blocks": 10, "block_size": 10, "enable_prefix_caching": False}
+    result = run(ChunkedScheduler(**IN_PIECES), [60, 60], [1, 1], [0.0, 0.0], **memory)
+    assert list(result.requests.num_preemptions) == [0, 1]
+    assert tokens(result) == [[6.0], [12.0]]
+
+
+@pytest.mark.parametrize(("whole", "preemptions"), [(True, 0), (False, 2)])
+def test_a_prompt_is_admitted_when_all_of_it_fits_or_its_first_piece(whole, preemptions):
+    """Seven blocks of ten are held until 15 s, and the second prompt needs six."""
+    scheduler = ChunkedScheduler(**IN_PIECES, scheduler_reserve_full_isl=whole)
+    memory = {"num_gpu_blocks": 10, "block_size": 10, "enable_prefix_caching": False}
+    result = run(scheduler, [60, 60], [10, 1], [0.0, 6.5], **memory)
+    assert tokens(result)[1] == [21.0]
+    assert list(result.requests.num_preemptions) == [0, preemptions]
+
+
+def test_decodes_evict_before_those_who_wait_look_their_prefix_up():
+    """At 5 s the first request takes the second of two cached blocks, and then a prompt comes."""
+    content = {1: ((7, 8),), 3: ((7, 8),)}
+    result = run(
+        ChunkedScheduler(),
+        [8, 8, 8, 12],
+        [20, 1, 3, 1],
+        [0.0, 0.0, 0.0, 4.5],
+        num_gpu_blocks=8,
+        block_size=4,
+        contents=content,
+    )
+    assert list(result.requests.num_cached_tokens) == [0, 0, 0, 4]
+
+
+def test_decodes_sit_a_step_out_behind_one_that_preempts_itself():
+    """Nine blocks are full at 5 s, when the second needs one and has the least urgent priority."""
+    jobs = ([5, 8, 9], [30, 20, 20], [0.0, 0.0, 1.5])
+    scheduler = ChunkedScheduler(order="priority")
+    result = run(scheduler, *jobs, [0, 1, 0], num_gpu_blocks=9, block_size=4)
+    first, second, third = tokens(result)
+    assert first[:8] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert third[:5] == [3.0, 4.0, 5.0, 7.0, 8.0]
+    assert second[:5] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert list(result.requests.num_preemptions) == [0, 2, 1]
 
 
 WITHOUT_STATIC = pytest.mark.parametrize(

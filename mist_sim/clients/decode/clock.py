@@ -130,6 +130,10 @@ class DecodeClock:
         """New KV blocks that the next step takes."""
         return self._phases[self.steps % self._block_size]
 
+    def blocks_needed_by(self, sequence: SequenceState) -> int:
+        """New KV blocks that the next step takes for a sequence on the clock."""
+        return int(sequence.block_phase == self.steps % self._block_size)
+
     def blocks_needed(self, num_steps: int) -> int:
         """New KV blocks that the next `num_steps` steps take, in all."""
         phases, size = self._phases, self._block_size

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache.manager import Ahead
+from mist_sim.clients.scheduling import LaneState, StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
 from mist_sim.core.views import ContentWatcher
@@ -34,7 +35,11 @@ class EngineKvState:
         self._watcher: ContentWatcher | None = None
 
     def num_blocks(self) -> int:
-        """KV blocks that requests hold, as of the last step that ended."""
+        """KV blocks that requests hold.
+
+        With those of the step in flight, where these are taken when it is planned, else as of the
+        last step that ended.
+        """
         return sum([_num_blocks(lane) for lane in self._engines.lanes])
 
     def num_tokens(self) -> int:
@@ -91,26 +96,33 @@ def _ahead(lane: Lane) -> Ahead:
     plan, num_over, num_begun = lane.engine.progress(lane)
     if plan is None:
         return Ahead(0, [])
-    num_blocks = lane.state.clock.blocks_needed(num_over) if num_over and plan.decodes else 0
     computed = [
         (sequence, sequence.num_computed_tokens + num_begun * num_new)
         for sequence, num_new in plan.prefills
     ]
-    return Ahead(num_blocks, computed)
+    return Ahead(_num_taken(lane.state, plan, num_over, num_begun), computed)
 
 
 def _num_blocks(lane: Lane) -> int:
     state = lane.state
     num_blocks = state.pool.num_used
-    plan, num_over, _ = lane.engine.progress(lane)
-    if num_over and plan is not None and plan.decodes:
-        num_blocks += state.clock.blocks_needed(num_over)
+    plan, num_over, num_begun = lane.engine.progress(lane)
+    if plan is not None:
+        num_blocks += _num_taken(state, plan, num_over, num_begun)
     return num_blocks
+
+
+def _num_taken(state: LaneState, plan: StepPlan, num_over: int, num_begun: int) -> int:
+    """Return the blocks that steps of a plan took which the pool has not heard of."""
+    if state.by_piece:
+        return state.need_after_first(plan, num_begun)
+    return state.clock.blocks_needed(num_over) if num_over and plan.decodes else 0
 
 
 def _num_tokens(lane: Lane) -> int:
     state = lane.state
     num_tokens = sum([sequence.num_computed_tokens for sequence in state.prefilling])
+    num_tokens += sum([sequence.num_tokens - 1 for sequence in state.paused])
     plan, num_over, _ = lane.engine.progress(lane)
     if not num_over or plan is None:
         return num_tokens + state.clock.context_sum

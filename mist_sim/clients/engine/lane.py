@@ -158,6 +158,8 @@ class Lane:
         """Note who goes, who goes on and what moves; return how many blocks are swapped."""
         if plan.preempted or plan.dropped:
             self._evict(plan)
+        for sequence in plan.paused:
+            self._records.evict(sequence)
         for sequence in plan.resumed:
             sequence.become(RUNNING)
             sequence.incoming = None
@@ -224,6 +226,8 @@ class Lane:
         emitted, finished = update(state, plan, run.num_steps)
         tokens = state.clock.step_tokens if plan.decodes else None
         records.run(run, batch, self.load.num_waiting, state.num_peak_blocks, tokens)
+        for sequence in plan.paused:
+            records.resume(sequence)
         for sequence in emitted:
             records.emit(sequence, run.end)
             if self.gate is not None:
@@ -304,6 +308,12 @@ class Lane:
         for sequence in self._released:
             self.state.release_held(sequence)
         self._released.clear()
+
+    def lose_step(self, plan: StepPlan) -> None:
+        """Undo what a plan took whose first step was lost, since the engine halted."""
+        for sequence in plan.paused:
+            self._records.resume(sequence)
+        self.state.lose_step(plan)
 
     def _check_empty(self) -> None:
         state = self.state

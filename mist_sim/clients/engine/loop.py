@@ -226,6 +226,9 @@ class Engine:
             run.cut(num_steps)
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
+        elif run is not None:
+            for lane, plan, _ in run.parts:
+                lane.lose_step(plan)
         for lane in self.lanes:
             lane.let_go()
         if self._ahead is not None:

@@ -107,6 +107,9 @@ class PipelineLane:
             if self.ends:
                 self.num_steps = len(self.ends)
                 self.end()
+            else:
+                for member, plan, _ in self.run.parts:
+                    member.lose_step(plan)
         self.run = None
         self.entries.clear()
         self.ends.clear()

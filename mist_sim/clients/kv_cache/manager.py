@@ -64,17 +64,31 @@ class KvCacheManager:
         """Tell a watcher which content is cached (see `KvView.watch`)."""
         return True
 
-    def blocks_to_admit(self, sequence: SequenceState) -> int:
-        """Free blocks that the admission of a waiting sequence takes, as things are now."""
-        return self.pool.blocks_for(sequence.num_tokens)
+    def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
+        """Free blocks that the admission of a waiting sequence takes, as things are now.
+
+        num_tokens: its first tokens that get blocks; None: all that are known.
+        """
+        return self.pool.blocks_for(sequence.num_tokens if num_tokens is None else num_tokens)
 
     def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
         """Free blocks that its admission takes at any time, whatever is cached then."""
         return self.pool.blocks_for(sequence.num_tokens)
 
-    def admit(self, sequence: SequenceState) -> None:
-        """Give a sequence blocks for all its known tokens, and set its `num_computed_tokens`."""
-        self.pool.allocate(self.pool.blocks_for(sequence.num_tokens))
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
+        """Give a sequence blocks and set its `num_computed_tokens`.
+
+        most_new: tokens behind those that are computed for which it gets blocks, at most; None:
+            blocks for all its known tokens.
+        """
+        num_tokens = sequence.num_tokens
+        if most_new is not None and most_new < num_tokens:
+            num_tokens = most_new
+        self.grow(self.pool.blocks_for(num_tokens))
+
+    def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:
+        """Blocks of a sequence that takes them piece by piece, with so many computed tokens."""
+        return self.pool.blocks_for(num_computed_tokens)
 
     def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
         """Admit a waiting sequence that has blocks in lower tiers; return how many in which.
@@ -119,6 +133,10 @@ class KvCacheManager:
     def grow(self, num_blocks: int) -> None:
         """Give the decodes new blocks."""
         self.pool.allocate(num_blocks)
+
+    def give_back(self, num_blocks: int) -> None:
+        """Take back blocks in which there is nothing."""
+        self.pool.release(num_blocks)
 
     def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         """Take back all blocks of a sequence that has its tokens."""
@@ -208,13 +226,13 @@ class PrefixCachingManager(KvCacheManager):
         self.cache.watch(watcher)
         return True
 
-    def blocks_to_admit(self, sequence: SequenceState) -> int:
+    def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
         """Free blocks that an admission takes: all but those that others hold already."""
-        num_blocks = self.pool.blocks_for(sequence.num_tokens)
+        num_blocks = self.pool.blocks_for(sequence.num_tokens if num_tokens is None else num_tokens)
         if sequence.chain is None or not sequence.chain.num_shared:
             return num_blocks
-        _, num_held = self._find(sequence, sequence.chain)
-        return num_blocks - num_held
+        num_found, num_held = self._find(sequence, sequence.chain)
+        return max(num_blocks, num_found) - num_held
 
     def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
         num_blocks = self.pool.blocks_for(sequence.num_tokens)
@@ -222,17 +240,24 @@ class PrefixCachingManager(KvCacheManager):
             return num_blocks
         return num_blocks - min(sequence.chain.num_shared, num_blocks)
 
-    def admit(self, sequence: SequenceState) -> None:
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence the cached blocks that it begins with, and new ones for the rest."""
-        num_blocks = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
-        if chain is not None:
-            num_found, _ = self._find(sequence, chain)
-            if num_found:
-                sequence.num_computed_tokens = self.num_cached_tokens(sequence)
-                self.pool.allocate(self.cache.hold(chain, num_found))
-                num_blocks -= num_found
-        self.grow(num_blocks)
+        if chain is None:
+            super().admit(sequence, most_new)
+            return
+        num_found, _ = self._find(sequence, chain)
+        if num_found:
+            sequence.num_computed_tokens = self.num_cached_tokens(sequence)
+            self.pool.allocate(self.cache.hold(chain, num_found))
+        num_tokens = sequence.num_tokens
+        if most_new is not None:
+            num_tokens = min(num_tokens, sequence.num_computed_tokens + most_new)
+        self.grow(max(0, self.pool.blocks_for(num_tokens) - num_found))
+
+    def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:
+        num_blocks = self.pool.blocks_for(num_computed_tokens)
+        return num_blocks if sequence.chain is None else max(num_blocks, sequence.chain.num_held)
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
         """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
@@ -265,6 +290,11 @@ class PrefixCachingManager(KvCacheManager):
         self.pool.allocate(num_blocks)
         if num_blocks and self.shares_blocks:
             self.cache.evict(num_blocks)
+
+    def give_back(self, num_blocks: int) -> None:
+        self.pool.release(num_blocks)
+        if num_blocks and self.shares_blocks:
+            self.cache.queue.append(None, num_blocks)
 
     def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         if sequence.chain is not None:

@@ -25,9 +25,14 @@ def admit_next(lane: LaneState, plan: StepPlan, max_new_tokens: int | None = Non
     return admit(lane, plan, sequence, most)
 
 
-def next_to_admit(lane: LaneState, plan: StepPlan) -> SequenceState | None:
-    """Return who is admitted next, if it fits; moves are started for those before it."""
-    while (sequence := lane.head()) is not None and fits(lane, sequence):
+def next_to_admit(
+    lane: LaneState, plan: StepPlan, first_piece: int | None = None
+) -> SequenceState | None:
+    """Return who is admitted next, if it fits; moves are started for those before it.
+
+    first_piece: tokens of its prompt that have to fit, at most; None: all.
+    """
+    while (sequence := lane.head()) is not None and fits(lane, sequence, first_piece):
         if lane.loaded or (sequence.incoming is None and not lane.kv_cache.has_tiers):
             return sequence
         if not (moves := _moves_for(lane, sequence)):
@@ -51,14 +56,21 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
     return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
 
 
-def fits(lane: LaneState, sequence: SequenceState) -> bool:
-    """Tell whether memory and `max_num_seqs` let a waiting sequence in."""
+def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = None) -> bool:
+    """Tell whether memory and `max_num_seqs` let a waiting sequence in.
+
+    first_piece: tokens of its prompt that have to fit, at most; None: all.
+    """
     if not lane.has_seat():
         return False
-    num_blocks = lane.kv_cache.blocks_to_admit(sequence)
+    kv_cache, num_tokens = lane.kv_cache, None
+    if first_piece is not None and sequence.incoming is None:
+        num_tokens = min(sequence.num_tokens, kv_cache.num_cached_tokens(sequence) + first_piece)
+    num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)
     if sequence.incoming is not None:
         num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
-    return num_blocks <= lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
+    num_needed = lane.clock.blocks_needed_now() - lane.num_taken
+    return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
 
 
 def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) -> int:
@@ -85,7 +97,7 @@ def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_toke
         lane.loaded.popleft()
     else:
         lane.waiting.take()
-    lane.kv_cache.admit(sequence)
+    lane.kv_cache.admit(sequence, max_new_tokens if lane.by_piece else None)
     lane.running[sequence] = None
     lane.prefilling.append(sequence)
     plan.admitted.append(sequence)
@@ -105,30 +117,37 @@ def add_prefill(
 # --- when somebody may come in while a plan runs ----------------------------------------------
 
 
-def may_join(lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
+def may_join(
+    lane: LaneState, sequence: SequenceState, num_steps: int, first_piece: int | None = None
+) -> bool:
     """Could the sequence that was just queued be admitted after `num_steps` steps of the plan?
 
     True when in doubt; the plan made then decides.
+
+    first_piece: tokens of its prompt that have to fit, at most; None: all.
     """
-    return (
-        lane.head() is sequence
-        and len(lane.running) < lane.max_num_seqs
-        and lane.kv_cache.fewest_blocks_to_admit(sequence)
-        <= lane.num_admissible(lane.clock.blocks_needed(num_steps + 1) + lane.num_promised)
-    )
+    if lane.head() is not sequence or len(lane.running) >= lane.max_num_seqs:
+        return False
+    num_blocks = lane.kv_cache.fewest_blocks_to_admit(sequence)
+    if first_piece is not None:
+        num_blocks = min(num_blocks, lane.pool.blocks_for(first_piece))
+    num_needed = lane.clock.blocks_needed(num_steps + 1) - lane.num_taken
+    return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
 
 
-def steps_until_join(lane: LaneState, limit: int) -> int:
+def steps_until_join(lane: LaneState, limit: int, first_piece: int | None = None) -> int:
     """Return how many steps a plan that admitted nobody may have: 1 or `limit`.
 
     1 where somebody who waits may be admitted in the second step. Running requests only grow, so
     one that does not fit into the memory of the second step does not fit later in the plan either.
+
+    first_piece: tokens of its prompt that have to fit, at most; None: all.
     """
-    return 1 if lane.holds_back or _may_join_second_step(lane) else limit
+    return 1 if lane.holds_back or _may_join_second_step(lane, first_piece) else limit
 
 
-def _may_join_second_step(lane: LaneState) -> bool:
-    num_free = lane.num_admissible(lane.clock.blocks_needed(2))
+def _may_join_second_step(lane: LaneState, first_piece: int | None) -> bool:
+    num_free = lane.num_admissible(lane.decode_need(2))
     if not lane.has_seat():
         return False
     if lane.swapped:
@@ -140,4 +159,6 @@ def _may_join_second_step(lane: LaneState) -> bool:
     num_blocks = lane.kv_cache.blocks_to_admit(head)
     if head.incoming is not None:
         num_blocks = _blocks_to_bring(lane, head, num_blocks)
+    elif first_piece is not None:
+        num_blocks = min(num_blocks, 1)
     return num_blocks <= num_free - lane.num_promised

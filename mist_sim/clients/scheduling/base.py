@@ -23,8 +23,8 @@ class Scheduler(ABC):
     """Base of the batching policies, which never change: what changes is the state of a lane.
 
     A request is admitted when blocks for all its known tokens, less those that a prefix cache
-    has and others hold, are free beside those that the running decodes need in the next step and
-    the reserve; it keeps them while its prompt is chunked. When the decodes run short, a running
+    has and others hold, are free beside those that the running ones need in the next step and
+    the reserve. When these run short, a running
     sequence gives up its blocks and goes back to the queue; its tokens are computed again (vLLM's
     recompute), except those whose blocks are still cached. With `preemption: swap` its blocks are
     copied to host memory instead, if there is room, and back before it goes on; until all such
@@ -41,6 +41,7 @@ class Scheduler(ABC):
     """
 
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
+    by_piece: ClassVar[bool] = False  # whether prompts take blocks piece by piece
 
     max_num_seqs: int = 256
     order: Order = "fcfs"

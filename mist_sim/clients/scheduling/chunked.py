@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mist_sim.clients.scheduling.admission import (
     add_prefill,
     admit,
+    may_join,
     next_to_admit,
     steps_until_join,
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
+from mist_sim.clients.scheduling.in_turn import take_in_turn
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import make_room
+from mist_sim.clients.sequence_state import SequenceState
 
 
 @SCHEDULERS.register("chunked")
@@ -35,12 +39,18 @@ class ChunkedScheduler(Scheduler):
     max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name; v1 sets no
         limit, nor does None); a prompt that fits whole into what is left does not count. Only with
         long_prefill_token_threshold: without it no more than one is in pieces.
+    scheduler_reserve_full_isl: whether a prompt is admitted when all of it fits into the memory
+        that is free, and not its first piece alone (vLLM's name and default from 0.19 on; before,
+        it is false). Nothing is reserved either way: blocks are taken piece by piece.
     Source: MIST §III-E1, Fig. 3; Sarathi-Serve (OSDI 2024) Algorithm 3.
     """
+
+    by_piece: ClassVar[bool] = True
 
     max_num_batched_tokens: int = 2048
     long_prefill_token_threshold: int | None = None
     max_num_partial_prefills: int | None = None
+    scheduler_reserve_full_isl: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,20 +86,42 @@ class ChunkedScheduler(Scheduler):
         if not lane.running and lane.head() is None and not (lane.swapped or lane.moved):
             return None
         plan = StepPlan()
-        disturbed = make_room(lane, plan)
-        num_decodes = lane.clock.num_decodes
-        plan.decodes = num_decodes > 0
-        budget = self.max_num_batched_tokens - num_decodes * lane.clock.num_queries_each
-        for sequence in lane.prefilling:
-            num_to_go = sequence.num_tokens - sequence.num_computed_tokens
-            if chunk := self._chunk(num_to_go, budget):
-                budget -= add_prefill(lane, plan, sequence, chunk)
+        if lane.by_piece:
+            most = self.max_num_batched_tokens
+            disturbed, budget = take_in_turn(lane, plan, most, self._chunk)
+            if disturbed and lane.waiting.takes_from_anywhere:
+                limit = 1
+        else:
+            disturbed, budget = self._at_once(lane, plan)
+        plan.decodes = lane.clock.num_decodes > 0
         if disturbed and (budget or lane.swapped or lane.moved):
-            limit = steps_until_join(lane, limit)
+            limit = steps_until_join(lane, limit, 1 if self._asks_for_a_piece(lane) else None)
         elif not disturbed and budget and (lane.waiting or lane.loaded):
             budget = self._admit(lane, plan, budget)
         plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None
+
+    def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
+        if self.scheduler_reserve_full_isl:
+            return may_join(lane, sequence, num_steps)
+        return may_join(lane, sequence, num_steps, 1 if lane.by_piece else None)
+
+    def _asks_for_a_piece(self, lane: LaneState) -> bool:
+        """Tell whether for a prompt to be admitted only its first piece has to fit."""
+        return not self.scheduler_reserve_full_isl and lane.by_piece
+
+    def _at_once(self, lane: LaneState, plan: StepPlan) -> tuple[bool, int]:
+        """Let decodes and prompts go on that have all their blocks.
+
+        Returns whether anybody was preempted, and the budget left.
+        """
+        disturbed = make_room(lane, plan)
+        budget = self.max_num_batched_tokens - lane.clock.num_decodes * lane.clock.num_queries_each
+        for sequence in lane.prefilling:
+            num_to_go = sequence.num_tokens - sequence.num_computed_tokens
+            if chunk := self._chunk(num_to_go, budget):
+                budget -= add_prefill(lane, plan, sequence, chunk)
+        return disturbed, budget
 
     def _chunk(self, num_tokens: int, budget: int) -> int:
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
@@ -99,13 +131,16 @@ class ChunkedScheduler(Scheduler):
         """Admit prompts while budget and number of pieces allow it; return the budget left."""
         most = self.max_num_partial_prefills
         num_partial = 0 if most is None else _num_partial(plan)
-        while budget and (sequence := next_to_admit(lane, plan)):
+        whole = self.scheduler_reserve_full_isl or not lane.by_piece
+        piece = None if whole else self._chunk(budget, budget)
+        while budget and (sequence := next_to_admit(lane, plan, piece)):
             num_tokens = tokens_to_compute(lane, sequence)
             chunk = self._chunk(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
             num_partial += chunk < num_tokens
             budget -= admit(lane, plan, sequence, chunk)
+            piece = piece and self._chunk(budget, budget)
         return budget
 
 
@@ -121,7 +156,7 @@ def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     for sequence, new in plan.prefills:
         remaining = sequence.num_tokens - sequence.num_computed_tokens
         limit = min(limit, max(1, (remaining - spare) // new))
-    return lane.steps_until_change(limit)
+    return lane.steps_until_change(limit, plan)
 
 
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from typing import Any
 
@@ -38,6 +39,11 @@ class LaneState:
     swapped: whose blocks lie in host memory, the first to go first.
     clock: the decodes, and the blocks that they need. kv_cache, pool: who holds which block.
     num_peak_blocks: blocks held in the last step of the latest run.
+    by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
+        (vLLM v1), and not prompts all at once and decodes in their step (v0). Not with sliding
+        windows, tiers and swapping.
+    num_taken: blocks that the decodes took for the first step of a plan which is not accounted for.
+    paused: decodes that sit the present step out.
     notes: what a scheduler remembers of the lane from plan to plan.
     """
 
@@ -51,6 +57,7 @@ class LaneState:
         swap_space: SwapSpace | None = None,
         plans_ahead: bool = False,
         needs_longest_context: bool = False,
+        by_piece: bool = False,
     ) -> None:
         """Begin with nobody.
 
@@ -60,6 +67,7 @@ class LaneState:
         swap_space: where preempted sequences are copied to; None: they are computed again.
         plans_ahead: whether the next step is planned before this one ends.
         needs_longest_context: whether batches say how long the longest context is.
+        by_piece: whether the scheduler lets prompts take blocks piece by piece.
         """
         self.kv_cache = kv_cache
         self.pool = kv_cache.pool
@@ -70,6 +78,10 @@ class LaneState:
         self.speculation = speculation
         self.swap_space = swap_space
         self.plans_ahead = plans_ahead
+        takes_all = self.pool.groups or kv_cache.has_tiers or swap_space
+        self.by_piece = by_piece and not takes_all
+        self.num_taken = 0
+        self.paused: tuple[SequenceState, ...] = ()
         self.waiting = waiting
         self.running: dict[SequenceState, None] = {}
         self.prefilling: list[SequenceState] = []
@@ -127,9 +139,11 @@ class LaneState:
         While blocks come into its memory, that stays taken.
         """
         if sequence in self.running:
+            if self.paused:  # by a plan that computed nothing
+                self.end_pause()
             num_free = self.pool.num_free
-            num_tokens, num_computed = self.stop(sequence)
-            self.kv_cache.free(sequence, self.pool.blocks_for(num_tokens), num_computed)
+            num_blocks, num_computed = self.stop(sequence)
+            self.kv_cache.free(sequence, num_blocks, num_computed)
             if self.plans_ahead:
                 self.hold_back(1, self.pool.num_free - num_free)
         elif sequence in self.swapped:
@@ -158,14 +172,17 @@ class LaneState:
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
         """Take a running sequence out of the batch; its blocks are for the caller to free.
 
-        Returns the tokens that it has blocks for, and how many of them are computed.
+        Returns its blocks, and how many of its tokens are computed.
         """
         del self.running[sequence]
         if sequence in self.prefilling:
             self.prefilling.remove(sequence)
-            return sequence.num_tokens, sequence.num_computed_tokens
+            num_computed = sequence.num_computed_tokens
+            if self.by_piece:
+                return self.kv_cache.num_held(sequence, num_computed), num_computed
+            return self.pool.blocks_for(sequence.num_tokens), num_computed
         num_tokens = self.clock.leave(sequence)
-        return num_tokens, sequence.num_tokens - 1
+        return self.pool.blocks_for(num_tokens), sequence.num_tokens - 1
 
     # --- who waits, and what is free ------------------------------------------------------
 
@@ -255,15 +272,71 @@ class LaneState:
 
     # --- what a plan computes -------------------------------------------------------------
 
-    def steps_until_change(self, limit: int) -> int:
+    def decode_need(self, num_steps: int) -> int:
+        """Free blocks that the decodes take in their next steps, beside those taken already."""
+        return self.clock.blocks_needed(num_steps) - self.num_taken
+
+    @property
+    def num_decode_queries(self) -> int:
+        """Tokens that the decodes bring into the next step."""
+        return self.clock.num_decodes * self.clock.num_queries_each
+
+    def end_pause(self) -> None:
+        """Let those decode again who sat a step out."""
+        for sequence in self.paused:
+            self.clock.join(sequence)
+        self.paused = ()
+
+    def lose_step(self, plan: StepPlan) -> None:
+        """Give back what was taken for a step that is lost; who sat it out is back."""
+        if self.by_piece:
+            pieces = [self.piece_need(sequence, num_new) for sequence, num_new in plan.prefills]
+            self.kv_cache.give_back(sum(pieces, self.num_taken))
+        self.num_taken = 0
+        self.end_pause()
+
+    def piece_need(self, sequence: SequenceState, num_tokens: int, num_done: int = 0) -> int:
+        """Blocks that a piece of a prompt takes; `num_done` of its tokens have theirs."""
+        num_computed = sequence.num_computed_tokens
+        if sequence.chain is None:
+            size = self.pool.block_size
+            return (num_computed + num_done) // -size - (num_computed + num_tokens) // -size
+        num_held = self.kv_cache.num_held
+        before = num_held(sequence, num_computed + num_done)
+        return num_held(sequence, num_computed + num_tokens) - before
+
+    def steps_until_change(self, limit: int, plan: StepPlan | None = None) -> int:
         """Steps, at most `limit`, that the decodes run before one ends or blocks run short.
 
         There is room for the first one.
+        plan: whose prompts take blocks in every step; None: none do.
         """
         clock = self.clock
-        if limit == 1 or not clock.num_decodes:
+        if limit == 1:
             return limit
-        return clock.steps_within(self.pool.num_free, min(limit, clock.steps_to_change()))
+        if self.by_piece and plan is not None and plan.prefills:
+            return self._steps_with_pieces(limit, plan)
+        if not clock.num_decodes:
+            return limit
+        num_free = self.pool.num_free + self.num_taken
+        return clock.steps_within(num_free, min(limit, clock.steps_to_change()))
+
+    def _steps_with_pieces(self, limit: int, plan: StepPlan) -> int:
+        """Steps until a decode ends, or decodes and pieces of prompts have no more blocks."""
+        if self.clock.num_decodes:
+            limit = min(limit, self.clock.steps_to_change())
+        num_free = self.pool.num_free
+        if limit == 1 or self.need_after_first(plan, limit) <= num_free:
+            return limit
+        steps = range(1, limit + 1)
+        return bisect_right(steps, num_free, key=lambda number: self.need_after_first(plan, number))
+
+    def need_after_first(self, plan: StepPlan, num_steps: int) -> int:
+        """Blocks that so many steps of a plan take beside those of the first, by piece."""
+        num_blocks = self.decode_need(num_steps)
+        for sequence, num_new in plan.prefills:
+            num_blocks += self.piece_need(sequence, num_steps * num_new, num_new)
+        return num_blocks
 
     def batch(self, plan: StepPlan) -> StepBatch:
         """Return what the first step of a plan computes."""

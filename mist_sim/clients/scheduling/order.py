@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from mist_sim.clients.sequence_state import SequenceState
 
@@ -23,7 +23,12 @@ Key = Callable[[SequenceState], float]
 
 
 class WaitingQueue(ABC):
-    """The sequences that wait for admission, and the rule for giving memory up."""
+    """The sequences that wait for admission, and the rule for giving memory up.
+
+    takes_from_anywhere: whether another than the last admitted may have to give way.
+    """
+
+    takes_from_anywhere: ClassVar[bool] = False
 
     @abstractmethod
     def add(self, sequence: SequenceState) -> None:
@@ -127,6 +132,8 @@ class ByPriority(Ranked):
 
     The running sequence of the largest value gives way, among equals the latest to arrive.
     """
+
+    takes_from_anywhere: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__(_priority)

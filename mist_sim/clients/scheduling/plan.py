@@ -17,6 +17,7 @@ class StepPlan:
     moves: KV entries that begin to move now. For swaps the first step waits; sequences whose
         entries come from elsewhere got memory for them, and wait.
     dropped: sequences that can never run again, because they outgrew the whole cache.
+    paused: running decodes that sit the only step out.
     swap_time: seconds that the first step waits for swaps.
     """
 
@@ -26,6 +27,7 @@ class StepPlan:
         "dropped",
         "moves",
         "num_steps",
+        "paused",
         "preempted",
         "prefills",
         "resumed",
@@ -41,6 +43,7 @@ class StepPlan:
         self.resumed: tuple[SequenceState, ...] = ()
         self.moves: tuple[KvMove, ...] = ()
         self.dropped: tuple[SequenceState, ...] = ()
+        self.paused: tuple[SequenceState, ...] = ()
         self.swap_time = 0.0
 
     @property

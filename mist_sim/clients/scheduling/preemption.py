@@ -24,7 +24,7 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
         if lane.swapped:
             _swap_in(lane, plan)
         if lane.moved:
-            _join(lane, plan)
+            join(lane, plan)
         return False
     while clock.blocks_needed_now() > pool.num_free:
         preempt(lane, plan, lane.waiting.victim(lane.running))
@@ -38,8 +38,7 @@ def preempt(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> None:
     """
     kv_cache, swap_space = lane.kv_cache, lane.swap_space
     in_prefill = swap_space is not None and sequence in lane.prefilling
-    num_tokens, num_computed = lane.stop(sequence)
-    num_blocks = lane.pool.blocks_for(num_tokens)
+    num_blocks, num_computed = lane.stop(sequence)
     if lane.outgrown(sequence):
         kv_cache.preempt(sequence, num_blocks, num_computed)
         plan.dropped += (sequence,)
@@ -90,15 +89,17 @@ def _swap_in(lane: LaneState, plan: StepPlan) -> None:
     plan.moves += tuple(swaps)
 
 
-def _join(lane: LaneState, plan: StepPlan) -> None:
+def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
     """Let sequences decode whose entries have come, in the order in which they did, if they fit.
 
     Those swapped out go first, unless nobody runs: then they wait for memory that these have.
+
+    num_needed: blocks that others need beside the decodes.
     """
     while lane.moved and lane.has_seat() and not (lane.swapped and lane.running):
         sequence = lane.moved[0]
         num_blocks = lane.blocks_to_join(sequence)
-        if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now()):
+        if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now() + num_needed):
             return
         lane.moved.popleft()
         lane.num_promised -= num_blocks

@@ -16,11 +16,14 @@ def update(
     last step, and sequences that have all their tokens, decodes first.
     """
     pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
-    if num_steps > 1:  # blocks of the first step were entered by the plan
+    if num_steps > 1:  # blocks of the first step were taken and entered by the plan
+        if lane.by_piece and plan.prefills:
+            kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
         for sequence, new in plan.prefills:
             kv_cache.compute_more(sequence, new, num_steps)
     if plan.decodes:
-        num_blocks = clock.advance(num_steps)
+        num_blocks = clock.advance(num_steps) - lane.num_taken
+        lane.num_taken = 0
         if num_blocks or kv_cache.drops:  # what windows left comes back with it
             kv_cache.grow(num_blocks)
     num_free = pool.num_free
@@ -30,6 +33,8 @@ def update(
         num_blocks = pool.blocks_for(clock.leave(sequence))
         lane.give_back(sequence, num_blocks, sequence.num_tokens - 1)
         del lane.running[sequence]
+    if lane.paused:
+        lane.end_pause()
     emitted = []
     for sequence, num_new_tokens in plan.prefills:
         sequence.num_computed_tokens += num_steps * num_new_tokens

@@ -20,6 +20,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "scheduler.max_num_batched_tokens": "--max-num-batched-tokens",
     "scheduler.long_prefill_token_threshold": "--long-prefill-token-threshold",
     "scheduler.max_num_partial_prefills": "--max-num-partial-prefills",
+    "scheduler.scheduler_reserve_full_isl": "--scheduler-reserve-full-isl (from 0.19)",
     # kv_cache
     "kv_cache.block_size": "--block-size",
     "kv_cache.gpu_memory_utilization": "--gpu-memory-utilization",

@@ -99,21 +99,21 @@ class TieredManager(PrefixCachingManager):
     def watch(self, watcher: ContentWatcher) -> bool:
         return False  # what lies in a tier is found, too
 
-    def blocks_to_admit(self, sequence: SequenceState) -> int:
+    def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:
             return 0
-        return super().blocks_to_admit(sequence)
+        return super().blocks_to_admit(sequence, num_tokens)
 
     def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:
             return 0
         return super().fewest_blocks_to_admit(sequence)
 
-    def admit(self, sequence: SequenceState) -> None:
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence its blocks, loaded ones counted as computed, and store new ones below."""
         chain = sequence.chain
         if chain is None or not chain.num_loaded:
-            super().admit(sequence)
+            super().admit(sequence, most_new)
         else:
             sequence.num_computed_tokens = chain.num_loaded * self.pool.block_size
             chain.num_loaded = 0

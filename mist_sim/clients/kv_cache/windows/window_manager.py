@@ -52,7 +52,7 @@ class WindowCachingManager(PrefixCachingManager):
         """Tell about full attention, without which nothing is found; windows may leave less."""
         return bool(self._full_pages) and super().watch(watcher)
 
-    def blocks_to_admit(self, sequence: SequenceState) -> int:
+    def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None or not self._full_pages or sequence.incoming is not None:
             return num_pages
@@ -66,7 +66,7 @@ class WindowCachingManager(PrefixCachingManager):
         num_blocks = self._num_blocks(sequence.num_tokens)
         return num_pages - self._full_pages * min(sequence.chain.num_shared, num_blocks)
 
-    def admit(self, sequence: SequenceState) -> None:
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence its hit, a copy of what windows need of it, and pages for the rest."""
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain

@@ -1,0 +1,253 @@
+"""Workloads through the scheduler and the KV manager of an installed vLLM, with a virtual clock.
+
+Nothing is computed, so no GPU is needed: a step lasts what the workload's law says, and each
+request gets the tokens that its workload names. It needs vLLM and the standard library alone:
+`python vllm_side.py [--async] < workloads.json > results.json`.
+
+Source: vLLM's `EngineCore.step` and `step_with_batch_queue` in `vllm/v1/engine/core.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import os
+import sys
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+_BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
+_MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
+
+
+class NoImages:
+    """A registry of a model that reads text alone."""
+
+    def supports_multimodal_inputs(self, model: Any) -> bool:
+        """Return False."""
+        return False
+
+
+class NoGrammar:
+    """A manager of structured output that nobody asks."""
+
+    def should_advance(self, request: Any) -> bool:
+        """Return False."""
+        return False
+
+
+def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
+    """Return vLLM's scheduler for a workload, with one block more: it keeps a null block."""
+    import torch
+    from vllm.config import SchedulerConfig
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+    longest = 10**7
+    size, num_blocks = spec["block_size"], spec["num_gpu_blocks"] + 1
+    scheduler_config = SchedulerConfig(
+        max_num_seqs=spec["max_num_seqs"],
+        max_num_batched_tokens=spec["max_num_batched_tokens"],
+        max_model_len=spec["max_num_batched_tokens"],
+        is_encoder_decoder=False,
+        long_prefill_token_threshold=spec["long_prefill_token_threshold"],
+        enable_chunked_prefill=True,
+        async_scheduling=asynchronous,
+        policy=spec["policy"],
+        **options,
+    )
+    config = SimpleNamespace(
+        scheduler_config=scheduler_config,
+        cache_config=SimpleNamespace(
+            num_gpu_blocks=num_blocks,
+            enable_prefix_caching=spec["enable_prefix_caching"],
+            block_size=size,
+            mamba_cache_mode="none",
+        ),
+        parallel_config=SimpleNamespace(
+            data_parallel_index=0,
+            data_parallel_rank=0,
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            pipeline_parallel_size=1,
+        ),
+        observability_config=SimpleNamespace(kv_cache_metrics=False, enable_mfu_metrics=False),
+        model_config=SimpleNamespace(
+            is_encoder_decoder=False, max_model_len=longest, enable_return_routed_experts=False
+        ),
+        lora_config=None,
+        kv_events_config=None,
+        kv_transfer_config=None,
+        ec_transfer_config=None,
+        speculative_config=None,
+    )
+    layer = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    kv_cache = KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
+    )
+    kind = AsyncScheduler if asynchronous else Scheduler
+    return kind(config, kv_cache, NoGrammar(), size, mm_registry=NoImages(), log_stats=False)
+
+
+class Engine:
+    """One workload on its way through vLLM's scheduler."""
+
+    def __init__(self, spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> None:
+        self.spec = spec
+        self.jobs = spec["jobs"]
+        self.scheduler = scheduler_of(spec, asynchronous, options)
+        self.most_ahead = 2 if asynchronous else 1
+        self.now = self.gpu_free_at = 0.0
+        self.queue: deque[Any] = deque()  # scheduled steps, the latest first
+        self.steps: list[dict[str, Any]] = []
+        self.token_steps: list[list[int]] = [[] for _ in self.jobs]
+        self.arrivals: list[float | None] = [job["arrival"] for job in self.jobs]
+        self.cached = [0] * len(self.jobs)
+        self.coming = [(t, n) for n, t in enumerate(self.arrivals) if t is not None]
+        heapq.heapify(self.coming)
+        self.next_turn = {
+            job["after"]: n for n, job in enumerate(self.jobs) if job.get("after") is not None
+        }
+        self.requests = [self._request(n) for n in range(len(self.jobs))]
+
+    def _request(self, number: int) -> Any:
+        from vllm.sampling_params import SamplingParams
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher
+        from vllm.v1.request import Request
+
+        job, caches = self.jobs[number], self.spec["enable_prefix_caching"]
+        return Request(
+            str(number),
+            [self._token(number, position) for position in range(job["prompt"])],
+            SamplingParams(max_tokens=job["answer"], ignore_eos=True),
+            None,
+            arrival_time=job["arrival"] or 0.0,
+            priority=job["priority"],
+            block_hasher=get_request_block_hasher(self.spec["block_size"], sha256)
+            if caches
+            else None,
+        )
+
+    def _token(self, number: int, position: int) -> int:
+        """Return a token that is equal where the content is."""
+        end = 0
+        for key, length in self.jobs[number]["content"]:
+            end += length
+            if position < end:
+                return (key << 24) + position
+        return ((10**6 + number) << 24) + position
+
+    def run(self) -> dict[str, Any]:
+        """Serve all jobs and return what became of them."""
+        num_empty = 0
+        while self.coming or self.queue or self.scheduler.has_requests():
+            self._arrive()
+            if not self.queue and not self.scheduler.has_requests():
+                self.now = max(self.now, self.coming[0][0])
+                continue
+            if self.scheduler.has_requests():
+                step = self._schedule()
+                self.queue.appendleft(step)
+                if step["tokens"]:
+                    num_empty = 0
+                    if len(self.queue) < self.most_ahead and step["end"] > self.now:
+                        continue
+                elif len(self.queue) == 1 and not step["preempted"]:
+                    num_empty += 1
+            self._finish(self.queue.pop())
+            if num_empty > _MOST_EMPTY:
+                if not self.coming:
+                    return {"stuck": True}
+                self.now, num_empty = max(self.now, self.coming[0][0]), 0
+        return {
+            "stuck": False,
+            "arrivals": self.arrivals,
+            "ends": [step["end"] for step in self.steps],
+            "token_steps": self.token_steps,
+            "tokens": [step["rows"] for step in self.steps],
+            "num_free_blocks": [step["free"] for step in self.steps],
+            "preemptions": [request.num_preemptions for request in self.requests],
+            "cached": self.cached,
+        }
+
+    def _arrive(self) -> None:
+        while self.coming and self.coming[0][0] <= self.now:
+            time, number = heapq.heappop(self.coming)
+            self.arrivals[number] = self.requests[number].arrival_time = time
+            self.scheduler.add_request(self.requests[number])
+
+    def _schedule(self) -> dict[str, Any]:
+        """Schedule a step, and say when it will end."""
+        scheduler = self.scheduler
+        output = scheduler.schedule()
+        tokens = output.num_scheduled_tokens
+        context = sum(scheduler.requests[n].num_computed_tokens - tokens[n] for n in tokens)
+        step = {
+            "output": output,
+            "tokens": output.total_num_scheduled_tokens,
+            "rows": [[int(n), tokens[n]] for n in tokens],
+            "emits": {n: not scheduler.requests[n].is_prefill_chunk for n in tokens},
+            "preempted": output.preempted_req_ids,
+            "free": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            "end": self.now,
+        }
+        if step["tokens"]:
+            base, per_token, per_context = self.spec["step"]
+            seconds = base + per_token * step["tokens"] + per_context * context
+            step["end"] = self.gpu_free_at = max(self.now, self.gpu_free_at) + seconds
+            step["number"] = len(self.steps)
+            self.steps.append(step)
+        return step
+
+    def _finish(self, step: dict[str, Any]) -> None:
+        """Hand a step's tokens to the scheduler when it is over."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        self.now = max(self.now, step["end"])
+        names = list(step["emits"])
+        sampled = []
+        for name in names:
+            request = self.scheduler.requests.get(name)
+            emits = step["emits"][name] and request is not None
+            sampled.append([self._token(int(name), request.num_tokens)] if emits else [])
+        result = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: place for place, name in enumerate(names)},
+            sampled_token_ids=sampled,
+        )
+        for outputs in self.scheduler.update_from_output(step["output"], result).values():
+            for output in outputs.outputs:
+                number = int(output.request_id)
+                self.token_steps[number] += [step["number"]] * len(output.new_token_ids)
+                self.cached[number] = output.num_cached_tokens
+                if output.finish_reason is not None and number in self.next_turn:
+                    turn = self.next_turn[number]
+                    time = self.now + self.jobs[turn]["think"] + _BESIDE
+                    heapq.heappush(self.coming, (time, turn))
+
+
+def main() -> None:
+    """Read workloads, write results."""
+    os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR"}
+    specs, asynchronous = json.load(sys.stdin), "--async" in sys.argv
+    options = {}
+    if "--first-chunk" in sys.argv:
+        options["scheduler_reserve_full_isl"] = False
+    with contextlib.redirect_stdout(sys.stderr):
+        import vllm
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import init_none_hash
+
+        init_none_hash(sha256)
+        results = [Engine(spec, asynchronous, options).run() for spec in specs]
+    json.dump({"version": vllm.__version__, "results": results}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

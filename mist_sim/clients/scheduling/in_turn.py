@@ -1,0 +1,134 @@
+"""How those who run take the blocks of the next step, one after the other (vLLM v1).
+
+Decodes and pieces of prompts take theirs in the order of admission, and before anybody who waits
+looks its prefix up. Who gets none preempts the running request that gives way, until there is
+room or it has preempted itself. Then those behind it get nothing in this step: prompts stand still,
+and decodes sit it out. That happens only where another than the last to run gives way.
+
+Source: the first loop of `Scheduler.schedule` in vLLM 0.19, `vllm/v1/core/sched/scheduler.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mist_sim.clients.scheduling.admission import add_prefill
+from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.scheduling.preemption import join, preempt
+from mist_sim.clients.sequence_state import SequenceState
+
+Cut = Callable[[int, int], int]
+"""Tokens that a prompt with so many to go gets out of a budget."""
+
+Piece = tuple[SequenceState, int, int]
+"""A prompt, and the tokens and blocks that it gets in a step."""
+
+
+def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tuple[bool, int]:
+    """Give decodes and running prompts the blocks of the next step, and plan these prompts.
+
+    Those join whose entries have come from another client, where nobody is preempted.
+
+    budget: tokens of the step, of which the decodes take theirs first.
+    Returns whether anybody was preempted, and what is left of the budget.
+    """
+    if lane.paused:  # by a plan that computed nothing
+        lane.end_pause()
+    clock, num_free = lane.clock, lane.pool.num_free
+    num_blocks = clock.blocks_needed_now()
+    if not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
+        lane.num_taken = num_blocks
+        if num_blocks:
+            lane.kv_cache.grow(num_blocks)
+        return False, budget - clock.num_decodes * clock.num_queries_each
+    pieces = _pieces(lane, budget, cut)
+    disturbed = _need(lane, pieces) > num_free
+    if disturbed:
+        pieces = _preempt(lane, plan, budget, cut)
+    elif lane.moved:
+        join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
+        pieces = _pieces(lane, budget, cut)
+    lane.num_taken = num_blocks = clock.blocks_needed_now()
+    lane.kv_cache.grow(num_blocks)
+    for sequence, num_new, num_blocks in pieces:
+        if num_blocks:
+            lane.kv_cache.grow(num_blocks)
+        add_prefill(lane, plan, sequence, num_new)
+        budget -= num_new
+    return disturbed, budget - lane.num_decode_queries
+
+
+def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
+    """Return what the running prompts get of a budget, beside the decodes."""
+    budget -= lane.num_decode_queries
+    pieces = []
+    for sequence in lane.prefilling:
+        num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        if num_new:
+            pieces.append((sequence, num_new, lane.piece_need(sequence, num_new)))
+            budget -= num_new
+    return pieces
+
+
+def _need(lane: LaneState, pieces: list[Piece]) -> int:
+    """Return the blocks that the decodes and pieces of prompts take."""
+    num_blocks = lane.clock.blocks_needed_now()
+    for piece in pieces:
+        num_blocks += piece[2]
+    return num_blocks
+
+
+def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
+    """Preempt until those who are left have blocks for the step; return the pieces of it."""
+    if lane.waiting.takes_from_anywhere and lane.speculation is None:
+        pieces = _one_by_one(lane, plan, budget, cut)
+        if not pieces and not lane.clock.num_decodes:
+            plan.paused = ()  # nothing is computed, and the next plan, at once, is theirs
+        return pieces
+    pieces = _pieces(lane, budget, cut)
+    while _need(lane, pieces) > lane.pool.num_free:
+        preempt(lane, plan, lane.waiting.victim(lane.running))
+        pieces = _pieces(lane, budget, cut)
+    return pieces
+
+
+def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
+    """Preempt for each who runs as its turn comes; return the pieces of those who get theirs."""
+    turns = list(lane.running)
+    served: dict[SequenceState, tuple[int, int]] = {}  # tokens and blocks of each
+    while turns:
+        sequence = turns[0]
+        if sequence in lane.prefilling:
+            left = budget - lane.num_decode_queries - _prompt_tokens(lane, served)
+            num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, left)
+            num_blocks = lane.piece_need(sequence, num_new)
+        else:
+            num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
+        while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
+            victim = lane.waiting.victim(lane.running)
+            preempt(lane, plan, victim)
+            served.pop(victim, None)
+            if victim in turns:
+                turns.remove(victim)
+            if victim is sequence:
+                _pause(lane, plan, turns)
+                turns.clear()
+                break
+        else:
+            served[sequence] = num_new, num_blocks
+            del turns[0]
+    prompts = (each for each in lane.prefilling if each in served)
+    return [(each, *served[each]) for each in prompts if served[each][0]]
+
+
+def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]) -> int:
+    return sum(served[each][0] for each in lane.prefilling if each in served)
+
+
+def _pause(lane: LaneState, plan: StepPlan, sequences: list[SequenceState]) -> None:
+    """Let those of some sequences that decode sit the next step out."""
+    decodes = tuple(each for each in sequences if each not in lane.prefilling)
+    for sequence in decodes:
+        lane.clock.leave(sequence)
+    lane.paused = plan.paused = decodes
