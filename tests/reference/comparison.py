@@ -132,7 +132,7 @@ class EngineOptions:
             scheduler=scheduler,
             predictor=self._with_host(self._times(predictor)),
             data_parallel_size=self.data_parallel_size,
-            enable_expert_parallel=self.lockstep,
+            enable_expert_parallel=self.lockstep and self.data_parallel_size > 1,
             num_gpu_blocks=self.num_blocks,
             block_size=self.block_size,
             kv_block_bytes=self.block_bytes,
