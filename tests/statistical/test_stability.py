@@ -1,7 +1,7 @@
 """How often runs are called unstable or stable: a small part of benchmarks/stability.py.
 
-docs/background/stability.md has the rates of the whole grid: false alarms 0.1 % below the limit and
-1 % at it, and overloads of 20 % and more that are called stable in less than 3 %.
+docs/background/stability.md has the rates of the whole grid: false alarms 0.01 % below the limit and
+1 % at it, and 0.4 % of the overloads of 20 % and more called stable, 3 % in the worst case.
 """
 
 from collections import Counter
