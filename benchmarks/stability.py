@@ -2,7 +2,7 @@
 
 Queues of theory, whose capacity is known, and engines with the bundled profiles of lengths, at
 loads from half of what they can do to 30 % more. `--write` puts the tables into
-docs/background/stability.md. It takes some ten minutes of one core; `--quick` a tenth of that.
+docs/background/stability.md. It takes some eight minutes of one core; `--quick` a sixth of that.
 """
 
 from __future__ import annotations
