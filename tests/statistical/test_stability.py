@@ -1,8 +1,8 @@
 """How often runs are called unstable or stable: a small part of benchmarks/stability.py.
 
 docs/background/stability.md has the rates of the whole grid: of the queues below the limit 0.01 %
-are called unstable, at it 1 %; of those with an overload of 20 % and more 0.4 % are called stable, at
-most 2.4 % in a cell.
+are called unstable, at it 1 %; of those with an overload of 20 % and more 0.4 % are called stable,
+at most 2.4 % in a cell.
 """
 
 from collections import Counter
