@@ -37,7 +37,8 @@ class ClientView(Protocol):
     As of the last step that ended, 0 at a client without a KV cache:
 
     num_kv_blocks: KV blocks that requests hold, on all its engines; blocks that only the prefix
-        cache keeps are not in it.
+        cache keeps are not in it. With the chunked scheduler a step takes its blocks when it
+        starts, so those of the step in flight are in it.
     num_kv_tokens: tokens of the running requests that have KV entries; a prefix that several
         share counts for each.
     prefix_tokens(request): tokens of the request's prompt that would not be computed if it came

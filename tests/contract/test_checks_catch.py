@@ -403,12 +403,21 @@ def test_bad_traits_are_caught(factory, rule):
         check_predictor(factory)
 
 
-@pytest.mark.parametrize("wrapper", [_WithOverhead, _WithDrafting, PipelinePredictor])
+@pytest.mark.parametrize("wrapper", [_WithOverhead, _WithDrafting])
 @pytest.mark.parametrize("trait", ["estimate", "sums_over_links", "steps_inside"])
 def test_a_wrapper_that_drops_a_trait_is_caught(wrapper, trait, monkeypatch):
     keeps, default = wrapper.traits.fget, getattr(PredictorTraits(), trait)
     drops = property(lambda wrapped: replace(keeps(wrapped), **{trait: default}))
     monkeypatch.setattr(wrapper, "traits", drops)
+    with pytest.raises(AssertionError, match=r"must keep the traits|steps_inside must be 5"):
+        check_predictor(lambda: SaysAllItHas(1.0))
+
+
+@pytest.mark.parametrize("trait", ["estimate", "sums_over_links", "steps_inside"])
+def test_ranks_that_drop_a_trait_are_caught(trait, monkeypatch):
+    keeps, default = PipelinePredictor._traits, getattr(PredictorTraits(), trait)
+    drops = lambda ranks: replace(keeps(ranks), **{trait: default})  # noqa: E731
+    monkeypatch.setattr(PipelinePredictor, "_traits", drops)
     with pytest.raises(AssertionError, match=r"must keep the traits|steps_inside must be 5"):
         check_predictor(lambda: SaysAllItHas(1.0))
 

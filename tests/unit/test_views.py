@@ -95,11 +95,14 @@ def test_a_chunk_is_found_from_the_start_of_its_step_on():
 
 @pytest.mark.usefixtures("run_lengths")
 def test_blocks_that_decodes_took_are_found_no_more():
-    """Of 22 blocks 20 keep a prompt; a decode takes one of them at 9, 13, ... tokens."""
+    """Of 22 blocks 20 keep a prompt; a decode takes one of them for its 9th, 13th, ... token.
+
+    A step takes its blocks when it starts: that of the 9th token at 15 s.
+    """
     later = [10.5, 15.5, 16.0, 16.5, 20.5, 52.0]
     again = [Job(time, 81, 1, content=((7, 80),)) for time in later]
     jobs = [Job(0.0, 80, 1, content=((7, 80),)), Job(10.0, 4, 60), *again]
-    assert spied(jobs, prefix, num_blocks=22) == [0, 0, 80, 80, 76, 76, 72, 40]
+    assert spied(jobs, prefix, num_blocks=22) == [0, 0, 80, 76, 76, 76, 72, 40]
 
 
 def test_without_prefix_caching_nothing_is_found():
@@ -114,15 +117,15 @@ def test_of_several_engines_the_next_one_counts():
 
 
 @pytest.mark.usefixtures("run_lengths")
-def test_kv_memory_is_that_of_the_last_step_that_ended():
-    """A prompt of 30 tokens takes 2 steps; 5 ms later a decode has one token more each second."""
+def test_blocks_are_there_when_a_step_starts_and_tokens_when_it_ends():
+    """A prompt of 30 tokens takes 2 steps; then a decode has one token more each second."""
     times = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 8.5]
     jobs = [Job(0.0, 30, 20), *probes(times, ())]
 
     def memory(view, request):
         return view.num_kv_blocks, view.num_kv_tokens
 
-    held = [(0, 0), (0, 0), (8, 0), (8, 16), (8, 16), (8, 30), (8, 30), (8, 31), (9, 33), (9, 36)]
+    held = [(0, 0), (0, 0), (4, 0), (4, 16), (8, 16), (8, 30), (8, 30), (8, 31), (9, 33), (10, 36)]
     assert spied(jobs, memory) == held
 
 
