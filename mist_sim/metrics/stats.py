@@ -82,7 +82,7 @@ def accumulate_bins(total: Array, bins: NDArray[np.int64], counts: NDArray[np.in
 
     It may be changed in place. Many clients give many short parts, and there are more bins.
     """
-    if 0 < len(bins) < len(total) and bins.max() < len(total):
+    if 0 < 8 * len(bins) < len(total) and bins.max() < len(total):
         np.add.at(total, bins, counts)
         return total
     found: Array = np.bincount(bins, counts, minlength=len(total)).astype(np.float64)
