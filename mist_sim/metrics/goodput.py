@@ -82,7 +82,7 @@ def slo_verdicts(
     found = {}
     for metric, limit in slo.limits.items():
         times = samples[metric] if metric != "tpot" else samples[metric][num_gaps > 0]
-        known = np.sort(times[~np.isnan(times)])
+        known = times[~np.isnan(times)]
         is_asked = len(times) or num_failed or not len(num_gaps)
         for percentile in slo.percentiles:
             value = _percentile(known, len(times) + num_failed, percentile)
@@ -97,11 +97,12 @@ def slo_verdicts(
 def _percentile(known: Array, num_all: int, percentile: float) -> float:
     """Return a percentile of `num_all` values, of which the smallest are known; else NaN.
 
-    known: in order. It interpolates linearly between order statistics, as numpy does.
+    It interpolates linearly between order statistics, as numpy does.
     """
     rank = percentile / 100 * (num_all - 1)
     above = math.ceil(rank)
     if not 0 <= above < len(known):
         return math.nan
     below = math.floor(rank)
-    return float(known[below] + (rank - below) * (known[above] - known[below]))
+    low, high = np.partition(known, (below, above))[[below, above]].tolist()
+    return float(low + (rank - below) * (high - low))
