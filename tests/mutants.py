@@ -167,7 +167,7 @@ MUTANTS = [
     Mutant(
         "who may join the second step after a preemption waits",
         f"{SCHEDULING}/admission.py",
-        "return 1 if lane.holds_back or _may_join_second_step(lane, first_piece) else limit",
+        "return 1 if lane.holds_back or _may_join_second_step(lane) else limit",
         "return 1 if lane.holds_back else limit",
     ),
     Mutant(

@@ -46,7 +46,8 @@ from tests.reference.stepwise import Job, Outcome, Step, Windows
 
 @cache
 def roofline() -> RooflinePredictor:
-    return RooflinePredictor(load_model("llama-3.1-8b"), Cluster(load_gpu("h100-sxm")))
+    model = replace(load_model("llama-3.1-8b"), num_nextn_predict_layers=1)
+    return RooflinePredictor(model, Cluster(load_gpu("h100-sxm")))
 
 
 @cache
@@ -387,6 +388,21 @@ def test_the_urgent_and_others_under_memory_pressure():
         engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
         sat_out += sum(gaps(outcome, engine.steps) for outcome in engine.outcomes)
     assert sat_out > 3
+
+
+def test_who_begins_again_in_blocks_that_another_holds_needs_none_that_is_free():
+    """Preempted for the last free block, it comes back with a piece that takes none."""
+    drafting = SpeculativeConfig(method="mtp", num_speculative_tokens=6, acceptance_rate=0.0)
+    options = EngineOptions(
+        "chunked", 152, 1, 16, 112, threshold=1, whole_must_fit=False, caching=True
+    )
+    options = replace(options, drafting=drafting, pipeline_parallel_size=2)
+    jobs = (
+        Job(0.0, 2, 63, content=((0, 2),)),
+        Job(0.0, 1, 1, content=((0, 1),)),
+        Job(0.0, 1, 27, content=((0, 2),)),
+    )
+    assert_exact(Case(options, jobs), AWKWARD)
 
 
 def gaps(outcome: Outcome, steps: list[Step]) -> int:

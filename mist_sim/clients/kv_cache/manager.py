@@ -71,9 +71,14 @@ class KvCacheManager:
         """
         return self.pool.blocks_for(sequence.num_tokens if num_tokens is None else num_tokens)
 
-    def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
-        """Free blocks that its admission takes at any time, whatever is cached then."""
-        return self.pool.blocks_for(sequence.num_tokens)
+    def fewest_blocks_to_admit(
+        self, sequence: SequenceState, first_piece: int | None = None
+    ) -> int:
+        """Free blocks that its admission takes at least, whatever is cached then.
+
+        first_piece: tokens of its prompt that have to fit, at most; None: all.
+        """
+        return self.pool.blocks_for(sequence.num_tokens if first_piece is None else first_piece)
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence blocks and set its `num_computed_tokens`.
@@ -234,8 +239,10 @@ class PrefixCachingManager(KvCacheManager):
         num_found, num_held = self._find(sequence, sequence.chain)
         return max(num_blocks, num_found) - num_held
 
-    def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
-        num_blocks = self.pool.blocks_for(sequence.num_tokens)
+    def fewest_blocks_to_admit(
+        self, sequence: SequenceState, first_piece: int | None = None
+    ) -> int:
+        num_blocks = super().fewest_blocks_to_admit(sequence, first_piece)
         if sequence.chain is None:
             return num_blocks
         return num_blocks - min(sequence.chain.num_shared, num_blocks)

@@ -128,25 +128,22 @@ def may_join(
     """
     if lane.head() is not sequence or len(lane.running) >= lane.max_num_seqs:
         return False
-    num_blocks = lane.kv_cache.fewest_blocks_to_admit(sequence)
-    if first_piece is not None:
-        num_blocks = min(num_blocks, lane.pool.blocks_for(first_piece))
+    num_blocks = lane.kv_cache.fewest_blocks_to_admit(sequence, first_piece)
     num_needed = lane.clock.blocks_needed(num_steps + 1) - lane.num_taken
     return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
 
 
-def steps_until_join(lane: LaneState, limit: int, first_piece: int | None = None) -> int:
+def steps_until_join(lane: LaneState, limit: int) -> int:
     """Return how many steps a plan that admitted nobody may have: 1 or `limit`.
 
-    1 where somebody who waits may be admitted in the second step. Running requests only grow, so
-    one that does not fit into the memory of the second step does not fit later in the plan either.
-
-    first_piece: tokens of its prompt that have to fit, at most; None: all.
+    1 where somebody who waits may be admitted in the second step, with all of its prompt. Running
+    requests only grow, so one that does not fit into the memory of the second step does not fit
+    later in the plan either.
     """
-    return 1 if lane.holds_back or _may_join_second_step(lane, first_piece) else limit
+    return 1 if lane.holds_back or _may_join_second_step(lane) else limit
 
 
-def _may_join_second_step(lane: LaneState, first_piece: int | None) -> bool:
+def _may_join_second_step(lane: LaneState) -> bool:
     num_free = lane.num_admissible(lane.decode_need(2))
     if not lane.has_seat():
         return False
@@ -159,6 +156,4 @@ def _may_join_second_step(lane: LaneState, first_piece: int | None) -> bool:
     num_blocks = lane.kv_cache.blocks_to_admit(head)
     if head.incoming is not None:
         num_blocks = _blocks_to_bring(lane, head, num_blocks)
-    elif first_piece is not None:
-        num_blocks = min(num_blocks, 1)
     return num_blocks <= num_free - lane.num_promised

@@ -95,16 +95,14 @@ class ChunkedScheduler(Scheduler):
             disturbed, budget = self._at_once(lane, plan)
         plan.decodes = lane.clock.num_decodes > 0
         if disturbed and (budget or lane.swapped or lane.moved):
-            limit = steps_until_join(lane, limit, 1 if self._asks_for_a_piece(lane) else None)
+            limit = 1 if self._asks_for_a_piece(lane) else steps_until_join(lane, limit)
         elif not disturbed and budget and (lane.waiting or lane.loaded):
             budget = self._admit(lane, plan, budget)
         plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
-        if self.scheduler_reserve_full_isl:
-            return may_join(lane, sequence, num_steps)
-        return may_join(lane, sequence, num_steps, 1 if lane.by_piece else None)
+        return may_join(lane, sequence, num_steps, 1 if self._asks_for_a_piece(lane) else None)
 
     def _asks_for_a_piece(self, lane: LaneState) -> bool:
         """Tell whether for a prompt to be admitted only its first piece has to fit."""

@@ -104,10 +104,12 @@ class TieredManager(PrefixCachingManager):
             return 0
         return super().blocks_to_admit(sequence, num_tokens)
 
-    def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
+    def fewest_blocks_to_admit(
+        self, sequence: SequenceState, first_piece: int | None = None
+    ) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:
             return 0
-        return super().fewest_blocks_to_admit(sequence)
+        return super().fewest_blocks_to_admit(sequence, first_piece)
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence its blocks, loaded ones counted as computed, and store new ones below."""

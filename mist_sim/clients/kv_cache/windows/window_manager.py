@@ -59,7 +59,9 @@ class WindowCachingManager(PrefixCachingManager):
         _, num_held = self._find(sequence, sequence.chain)
         return num_pages - self._full_pages * num_held
 
-    def fewest_blocks_to_admit(self, sequence: SequenceState) -> int:
+    def fewest_blocks_to_admit(
+        self, sequence: SequenceState, first_piece: int | None = None
+    ) -> int:
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None:
             return num_pages
