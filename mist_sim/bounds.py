@@ -16,6 +16,10 @@ SCENARIO_BYTES = 2**17
 SPEC_BYTES = 2**20
 """Of a model's config.json or a GPU's spec: 1 MiB. Real ones have up to 0.1 MiB."""
 
+NESTING = 50
+"""Levels of lists and mappings in a scenario; real ones have 8. The parser's time grows with the
+square of them."""
+
 # --- text, in characters
 
 NAME_LENGTH = 100

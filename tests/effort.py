@@ -22,7 +22,7 @@ def load_profile() -> None:
     `quick` reports the first failure as it is found: to have it simplified, run that test again
     without the profile. `explore` takes other examples every time.
     """
-    seldom_wrong = settings(deadline=None, print_blob=False, max_examples=_scaled(100))
+    seldom_wrong = settings(deadline=None, print_blob=False, max_examples=_scaled(60))
     settings.register_profile("ci", seldom_wrong, derandomize=True)
     settings.register_profile(
         "quick",

@@ -166,7 +166,7 @@ def features(case: ClusterCase, served: Served) -> set[str]:
 
 
 @pytest.mark.exact
-@examples(150)
+@examples(100)
 @given(case=clusters(), predictor=PREDICTORS, data=st.data())
 def test_clients_that_share_jobs_are_exact(case, predictor, data):
     if data.draw(st.booleans(), label="on boundaries"):
@@ -176,7 +176,7 @@ def test_clients_that_share_jobs_are_exact(case, predictor, data):
 
 
 @pytest.mark.exact
-@examples(150)
+@examples(100)
 @given(case=closed_loops(), predictor=PREDICTORS, data=st.data())
 def test_users_of_several_clients_are_exact(case, predictor, data):
     if data.draw(st.booleans(), label="time-outs together"):
@@ -206,7 +206,7 @@ def test_the_next_one_joins_when_the_first_of_those_that_wait_gives_up(policy, a
 
 
 @pytest.mark.exact
-@examples(600)
+@examples(300)
 @given(case=crowds())
 def test_crowds_are_exact(case):
     assert_cluster_exact(case, EVEN)

@@ -153,7 +153,7 @@ def test_prompts_that_begin_alike(case, predictor):
 
 
 @pytest.mark.exact
-@examples(200)
+@examples(150)
 @given(case=alike_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike_in_windows(case, predictor):
     assert_exact(case, predictor)
@@ -495,7 +495,7 @@ def test_stages_that_were_not_served_have_no_row():
 
 
 @pytest.mark.exact
-@examples(60)
+@examples(40)
 @given(
     case=cases(),
     first=st.integers(1, 5),

@@ -184,7 +184,7 @@ WANTED = (
 
 
 @pytest.mark.exact
-@examples(400)
+@examples(150)
 @given(case=apart() | in_a_loop(apart()), predictor=PREDICTORS, data=st.data())
 def test_prefill_and_decode_apart_are_exact(case, predictor, data):
     if case.loop is None and data.draw(st.booleans(), label="on boundaries"):
@@ -196,7 +196,7 @@ def test_prefill_and_decode_apart_are_exact(case, predictor, data):
 
 
 @pytest.mark.exact
-@examples(600)
+@examples(300)
 @given(case=crowds_apart())
 def test_crowds_apart_are_exact(case):
     assert_cluster_exact(case, EVEN)
@@ -209,7 +209,7 @@ def test_each_hard_feature_is_reached():
     assert not missing(seen, WANTED), seen
 
 
-@examples(60)
+@examples(30)
 @given(
     case=apart() | in_a_loop(apart()) | crowds_apart(),
     predictor=PREDICTORS,
@@ -223,7 +223,7 @@ def test_the_length_of_runs_changes_nothing(case, predictor, first, longest):
 # --- laws -------------------------------------------------------------------------------------
 
 
-@examples(150)
+@examples(60)
 @given(case=apart() | in_a_loop(apart()) | crowds_apart(), predictor=PREDICTORS)
 def test_nothing_is_held_and_every_token_comes_after_the_one_before(case, predictor):
     simulation = case.simulation(predictor)

@@ -63,7 +63,7 @@ def impatient(draw: st.DrawFn) -> Case:
     return replace(case, jobs=tuple(jobs))
 
 
-@examples(100)
+@examples(60)
 @given(
     case=impatient(),
     retries=some_retries(),

@@ -33,7 +33,7 @@ OUTPUTS: dict[str, tuple[LengthDistribution, float, float, float]] = {
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("name", ["lognormal", pytest.param("two lengths", marks=pytest.mark.deep)])
 def test_mean_wait(name):
     """E[wait] = rate E[S^2] / (2 (1 - rho))."""
     output, mean, mean_square, guard = OUTPUTS[name]

@@ -52,7 +52,7 @@ def figures(load: float) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", [pytest.param(0.5, marks=pytest.mark.deep), 0.7])
 def test_mean_wait(load):
     """E[wait] = rho s / (1 - rho)."""
     expected = load * SERVICE_S / (1 - load)
@@ -60,7 +60,7 @@ def test_mean_wait(load):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", [pytest.param(0.5, marks=pytest.mark.deep), 0.7])
 def test_mean_time_in_the_system(load):
     """E[time] = s / (1 - rho)."""
     expected = SERVICE_S / (1 - load)
@@ -68,7 +68,7 @@ def test_mean_time_in_the_system(load):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", [pytest.param(0.5, marks=pytest.mark.deep), 0.7])
 def test_arrivals_find_the_mean_number(load):
     """Poisson arrivals see time averages: a router's view shows rho / (1 - rho) on average."""
     expected = load / (1 - load)

@@ -110,10 +110,11 @@ SINGLE: dict[str, tuple[DurationDistribution, float, float, float]] = {
     # false 0.0 %, power at 2 % 21 %, at 5 % 100 %
     "empirical": (EmpiricalDuration(times=MEASURED), 0.6, np.square(MEASURED).mean() / 4e-4, 0.14),
 }
+DEEP = [pytest.param(name, marks=pytest.mark.deep) for name in SINGLE if name != "M/M/1"]
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", ["M/M/1", *DEEP])
 def test_mean_wait_for_one_worker(name):
     """E[wait] = rate E[S^2] / (2 (1 - rho)). Source: Pollaczek (1930), Khinchine (1932)."""
     law, load, square, guard = SINGLE[name]
@@ -144,7 +145,8 @@ def test_mean_wait_of_a_time_linear_in_tokens_plus_noise():
 @pytest.mark.parametrize(
     ("servers", "load", "guard"),
     [
-        (2, 0.6, 0.18),  # false 0.3 %, power at 2 % 16 %, at 5 % 100 %
+        # false 0.3 %, power at 2 % 16 %, at 5 % 100 %
+        pytest.param(2, 0.6, 0.18, marks=pytest.mark.deep),
         (4, 0.7, 0.25),  # false 0.3 %, power at 2 % 10 %, at 5 % 98 %
     ],
 )

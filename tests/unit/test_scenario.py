@@ -276,7 +276,7 @@ def test_a_sequential_client_says_how_long_its_stages_take(change, expected):
         (b"a: 1\nb: \x07\n", "s.yaml:2:4: not valid YAML: the character '\\x07' is not allowed"),
         (b"a: !!python/name:os.system\n", "s.yaml:1:4: not valid YAML"),
         (b"--- 1\n--- 2\n", "s.yaml:2:1: not valid YAML"),
-        (b"[" * 5000, "s.yaml: not readable: nested too deeply"),
+        (b"[" * 5000, "s.yaml:1:51: must have <= 50 levels of lists and mappings"),
         (b"a: 1\nb: \xff\n", "s.yaml:2: not UTF-8 text (byte 0xff)"),
         (b"", "s.yaml: is empty"),
         (b"# only a comment\n", "s.yaml: is empty"),

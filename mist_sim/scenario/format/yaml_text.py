@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
-from mist_sim.bounds import SCENARIO_BYTES
+from mist_sim.bounds import NESTING, SCENARIO_BYTES
 from mist_sim.errors import ScenarioError
 
 
@@ -54,6 +55,10 @@ def parse(text: str, source: str) -> Any:
         return _yaml().load(text)
     except DuplicateKeyError as error:
         raise ScenarioError(f"{source}{_place(error)}: {_twice(str(error.problem))}") from None
+    except MaxDepthExceededError as error:
+        raise ScenarioError(
+            f"{source}{_place(error)}: must have <= {NESTING} levels of lists and mappings"
+        ) from None
     except MarkedYAMLError as error:
         context = f" ({error.context})" if error.context else ""
         raise ScenarioError(
@@ -66,8 +71,6 @@ def parse(text: str, source: str) -> Any:
             f"{source}:{line}:{column}: not valid YAML: the character "
             f"{text[error.position]!r} is not allowed"
         ) from None
-    except RecursionError:
-        raise ScenarioError(f"{source}: not readable: nested too deeply") from None
     except (YAMLError, ValueError) as error:
         raise ScenarioError(f"{source}: not valid YAML: {error}") from None
 
@@ -81,6 +84,7 @@ def dump(data: Any) -> str:
 
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)  # the C parser knows YAML 1.1 only, where `no` is false
+    yaml.max_depth = NESTING
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 1_000
