@@ -64,6 +64,9 @@ QUANTITIES: Mapping[str, tuple[float, float]] = {
 TRACE_TIME = 1e11
 """Seconds, of a time in a trace, which may be a date's since 1970: 3,000 years."""
 
+CAPTURE_SIZE = 2**20
+"""Tokens of a CUDA graph. vLLM captures graphs of up to 1,024; here their sizes are a list, too."""
+
 # --- models
 
 LAYERS = 10_000

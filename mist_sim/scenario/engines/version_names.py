@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.scenario.engines.versions import ASSUMED, NEWEST, VERSIONS, EngineVersion
 
 NEWEST_NAME = "vllm"
 NAMES = (*VERSIONS, NEWEST_NAME)
-_NUMBER = re.compile(r"(?:vllm)?[-_ =:]*v?(\d+)\.(\d+)(?:\.\w+)*", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:vllm)?[-_ =:]*v?(\d{1,9})\.(\d{1,9})(?:\.\w+)*", re.IGNORECASE)
 
 
 def version_of(name: str | None) -> EngineVersion:
@@ -33,7 +33,7 @@ def known_name(name: object) -> str:
     if isinstance(name, str) and name in VERSIONS:
         return name
     raise ScenarioError(
-        f"must be one of {', '.join(NAMES)} (the newest of them), got {name!r}; "
+        f"must be one of {', '.join(NAMES)} (the newest of them), got {brief(name)}; "
         f"{_instead(str(name))}"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 
 
 def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
@@ -38,14 +38,14 @@ def _set(data: Any, steps: list[str], value: Any, path: str) -> Any:
     if isinstance(data, str):
         data = {"type": data}
     if not isinstance(data, dict):
-        raise ScenarioError(f"override {path}: {data!r} has no key {step!r}")
+        raise ScenarioError(f"override {path}: {brief(data)} has no key {brief(step)}")
     return {**data, step: _set(data.get(step), rest, value, path)}
 
 
 def _position(data: list[Any], step: str, path: str) -> int:
     if not step.isdecimal():
         raise ScenarioError(
-            f"override {path}: {step!r} is no position in a list; say which of its "
+            f"override {path}: {brief(step)} is no position in a list; say which of its "
             f"{len(data)} entries is meant, counted from 0"
         )
     if int(step) >= len(data):

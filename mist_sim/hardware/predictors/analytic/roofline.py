@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.bounds import CAPTURE_SIZE
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives import all_gather, all_reduce
@@ -82,6 +83,8 @@ class RooflinePredictor:
         most = self.max_cudagraph_capture_size
         if most is not None and most < 0:
             raise ValueError(f"max_cudagraph_capture_size must be >= 0, got {most}")
+        if most is not None and most > CAPTURE_SIZE:
+            raise ValueError(f"max_cudagraph_capture_size must be <= {CAPTURE_SIZE}, got {most}")
         sizes = self.cudagraph_capture_sizes
         if sizes is not None and (not sizes or min(sizes) < 1):
             raise ValueError(f"cudagraph_capture_sizes must be sizes >= 1, got {list(sizes)}")
