@@ -32,6 +32,7 @@ def list_(
     from rich.console import Console
 
     from mist_sim.errors import UnknownPluginError, did_you_mean
+    from mist_sim.report.layout import Trimmed
 
     listings = _listings()
     if family and family not in listings:
@@ -40,7 +41,7 @@ def list_(
             f"Known: {', '.join(listings)}"
         )
     table = listings[family]() if family else _overview()
-    Console(highlight=False).print(table)
+    Console(highlight=False).print(Trimmed(table))
 
 
 _PLACES = {

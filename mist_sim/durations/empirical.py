@@ -30,9 +30,10 @@ class EmpiricalDuration:
     _values: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if (self.times is None) == (self.path is None):
-            both = "neither" if self.path is None else "both"
-            raise ValueError(f"times must be given or the path of a file of them, got {both}")
+        if self.times is None and self.path is None:
+            raise ValueError("times must be given, or path in place of them, got neither")
+        if self.times is not None and self.path is not None:
+            raise ValueError("times must be left out with path, got both")
         if self.path is not None:
             values = tuple(_times_in(self.path))
         else:

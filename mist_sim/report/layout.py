@@ -9,6 +9,7 @@ from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +34,23 @@ class Fitting:
             if Measurement.get(console, unbound, layout).maximum <= options.max_width:
                 return layout
         return self._layouts[-1]
+
+
+class Trimmed:
+    """Shows something without the blanks with which Rich fills up the lines of tables."""
+
+    def __init__(self, body: RenderableType) -> None:
+        self._body = body
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self._body, options, pad=False):
+            while line and not line[-1].text.rstrip():
+                line.pop()
+            if line:
+                text, *style = line.pop()
+                line.append(Segment(text.rstrip(), *style))
+            yield from line
+            yield Segment.line()
 
 
 def listed(

@@ -7,6 +7,8 @@ from io import StringIO
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from mist_sim.report.layout import Trimmed
+
 _WIDTH = 100  # columns of a notebook's cell
 _PRE = '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{code}</pre>'
 
@@ -26,4 +28,4 @@ def as_html(title: str, body: RenderableType) -> str:
 
 
 def _titled(title: str, body: RenderableType) -> RenderableType:
-    return Group(Text(title, style="bold"), "", body) if title else body
+    return Trimmed(Group(Text(title, style="bold"), "", body) if title else body)

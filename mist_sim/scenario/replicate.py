@@ -16,6 +16,7 @@ from mist_sim.scenario.build import build
 from mist_sim.scenario.load import as_data
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.worker_processes import deaf_to_hang_ups, end_with
 
 _STREAM = 7  # the children of streams have keys of three numbers (mist_sim.rng)
 
@@ -48,11 +49,16 @@ def replicate(
     data, folder, plugins = as_data(scenario), Path.cwd(), _plugins_of_others()
     seeds = seeds_from(scenario.seed, scenario.replications)
     num_jobs = min(jobs or cpu_count(), len(seeds))  # cores that a container may use
-    runs = Parallel(n_jobs=num_jobs, return_as="generator_unordered")(
-        delayed(_run)(number, data, seed, folder, plugins) for number, seed in enumerate(seeds)
-    )
+    parallel = Parallel(n_jobs=num_jobs, return_as="generator_unordered")
+    tasks = [
+        delayed(_run)(number, data, seed, folder, plugins, os.getpid())
+        for number, seed in enumerate(seeds)
+    ]
     found: dict[int, dict[str, Any]] = {}
+    runs = None
     try:
+        with deaf_to_hang_ups():
+            runs = parallel(tasks)
         for number, summary in runs:
             found[number] = summary
             if progress is not None:
@@ -63,7 +69,8 @@ def replicate(
             "of memory; lower --jobs (jobs in Python)"
         ) from error
     except BaseException as error:
-        runs.throw(error)  # an interruption ends the processes, too: nobody waits for them
+        if runs is not None:
+            runs.throw(error)  # an interruption ends the processes, too: nobody waits for them
         raise
     summaries = tuple(found[number] for number in range(len(seeds)))
     return Replications(
@@ -94,9 +101,10 @@ def _plugins_of_others() -> Plugins:
 
 
 def _run(
-    number: int, data: dict[str, Any], seed: int, folder: Path, plugins: Plugins
+    number: int, data: dict[str, Any], seed: int, folder: Path, plugins: Plugins, parent: int
 ) -> tuple[int, dict[str, Any]]:
-    """Run one replication, maybe in another process, and return its number and its summary."""
+    """Run one replication, maybe in a child of `parent`; return its number and its summary."""
+    end_with(parent)
     os.chdir(folder)
     for family, name, cls in plugins:
         if name not in FAMILIES[family].registry:

@@ -173,6 +173,7 @@ def test_show_prints_what_the_command_prints(capsys, monkeypatch, tmp_path):
     few = {"workload.lengths.num_requests": 20}
     simulate(Scenario.load("demo", few)).show()
     shown = capsys.readouterr().out
+    assert not [line for line in shown.splitlines() if line.endswith(" ")]
     with pytest.raises(SystemExit):
         main(["run", "demo", "--set", "workload.lengths.num_requests=20"])
     assert capsys.readouterr().out == shown

@@ -184,7 +184,7 @@ def test_scenarios_are_equal_when_they_say_the_same():
         ("workload__pipeline", [], "at least one stage"),
         ("workload__pipeline", ["decode"], "needs a prefill before it"),
         ("workload__pipeline", ["prefil"], "did you mean 'prefill'?"),
-        ("workload__pipeline", "prefill", "workload.pipeline: must be a list"),
+        ("workload__pipeline", "prefill", "must be a list, got 'prefill'; write [prefill]"),
         ("slo__ttft", 2, "slo.ttft: a duration needs a number and a unit, such as '1 s', got 2"),
         ("slo__ttft", "0 s", "slo.ttft: must be finite and > 0 s, got 0.0"),
         ("warmup", "-1 s", "warmup: must be >= 0 s, got -1.0"),

@@ -55,10 +55,10 @@ def here(tmp_path, monkeypatch):
 
 @contextmanager
 def computing(*args: str, num_workers: int = 1) -> Iterator[subprocess.Popen[str]]:
-    """Start `mist` with a slow router; enter when so many processes compute."""
+    """Start `mist` with a slow router, as a group of its own; enter when so many compute."""
     command = [sys.executable, "-c", SLOW, *RUN, *args]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             wait(lambda: len(pids()) == num_workers or process.poll() is not None, ENOUGH)
@@ -107,6 +107,22 @@ def test_a_signal_ends_the_workers_of_replications_and_leaves_nothing(number, co
     assert (process.returncode, out) == (code, "")
     assert err == f"{word}; no results were written\n"
     assert everything() == []
+
+
+@pytest.mark.parametrize(("number", "code", "word"), SIGNALS, ids=str)
+def test_a_signal_to_all_processes_gives_one_message(number, code, word):
+    """What a terminal sends on Ctrl-C, and when it is closed."""
+    with computing("--replications", "4", "--jobs", "2", num_workers=2) as process:
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=SOON)
+        assert not any(map(is_running, pids()))
+    assert (process.returncode, err) == (code, f"{word}; no results were written\n")
+
+
+def test_workers_end_with_a_command_that_is_killed():
+    with computing("--replications", "4", "--jobs", "2", num_workers=2) as process:
+        process.kill()
+        wait(lambda: not any(map(is_running, pids())), SOON)
 
 
 def test_a_signal_ends_a_run_and_a_second_one_does_not_disturb_that():

@@ -111,7 +111,7 @@ class Family:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         models = {name: self.part_type(name) for name in self.registry}
-        bare = {name for name, model in models.items() if has_defaults(model)}
+        bare = {name for name, model in models.items() if has_defaults(model, name)}
         choices = [handler(model.__pydantic_core_schema__) for model in models.values()]
         words = sorted(bare | set(self.words))
         return {"anyOf": [*([{"enum": words}] if words else []), *choices]}

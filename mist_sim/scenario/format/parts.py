@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import Field, ValidationError, create_model
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.format.docstrings import documented_with_bases
@@ -67,11 +67,13 @@ def written(part: Part | object) -> object:
     return part.model_dump(mode="json", by_alias=True) if isinstance(part, Part) else part
 
 
-def has_defaults(model: type[BaseModel]) -> bool:
+def has_defaults(model: type[Part], name: str) -> bool:
     """Tell whether the type alone is enough."""
-    return all(
-        info.alias == "type" or not info.is_required() for info in model.model_fields.values()
-    )
+    try:
+        model.model_validate({"type": name})
+    except ValidationError:
+        return False
+    return True
 
 
 def part_type(

@@ -168,6 +168,8 @@ def _hint(details: ErrorDetails) -> str:
         return "; write it in quotes"
     if details["type"] in ("int_type", "float_type", "bool_type") and isinstance(value, str):
         return "; write it without quotes" if _is_plain(value) else ""
+    if details["type"] == "tuple_type" and isinstance(value, str) and value:
+        return f"; write [{shown(value)[1:-1]}]" if len(value) < _LONGEST else ""
     if details["type"] == "literal_error" and isinstance(value, str):
         choices = str(details.get("ctx", {}).get("expected", "")).replace("'", "")
         known = choices.replace(" or ", ", ").split(", ")
