@@ -42,7 +42,7 @@ class Simulation:
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
     Raises ScenarioError for clients without unique names, and for clients with a role where there
-    is no network.
+    is no network, the size of a block is not known, or blocks are of unlike sizes.
     """
 
     def __init__(
@@ -63,8 +63,7 @@ class Simulation:
         for name, count in Counter(names).items():
             if count > 1:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
-        if network is None:
-            _check_roles(clients)
+        _check_hand_overs(clients, network)
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -140,15 +139,31 @@ class Simulation:
         return Users(env, coordinator, recorder, retries, rng, loop)
 
 
-def _check_roles(clients: Sequence[Client]) -> None:
-    """Raise ScenarioError for engines that would hand over KV entries: there is no network."""
-    roles = [f"{c.name} ({c.role})" for c in clients if isinstance(c, LlmClient) and c.role]
-    if roles:
+def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
+    """Raise ScenarioError for engines that cannot hand over KV entries as their roles ask for."""
+    engines = [client for client in clients if isinstance(client, LlmClient)]
+    roles = [f"{client.name} ({client.role})" for client in engines if client.role]
+    if not roles:
+        return
+    if network is None:
         raise ScenarioError(
             "network must be given, since KV entries go from clients with role prefill to those "
             f"with role decode, got none with {', '.join(roles)}; such as "
             "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
         )
+    first = engines[0]
+    for client in engines:
+        is_taker = client.role != "prefill" and client.scheduler.takes_over
+        if is_taker and client.kv_block_bytes is None:
+            raise ScenarioError(
+                f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
+                "entries of other clients come here, and their size says how long they take"
+            )
+        if client.memory.block_size != first.memory.block_size:
+            raise ScenarioError(
+                f"{client.name}: block_size must be {first.memory.block_size} as of {first.name}, "
+                f"with which it exchanges KV entries, got {client.memory.block_size}"
+            )
 
 
 def _run_until(env: Environment, end: Event) -> bool:

@@ -47,8 +47,8 @@ class Trimmed:
             while line and not line[-1].text.rstrip():
                 line.pop()
             if line:
-                text, *style = line.pop()
-                line.append(Segment(text.rstrip(), *style))
+                text, style, control = line.pop()
+                line.append(Segment(text.rstrip(), style, control))
             yield from line
             yield Segment.line()
 

@@ -42,8 +42,7 @@ def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> Llm
         scheduler=scheduler or ContinuousScheduler(),
         predictor=TwoSpeeds(),
         role=role,
-        block_size=4,
-        **{"num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
+        **{"block_size": 4, "num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
     )
 
 
@@ -55,16 +54,20 @@ def row(arrival: float, prompt: int, output: int, content: Content = ()) -> Trac
     return TraceRow(prompt, output, arrival, content=content)
 
 
-def served(
+def simulation(
     rows: list[TraceRow], *clients: LlmClient, slo: Slo | None = None, **more: object
-) -> Result:
+) -> Simulation:
     workload = Workload(Rows(rows), TraceArrivals(), **more)
     return Simulation(
         clients=clients or [engine("prefill"), engine("decode")],
         workload=workload,
         network=link(),
         slo=slo,
-    ).run()
+    )
+
+
+def served(rows: list[TraceRow], *clients: LlmClient, **more: object) -> Result:
+    return simulation(rows, *clients, **more).run()
 
 
 THREE = [row(0.0, 8, 4), row(0.0, 6, 3), row(0.1875, 12, 1)]
@@ -254,9 +257,17 @@ def test_engines_without_roles_need_no_network():
     assert set(result.requests["status"]) == {"finished"}
 
 
-def test_a_client_that_knows_no_size_of_a_block_says_what_it_needs():
-    with pytest.raises(ScenarioError, match="decode: a network and kv_block_bytes are required"):
-        served(THREE, engine("prefill"), engine("decode", kv_block_bytes=None))
+@pytest.mark.parametrize("role", ["decode", None])
+def test_a_client_that_knows_no_size_of_a_block_says_what_it_needs(role):
+    clients = [engine("prefill", kv_block_bytes=None), engine(role, name="x", kv_block_bytes=None)]
+    with pytest.raises(ScenarioError, match="^x: kv_block_bytes must be given in EngineMemory"):
+        simulation(THREE, *clients)
+
+
+def test_blocks_of_other_sizes_are_not_exchanged():
+    clients = [engine("prefill"), engine("decode", block_size=8)]
+    with pytest.raises(ScenarioError, match="^decode: block_size must be 4 as of prefill, .* 8$"):
+        simulation(THREE, *clients)
 
 
 def test_a_decode_without_entries_is_rejected():
