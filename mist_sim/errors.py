@@ -57,5 +57,5 @@ def brief(value: object) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known name, or a full stop."""
-    matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    matches = get_close_matches(name, list(dict.fromkeys(known)), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else "."

@@ -44,10 +44,26 @@ def replicate(
     if jobs is not None and jobs < 1:
         raise ScenarioError(f"jobs must be >= 1, got {jobs}")
     build(scenario)  # what is wrong with it shows here, and not in other processes
+    seeds = seeds_from(scenario.seed, scenario.replications)
+    found = _summaries(scenario, seeds, jobs, progress)
+    return Replications(
+        seeds=seeds,
+        summaries=tuple(found[number] for number in range(len(seeds))),
+        scenario=scenario.resolved(),
+        title=scenario.headline,
+    )
+
+
+def _summaries(
+    scenario: Scenario,
+    seeds: tuple[int, ...],
+    jobs: int | None,
+    progress: Callable[[int], None] | None,
+) -> dict[int, dict[str, Any]]:
+    """Return the summary of each run by its number, in the order in which they ended."""
     from joblib import Parallel, cpu_count, delayed
 
     data, folder, plugins = as_data(scenario), Path.cwd(), _plugins_of_others()
-    seeds = seeds_from(scenario.seed, scenario.replications)
     num_jobs = min(jobs or cpu_count(), len(seeds))  # cores that a container may use
     parallel = Parallel(n_jobs=num_jobs, return_as="generator_unordered")
     tasks = [
@@ -72,13 +88,7 @@ def replicate(
         if runs is not None:
             runs.throw(error)  # an interruption ends the processes, too: nobody waits for them
         raise
-    summaries = tuple(found[number] for number in range(len(seeds)))
-    return Replications(
-        seeds=seeds,
-        summaries=summaries,
-        scenario=scenario.resolved(),
-        title=scenario.headline,
-    )
+    return found
 
 
 def seeds_from(seed: int, count: int) -> tuple[int, ...]:

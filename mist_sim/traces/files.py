@@ -77,12 +77,13 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> in
     if not any(header):
         raise TraceError(path, 1, f"no header; a first line with {', '.join(needed)} is needed")
     if header.count(name) != 1:
-        problem = f"more than one column {name!r}" if name in header else f"no column {name!r}"
+        problem = f"no column {name!r}{did_you_mean(name, header)}"
+        if name in header:
+            problem = f"more than one column {name!r}."
         raise TraceError(
             path,
             1,
-            f"{problem}{did_you_mean(name, header)} "
-            f"The file has {', '.join(header)[:300]}; needed are {', '.join(needed)}",
+            f"{problem} The file has {', '.join(header)[:300]}; needed are {', '.join(needed)}",
         )
     return header.index(name)
 

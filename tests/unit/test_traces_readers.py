@@ -181,7 +181,7 @@ def test_a_missing_file_gets_a_hint(tmp_path):
             ),
         ),
         ("a,b", "no column 'TIMESTAMP'. The file has a, b; needed are"),
-        (HEADER + ",TIMESTAMP", "more than one column 'TIMESTAMP'"),
+        (HEADER + ",TIMESTAMP", "more than one column 'TIMESTAMP'. The file has"),
     ],
 )
 def test_a_wrong_header_says_what_is_there_and_what_is_needed(tmp_path, header, problem):
