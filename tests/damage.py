@@ -189,6 +189,24 @@ def extreme_scenario(number: int) -> dict[str, Any]:
     return {**data, "replications": 1}
 
 
+def scenarios_at_bounds() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a scenario with every single number, in turn, as small and as large as it may be."""
+    whole = _written_out(MUCH)
+    for place in list(_places(whole)):
+        value = _at(whole, place)
+        if isinstance(value, str) and " " in value:
+            unit = value.rpartition(" ")[2]
+            found = [f"{number} {unit}" for number in ("1e-12", "1e-9", "1", "1e9", "1e18")]
+        elif isinstance(value, int | float | None) and not isinstance(value, bool):
+            found = [10**9, 2**20, 1, 1e12, 1e-12]
+        else:
+            found = []
+        for bound in found:
+            data = _plain(whole)
+            _at(data, place[:-1])[place[-1]] = bound
+            yield f"{'.'.join(map(str, place))}={bound}", data
+
+
 def damaged_text(number: int) -> bytes:
     """Return the bytes of a scenario file with characters, lines or its end lost or added."""
     draw = Draw(f"text {number}")

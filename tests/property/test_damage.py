@@ -22,6 +22,7 @@ from tests.damage import (
     damaged_text,
     damaged_trace,
     extreme_scenario,
+    scenarios_at_bounds,
     time_limit,
 )
 
@@ -67,6 +68,14 @@ def test_scenarios_with_wrong_values_load_or_say_why():
             Path("resolved.yaml").write_text(scenario.resolved(), "utf-8")
             assert Scenario.load("resolved.yaml") == scenario, f"scenario {number}"
     assert NUM_SCENARIOS / 30 < loaded < NUM_SCENARIOS / 2
+
+
+def test_every_number_may_be_as_large_as_its_bound():
+    loaded: Counter[bool] = Counter()
+    for case, data in scenarios_at_bounds():
+        made = attempt(case, lambda data=data: build(Scenario.from_dict(data)))
+        loaded[made is not None] += 1
+    assert min(loaded[True], loaded[False]) > 100
 
 
 def test_files_that_lost_characters_load_or_say_where():
