@@ -42,7 +42,7 @@ class Simulation:
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
     Raises ScenarioError for clients without unique names, and for clients with a role where there
-    is no network, the size of a block is not known, or blocks are of unlike sizes.
+    is no network, or that do not know the size of the blocks that come to them.
     """
 
     def __init__(
@@ -151,18 +151,12 @@ def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
             f"with role decode, got none with {', '.join(roles)}; such as "
             "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
         )
-    first = engines[0]
     for client in engines:
         is_taker = client.role != "prefill" and client.scheduler.takes_over
         if is_taker and client.kv_block_bytes is None:
             raise ScenarioError(
                 f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
                 "entries of other clients come here, and their size says how long they take"
-            )
-        if client.memory.block_size != first.memory.block_size:
-            raise ScenarioError(
-                f"{client.name}: block_size must be {first.memory.block_size} as of {first.name}, "
-                f"with which it exchanges KV entries, got {client.memory.block_size}"
             )
 
 

@@ -42,7 +42,8 @@ def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> Llm
         scheduler=scheduler or ContinuousScheduler(),
         predictor=TwoSpeeds(),
         role=role,
-        **{"block_size": 4, "num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
+        block_size=4,
+        **{"num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
     )
 
 
@@ -261,12 +262,6 @@ def test_engines_without_roles_need_no_network():
 def test_a_client_that_knows_no_size_of_a_block_says_what_it_needs(role):
     clients = [engine("prefill", kv_block_bytes=None), engine(role, name="x", kv_block_bytes=None)]
     with pytest.raises(ScenarioError, match="^x: kv_block_bytes must be given in EngineMemory"):
-        simulation(THREE, *clients)
-
-
-def test_blocks_of_other_sizes_are_not_exchanged():
-    clients = [engine("prefill"), engine("decode", block_size=8)]
-    with pytest.raises(ScenarioError, match="^decode: block_size must be 4 as of prefill, .* 8$"):
         simulation(THREE, *clients)
 
 
