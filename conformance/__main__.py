@@ -43,7 +43,7 @@ def main(
     only: Annotated[str, typer.Option(help="Classes whose names begin so.")] = "",
     asynchronous: Annotated[bool, typer.Option("--async", help="Plan one step ahead.")] = False,
     first_chunk: Annotated[
-        bool, typer.Option("--first-chunk", help="scheduler_reserve_full_isl = false.")
+        bool, typer.Option("--first-chunk", help="scheduler_reserve_full_isl = false, as up to 0.18.")
     ] = False,
     python: Annotated[str, typer.Option(help="A Python that has vLLM.")] = sys.executable,
     seeds: Annotated[bool, typer.Option(help="Name the workloads that differ.")] = False,
@@ -66,7 +66,7 @@ def main(
         found = vllm_runs(python, specs, asynchronous, first_chunk)
         if keep:
             keep.write_text(json.dumps(found))
-    options = {"scheduler_reserve_full_isl": False} if first_chunk else None
+    options = found["options"]
     tallies: dict[str, Tally] = {}
     small = []
     for spec, result in zip(specs, found["results"], strict=True):
@@ -81,11 +81,11 @@ def main(
         if log and logs.is_small(result):
             small.append((name, seed, result))
     mode = "asynchronous" if asynchronous else "synchronous"
-    gate = ", admitted by the first chunk" if first_chunk else ""
+    gate = "" if options["scheduler_reserve_full_isl"] else ", admitted by the first chunk"
     title = f"equal to vLLM {found['version']}, {mode}{gate}"
     Console().print(table(title, tallies.items()))
     if log:
-        logs.write(log, found["version"], small)
+        logs.write(log, {"vllm": found["version"], "options": options}, small)
 
 
 if __name__ == "__main__":

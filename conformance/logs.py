@@ -22,17 +22,24 @@ def is_small(result: dict[str, Any]) -> bool:
     return len(result["ends"]) <= _MOST_STEPS
 
 
-def write(path: Path, version: str, results: list[Entry]) -> None:
+def write(path: Path, header: dict[str, Any], results: list[Entry]) -> None:
     """Write what vLLM did with workloads of a class and a seed, one a line.
 
+    header: the version as `vllm`, and the `options` of its scheduler.
     Those of each class in which most happens: preemptions first, then prefixes that are found.
     """
-    lines = [json.dumps({"vllm": version})]
+    lines = [json.dumps(header)]
     for name, seed, result in _eventful(results):
         kept = {key: result[key] for key in _KEPT}
         kept["token_steps"] = [_packed(steps) for steps in result["token_steps"]]
         lines.append(json.dumps([name, seed, kept], separators=(",", ":")))
     path.write_text("\n".join(lines) + "\n")
+
+
+def options(path: Path) -> dict[str, Any]:
+    """Return the options of the scheduler whose log it is, beside those of the workloads."""
+    header = json.loads(path.read_text().partition("\n")[0])
+    return dict(header.get("options", {}))
 
 
 def read(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.kv_cache import EngineMemory, KvCacheConfig
+from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.request import Request
@@ -91,7 +92,7 @@ def run(
         ),
         async_scheduling=asynchronous,
     )
-    memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"])
+    memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS)
     client = LlmClient("engine", config, predictor=StepLaw(*spec["step"]), memory=memory)
     workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
     result = Simulation(clients=[client], workload=workload).run()

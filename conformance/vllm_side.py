@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import inspect
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
+_RESERVE = "scheduler_reserve_full_isl"  # since 0.19; before, prompts go by their first chunk
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
 
 
@@ -37,17 +39,35 @@ class NoGrammar:
         """Return False."""
         return False
 
+    def accept_tokens(self, request: Any, tokens: Any) -> bool:
+        """Return True (0.33)."""
+        return True
+
 
 def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
-    """Return vLLM's scheduler for a workload, with one block more: it keeps a null block."""
+    """Return vLLM's scheduler for a workload."""
     import torch
-    from vllm.config import SchedulerConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
+    size, num_blocks = spec["block_size"], spec["num_gpu_blocks"]
+    layer = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    kv_cache = KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
+    )
+    config = config_of(spec, asynchronous, options)
+    kind = AsyncScheduler if asynchronous else Scheduler
+    return kind(config, kv_cache, NoGrammar(), size, mm_registry=NoImages(), log_stats=False)
+
+
+def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
+    """Return what the schedulers of vLLM 0.12 to 0.33 read of a `VllmConfig`."""
+    from vllm.config import SchedulerConfig
+
     longest = 10**7
-    size, num_blocks = spec["block_size"], spec["num_gpu_blocks"] + 1
     scheduler_config = SchedulerConfig(
         max_num_seqs=spec["max_num_seqs"],
         max_num_batched_tokens=spec["max_num_batched_tokens"],
@@ -59,39 +79,53 @@ def scheduler_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, An
         policy=spec["policy"],
         **options,
     )
-    config = SimpleNamespace(
+    return SimpleNamespace(
         scheduler_config=scheduler_config,
         cache_config=SimpleNamespace(
-            num_gpu_blocks=num_blocks,
+            num_gpu_blocks=spec["num_gpu_blocks"],
             enable_prefix_caching=spec["enable_prefix_caching"],
-            block_size=size,
+            block_size=spec["block_size"],
             mamba_cache_mode="none",
+            enable_mamba_shared_prefix_checkpoint=False,
         ),
         parallel_config=SimpleNamespace(
             data_parallel_index=0,
             data_parallel_rank=0,
+            data_parallel_size=1,
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
             pipeline_parallel_size=1,
         ),
-        observability_config=SimpleNamespace(kv_cache_metrics=False, enable_mfu_metrics=False),
-        model_config=SimpleNamespace(
-            is_encoder_decoder=False, max_model_len=longest, enable_return_routed_experts=False
+        observability_config=SimpleNamespace(
+            kv_cache_metrics=False, enable_mfu_metrics=False, per_request_spec_decode_metrics=None
         ),
+        model_config=SimpleNamespace(
+            is_encoder_decoder=False,
+            is_diffusion=False,
+            max_model_len=longest,
+            enable_return_routed_experts=False,
+            return_sampling_mask=False,
+            runner_type="generate",
+            supports_multimodal_inputs=False,
+            uses_mrope=False,
+        ),
+        ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
+        aux_output_config=SimpleNamespace(enabled=False),
+        is_mm_encoder_only=False,
+        max_concurrent_batches=2 if asynchronous else 1,
+        max_in_flight_tokens=spec["max_num_batched_tokens"] * (2 if asynchronous else 1),
+        num_hash_lookahead_tokens=0,
+        num_lookahead_tokens=0,
+        num_prefill_lookahead_tokens=0,
+        num_speculative_tokens=0,
+        use_v2_model_runner=True,
         lora_config=None,
         kv_events_config=None,
         kv_transfer_config=None,
         ec_transfer_config=None,
         speculative_config=None,
     )
-    layer = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    kv_cache = KVCacheConfig(
-        num_blocks=num_blocks,
-        kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
-    )
-    kind = AsyncScheduler if asynchronous else Scheduler
-    return kind(config, kv_cache, NoGrammar(), size, mm_registry=NoImages(), log_stats=False)
+
 
 
 class Engine:
@@ -122,11 +156,13 @@ class Engine:
         from vllm.v1.request import Request
 
         job, caches = self.jobs[number], self.spec["enable_prefix_caching"]
+        needs = inspect.signature(Request).parameters
         return Request(
             str(number),
             [self._token(number, position) for position in range(job["prompt"])],
             SamplingParams(max_tokens=job["answer"], ignore_eos=True),
             None,
+            **({"eos_token_id": None} if "eos_token_id" in needs else {}),
             arrival_time=job["arrival"] or 0.0,
             priority=job["priority"],
             block_hasher=get_request_block_hasher(self.spec["block_size"], sha256)
@@ -185,6 +221,7 @@ class Engine:
     def _schedule(self) -> dict[str, Any]:
         """Schedule a step, and say when it will end."""
         scheduler = self.scheduler
+        promised = {n: each.num_output_placeholders for n, each in scheduler.requests.items()}
         output = scheduler.schedule()
         tokens = output.num_scheduled_tokens
         context = sum(scheduler.requests[n].num_computed_tokens - tokens[n] for n in tokens)
@@ -192,7 +229,7 @@ class Engine:
             "output": output,
             "tokens": output.total_num_scheduled_tokens,
             "rows": [[int(n), tokens[n]] for n in tokens],
-            "emits": {n: not scheduler.requests[n].is_prefill_chunk for n in tokens},
+            "emits": {n: _emits(scheduler.requests[n], promised[n]) for n in tokens},
             "preempted": output.preempted_req_ids,
             "free": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
             "end": self.now,
@@ -220,33 +257,58 @@ class Engine:
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
             sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=None,
         )
         for outputs in self.scheduler.update_from_output(step["output"], result).values():
             for output in outputs.outputs:
                 number = int(output.request_id)
                 self.token_steps[number] += [step["number"]] * len(output.new_token_ids)
-                self.cached[number] = output.num_cached_tokens
+                found = _found_tokens(output)
+                self.cached[number] = self.cached[number] if found is None else found
                 if output.finish_reason is not None and number in self.next_turn:
                     turn = self.next_turn[number]
                     time = self.now + self.jobs[turn]["think"] + _BESIDE
                     heapq.heappush(self.coming, (time, turn))
 
 
+def _emits(request: Any, num_promised: int) -> bool:
+    """Tell whether the step that was scheduled gives a request a token.
+
+    num_promised: tokens of steps in flight when it was scheduled. Newer versions note
+    themselves whether a chunk is a prompt's last.
+    """
+    if hasattr(request, "is_prefill_chunk"):
+        return not request.is_prefill_chunk
+    return bool(request.num_computed_tokens >= request.num_tokens + num_promised)
+
+
+def _found_tokens(output: Any) -> int | None:
+    """Return how many tokens a request found in the prefix cache; None where nothing says so."""
+    if hasattr(output, "num_cached_tokens"):
+        return int(output.num_cached_tokens)
+    stats = output.prefill_stats  # since 0.20, with the first token alone
+    return None if stats is None else int(stats.num_cached_tokens)
+
+
 def main() -> None:
     """Read workloads, write results."""
     os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR"}
     specs, asynchronous = json.load(sys.stdin), "--async" in sys.argv
-    options = {}
-    if "--first-chunk" in sys.argv:
-        options["scheduler_reserve_full_isl"] = False
     with contextlib.redirect_stdout(sys.stderr):
         import vllm
+        from vllm.config import SchedulerConfig
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import init_none_hash
 
         init_none_hash(sha256)
+        has_reserve = _RESERVE in inspect.signature(SchedulerConfig).parameters
+        reserves = has_reserve and "--first-chunk" not in sys.argv
+        options = {_RESERVE: reserves} if has_reserve else {}
         results = [Engine(spec, asynchronous, options).run() for spec in specs]
-    json.dump({"version": vllm.__version__, "results": results}, sys.stdout)
+    found = {"version": vllm.__version__, "options": {_RESERVE: reserves}, "results": results}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.rng import Streams
 
 BLOCK_SIZE = 16
@@ -236,7 +237,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "name": name,
         "seed": seed,
         "jobs": jobs,
-        "num_gpu_blocks": num_blocks,
+        "num_gpu_blocks": num_blocks + NULL_BLOCKS,
         "block_size": BLOCK_SIZE,
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(seats, budget),

@@ -35,7 +35,8 @@ class Client(ABC):
     history: content of the requests of all clients, for what a prefix cache could have had; None:
         nobody asks.
     estimate: where its step times come from, for the summary; None where they are given.
-    assumed: its options that were not set and whose default was fitted on another GPU.
+    assumed: its options that were not set and whose default is an assumption: fitted on another
+        GPU, or a `max_model_len` for which it has too little memory.
     imitates: the engine whose defaults it has, for the summary; empty for none.
     """
 

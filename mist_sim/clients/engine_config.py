@@ -34,6 +34,10 @@ ROLES: Mapping[Role | None, frozenset[str]] = {
 
 WeightDtype = Literal["fp8", "int8", "int4"]
 Count = Annotated[int, ">= 1"]
+TokenLimit = Annotated[int, ">= 1, or -1"]
+
+AUTO_LENGTH = -1
+"""A `max_model_len` that is as long as fits; vLLM's own number for `auto`."""
 
 NO_COUNTERPART = "no counterpart"
 
@@ -80,8 +84,9 @@ class EngineConfig:
         GPU's, requests join and seats change hands one step later. By default as in the version
         that `engine` names: on from 0.14 on, where it is simulated.
     admission: which requests are turned away when the engine is too busy.
-    max_model_len: most tokens of a prompt and its answer; without it, the model's own, which it
-        may exceed (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN).
+    max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
+        exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
+        or what fits of it. Without it, the model's own, fit or not.
 
     In Python, model and GPU may be the specs themselves. Without a scheduler there is chunked
     prefill with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an
@@ -110,7 +115,7 @@ class EngineConfig:
     overhead: EngineOverhead = EngineOverhead()
     async_scheduling: bool | None = field(default=None, metadata=_flag("--async-scheduling"))
     admission: AdmissionControl = AdmissionControl()
-    max_model_len: Count | None = field(default=None, metadata=_flag("--max-model-len"))
+    max_model_len: TokenLimit | None = field(default=None, metadata=_flag("--max-model-len"))
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
@@ -125,8 +130,10 @@ class EngineConfig:
                 "enable_expert_parallel must be false with tensor_parallel_size 1 and "
                 "data_parallel_size 1; it has no effect on one rank, which has all experts anyway"
             )
-        if self.max_model_len is not None and self.max_model_len < 1:
-            raise ScenarioError(f"max_model_len must be >= 1, got {self.max_model_len}")
+        if self.max_model_len not in (None, AUTO_LENGTH) and (self.max_model_len or 0) < 1:
+            raise ScenarioError(
+                f"max_model_len must be >= 1, got {self.max_model_len}; auto takes what fits"
+            )
         if self.role == "decode" and self.scheduler and not self.scheduler.takes_over:
             raise ScenarioError(
                 "scheduler must not be static with role decode: nobody joins a static batch"

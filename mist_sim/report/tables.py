@@ -136,10 +136,16 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield SPEC_ONLY
     if "assumed" in summary:
         options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
-        yield (
-            f"The engine's own time a step ({', '.join(options)}) is an assumption here: it was "
-            "fitted on H100 runs. Say your own where you know it."
-        )
+        if times := [name for name in options if name != "max_model_len"]:
+            yield (
+                f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
+                "fitted on H100 runs. Say your own where you know it."
+            )
+        if "max_model_len" in options:
+            yield (
+                "The KV cache is too small for the model's longest context, so vLLM would not "
+                "start without max_model_len. Say what yours is, or auto for what fits."
+            )
 
 
 def _reasons(result: Result) -> list[tuple[int, str]]:

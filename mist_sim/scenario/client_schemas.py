@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from mist_sim.bounds import COPIES, COUNT, NAME_LENGTH, TEXT_LENGTH
 from mist_sim.clients import CLIENTS, Client, EngineConfig
-from mist_sim.clients.engine_config import Count, Role
+from mist_sim.clients.engine_config import AUTO_LENGTH, Count, Role, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
@@ -73,6 +73,9 @@ Name = Annotated[
     Field(min_length=1, max_length=NAME_LENGTH, description="unique in the scenario"),
 ]
 AtLeastOne = Annotated[int, Field(ge=1, le=COUNT)]
+ContextTokens = Annotated[
+    int, Field(le=COUNT), BeforeValidator(lambda said: AUTO_LENGTH if said == "auto" else said)
+]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
@@ -287,7 +290,7 @@ _ENGINE = {
     "gpu": GpuName,
     "predictor": Annotated[Part, PREDICTOR],
     Count: AtLeastOne,
-    Count | None: AtLeastOne | None,
+    TokenLimit | None: ContextTokens | None,
     SpeculativeConfig | None: Annotated[Part, Settings(_DRAFTING)] | None,
     Scheduler | None: Annotated[Part, SCHEDULER],
     KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],

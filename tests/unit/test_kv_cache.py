@@ -94,7 +94,7 @@ def test_quantized_weights_and_caches_leave_room_for_more():
     int4 = plain.with_dtypes(weights="int4")
     both = fp8.with_dtypes(kv_cache="fp8")
     assert count(plain) < count(fp8) < count(int4)
-    assert count(both) == pytest.approx(2 * count(fp8), abs=1)
+    assert count(both) + 1 == pytest.approx(2 * (count(fp8) + 1), abs=1)  # with the null block
     with pytest.raises(ScenarioError, match="does not fit"):
         count(load_model("deepseek-v3"), 8)
 
@@ -105,8 +105,19 @@ def test_experts_keep_buffers_for_each_of_a_tokens_experts():
     assert activations == 16_384 * (2 * 2048 + 8 * (2048 + 768)) * 2
 
 
-def test_override_is_taken_as_it_is():
-    assert blocks(KvCacheConfig(num_gpu_blocks_override=77), "llama-3.1-405b") == 77
+def test_requests_get_all_blocks_of_a_real_engine_but_the_null_block():
+    """`BlockPool.null_block` in vllm/v1/core/block_pool.py."""
+    assert blocks(KvCacheConfig(num_gpu_blocks_override=77), "llama-3.1-405b") == 76
+    with pytest.raises(ValueError, match="must be >= 2, got 1; one block is vLLM's null block"):
+        KvCacheConfig(num_gpu_blocks_override=1)
+
+
+def test_of_the_blocks_that_fit_in_memory_one_is_the_null_block():
+    """So the GPU's memory holds one block more than requests get."""
+    model, config = load_model("llama-3.1-8b"), KvCacheConfig(gpu_memory_utilization=0.5)
+    free = 0.5 * load_gpu("h100-sxm").memory - model.weight_bytes_per_rank(1)
+    free -= activation_bytes(model, 1, 8192, 256) + config.context_memory
+    assert blocks(config) == int(free // (16 * model.kv_bytes_per_token)) - 1
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_a_prompt_that_no_lane_has_room_for_is_told_what_a_lane_has(size, model,
         model=model,
         gpu="h100-sxm",
         pipeline_parallel_size=size,
-        kv_cache=KvCacheConfig(num_gpu_blocks_override=21),
+        kv_cache=KvCacheConfig(num_gpu_blocks_override=22),
     )
     workload = Workload.from_lists([1001], [2], [0.0])
     result = Simulation(clients=[client], workload=workload).run()
@@ -309,7 +309,7 @@ BASE = {
             "max_num_seqs must be >= pipeline_parallel_size (4), got 3",
         ),
         (
-            {"pipeline_parallel_size": 4, "kv_cache": {"num_gpu_blocks_override": 3}},
+            {"pipeline_parallel_size": 4, "kv_cache": {"num_gpu_blocks_override": 4}},
             "num_gpu_blocks must be >= pipeline_parallel_size (4), got 3",
         ),
     ],

@@ -19,6 +19,7 @@ from mist_sim.units import Bytes
 
 _GIB = 2.0**30
 _SHARE = 0.9  # `CacheConfig.gpu_memory_utilization` of vLLM up to 0.19 (vllm/config/cache.py)
+NULL_BLOCKS = 1  # that no request gets: `BlockPool.null_block` in vllm/v1/core/block_pool.py
 _SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm/config.py)
 
 # Bytes an engine needs per logit while it samples: about ten 32-bit values (logits, sorted
@@ -39,8 +40,8 @@ class KvCacheConfig:
     gpu_memory_utilization: share of each GPU's memory that the engine may use, in (0, 1]. None:
         what the version of `engine` takes, 0.9 up to vLLM 0.19 and 0.92 from 0.20 on.
     kv_cache_dtype: how keys and values are stored; "auto": as the model says.
-    num_gpu_blocks_override: block count of a real engine, taken as it is; None computes it
-        from gpu_memory_utilization and context_memory.
+    num_gpu_blocks_override: block count of a real engine (>= 2), of which requests get all but
+        vLLM's null block; None computes it from gpu_memory_utilization and context_memory.
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
         communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
         vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
@@ -74,9 +75,10 @@ class KvCacheConfig:
                 f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
             )
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
-        if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 1:
+        if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 2:
             raise ValueError(
-                f"num_gpu_blocks_override must be >= 1, got {self.num_gpu_blocks_override}"
+                f"num_gpu_blocks_override must be >= 2, got {self.num_gpu_blocks_override}; one "
+                "block is vLLM's null block, which no request gets"
             )
         for name in ("gpu_memory_utilization", "context_memory"):
             default = type(self).__dataclass_fields__[name].default
@@ -155,8 +157,9 @@ def num_gpu_blocks(
     max_num_seqs: int,
     drafter: Drafter | None = None,
 ) -> int:
-    """Return the number of KV-cache blocks of one engine (the same on all its GPUs).
+    """Return the KV-cache blocks that the requests of one engine share (the same on all its GPUs).
 
+    One block less than there are: vLLM's null block holds the place of blocks that a window left.
     A block holds `block_size` tokens of all layers; with sliding windows, of one group of layers
     (see `KvGroups`). In a pipeline the rank with the least room decides.
     gpu_memory_utilization x memory - weights - activations - fixed context, in whole blocks.
@@ -165,7 +168,7 @@ def num_gpu_blocks(
     Raises ScenarioError when not even one block is left.
     """
     if config.num_gpu_blocks_override is not None:
-        return config.num_gpu_blocks_override
+        return config.num_gpu_blocks_override - NULL_BLOCKS
     size = cluster.pipeline_parallel_size
     sizes = (max_num_batched_tokens, max_num_seqs)
     parts = [rank_part(model, rank, size) for rank in range(size)]
@@ -215,7 +218,7 @@ def _blocks_on_rank(
     if drafter and not drafter.num_layers_in_groups:
         token_bytes += drafter.kv_bytes_per_token_per_rank
     num_blocks = int(cache // (token_bytes * config.block_size))
-    if num_blocks < 1:
+    if num_blocks <= NULL_BLOCKS:
         num_gpus = tp * cluster.pipeline_parallel_size
         raise ScenarioError(
             f"{part.name} does not fit on {num_gpus} x {cluster.gpu.name}: of "
@@ -226,7 +229,7 @@ def _blocks_on_rank(
             f"tensor_parallel_size, pipeline_parallel_size or gpu_memory_utilization, or choose "
             f"a larger GPU"
         )
-    return num_blocks
+    return num_blocks - NULL_BLOCKS
 
 
 def activation_bytes(

@@ -49,11 +49,16 @@ class LaneMemory:
         """Return a link to each tier, which the lanes of one engine share."""
         return [TierLink() for _ in self.tiers]
 
-    def manager(self, links: Sequence[TierLink]) -> KvCacheManager:
-        """Return what lends the blocks of a lane; all are free."""
+    def pool(self) -> BlockPool:
+        """Return the blocks of a lane; all are free."""
         sizes, groups = (self.num_blocks, self.block_size, self.num_reserved), self.groups
         pool = WindowPool(*sizes, groups, self.num_extra_slots) if groups else BlockPool(*sizes)
         pool.num_in_all = self.num_in_all
+        return pool
+
+    def manager(self, links: Sequence[TierLink]) -> KvCacheManager:
+        """Return what lends the blocks of a lane; all are free."""
+        pool = self.pool()
         if self.tiers:
             return TieredManager(pool, self.tiers, links, self.num_recomputed)
         if not self.caches_prefixes:

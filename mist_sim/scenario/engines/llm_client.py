@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine_config import PredictorFactory
+from mist_sim.clients.engine_config import AUTO_LENGTH, PredictorFactory
 from mist_sim.clients.kv_cache import (
     EngineMemory,
     KvCacheConfig,
@@ -18,6 +18,7 @@ from mist_sim.clients.kv_cache import (
     num_gpu_blocks,
     swap_space,
 )
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.errors import ScenarioError
@@ -34,6 +35,7 @@ from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
+from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.default_overhead import assumed_times, own_time
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import (
@@ -98,21 +100,26 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
     cluster = cluster_of(gpu, model, config)
-    max_model_len = config.max_model_len or model.max_position_embeddings
-    scheduler = _with_token_budget(config.scheduler or _of_the_server(config, gpu), max_model_len)
+    own_len = model.max_position_embeddings
+    longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
+    scheduler = _with_token_budget(config.scheduler or _of_the_server(config, gpu), longest)
     predictor = _predictor(config, model, cluster, scheduler)
     if config.all_reduce is not None:
         check_sums_over_links(predictor)
     overhead = own_time(config.overhead, predictor, gpu)
     assumed = assumed_times(overhead, predictor, gpu)
-    config = replace(config, scheduler=scheduler, overhead=overhead, max_model_len=max_model_len)
+    config = replace(config, scheduler=scheduler, overhead=overhead)
     draft = None
     if config.speculative_config:
         draft = drafter(config.speculative_config, model, cluster)
         predictor = with_drafting(predictor, config.speculative_config, draft)
     first = overhead.around(predictor.ranks[0], overlapped=bool(config.async_scheduling))
     predictor = predictor.with_first(first)
-    memory = _memory(config, model, cluster, scheduler, draft)
+    memory = _memory(config, model, cluster, scheduler, draft, longest)
+    length = context_length(config, own_len, _of_a_lane(memory, config))
+    if length.is_too_long:
+        assumed += ("max_model_len",)
+    config = replace(config, max_model_len=length.max_model_len)
     clients = [LlmClient(name, config, predictor=predictor, memory=memory) for name in names]
     for client in clients:
         client.assumed = assumed
@@ -156,10 +163,14 @@ def _memory(
     cluster: Cluster,
     scheduler: Scheduler,
     draft: Drafter | None,
+    longest: int,
 ) -> EngineMemory:
-    """Return the KV cache of an engine. Raises ScenarioError for one without room."""
+    """Return the KV cache of an engine. Raises ScenarioError for one without room.
+
+    longest: tokens of a prompt, which a step of a scheduler without a limit takes whole.
+    """
     kv_cache = config.kv_cache
-    num_tokens = getattr(scheduler, "max_num_batched_tokens", config.max_model_len)
+    num_tokens = getattr(scheduler, "max_num_batched_tokens", longest)
     sizes: dict[str, Any] = {
         "max_num_batched_tokens": num_tokens,
         "max_num_seqs": scheduler.max_num_seqs,
@@ -170,6 +181,17 @@ def _memory(
         cache_tiers=cache_tiers(kv_cache, model, cluster),
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
+    )
+
+
+def _of_a_lane(memory: EngineMemory, config: EngineConfig) -> LaneMemory:
+    """Return the part of an engine's KV cache that each request has to fit in."""
+    return lane_memory(
+        memory,
+        config.kv_cache,
+        config.pipeline_parallel_size,
+        drafting=config.speculative_config,
+        swaps=memory.swap_space is not None,
     )
 
 

@@ -101,7 +101,7 @@ def lacking(client: Mapping[str, Any], version: EngineVersion) -> Iterator[Probl
     """Yield the options of a client that the version which it names does not have."""
     for key, lack in version.lacks.items():
         value = value_at(client, key)
-        if value is None or value in lack.neutral:
+        if value is None or value in lack.neutral or (lack.only and value not in lack.only):
             continue
         yield Problem(
             tuple(key.split(".")),

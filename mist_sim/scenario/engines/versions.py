@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from mist_sim.clients.engine_config import AUTO_LENGTH as AUTO
+
 GIB = 2**30
 
 
@@ -86,11 +88,13 @@ class Lack:
     """An option that a version does not have, although others do.
 
     neutral: the values that say nothing. reason: why it is not there. instead: what to write.
+    only: the values that it does not have, where it has the others.
     """
 
     neutral: tuple[Any, ...]
     reason: str
     instead: str
+    only: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,9 @@ V0_12 = EngineVersion(
         "kv_cache.watermark": Lack(
             (0.0,), "it came in 0.24", "engine: vllm-0.24 or newer, or leave it out"
         ),
+        "max_model_len": Lack(
+            (), "auto came in 0.14", "the tokens that fit, or engine: vllm-0.14 or newer", (AUTO,)
+        ),
         RESERVE: Lack((False,), "it came in 0.19", "engine: vllm-0.19 or newer, or leave it out"),
     },
     notes={
@@ -193,6 +200,7 @@ V0_14 = _after(
     V0_12,
     "vllm-0.14",
     {"async_scheduling": Default(True, _POST_INIT)},
+    gains=("max_model_len",),
     notes={"async scheduling with drafts": "on with EAGLE and MTP"},
 )
 

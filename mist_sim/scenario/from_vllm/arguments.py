@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mist_sim.clients.engine_config import AUTO_LENGTH
+
 _POWERS = {letter: power for power, letter in enumerate("kmgt", start=1)}
 
 
@@ -30,9 +32,9 @@ def whole_number(text: str) -> int:
     return int(number) * int(1024 ** _POWERS[letter.lower()])
 
 
-def context_length(text: str) -> int | None:
-    """Return a length in tokens; None where vLLM looks for one that fits (`auto`, -1)."""
-    return None if text.strip().lower() in ("-1", "auto") else whole_number(text)
+def context_length(text: str) -> int:
+    """Return a length in tokens; -1 where vLLM looks for one that fits (`auto`, -1)."""
+    return AUTO_LENGTH if text.strip().lower() in ("-1", "auto") else whole_number(text)
 
 
 def mapping(text: str) -> dict[str, Any]:
