@@ -71,7 +71,7 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
     scheduler_config = SchedulerConfig(
         max_num_seqs=spec["max_num_seqs"],
         max_num_batched_tokens=spec["max_num_batched_tokens"],
-        max_model_len=spec["max_num_batched_tokens"],
+        max_model_len=longest,
         is_encoder_decoder=False,
         long_prefill_token_threshold=spec["long_prefill_token_threshold"],
         enable_chunked_prefill=True,

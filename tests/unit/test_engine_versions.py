@@ -240,6 +240,12 @@ def test_defaults_do_not_hide_what_is_wrong(key, value):
             2,
             "scheduler.long_prefill_token_threshold",
         ),
+        (
+            "vllm-0.12",
+            "scheduler.max_num_partial_prefills",
+            2,
+            "scheduler.long_prefill_token_threshold",
+        ),
         ("vllm-0.12", "scheduler.preemption", "swap", "recompute"),
     ],
 )

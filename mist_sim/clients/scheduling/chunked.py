@@ -36,9 +36,10 @@ class ChunkedScheduler(Scheduler):
         name).
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget.
-    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM's name; v1 sets no
-        limit, nor does None); a prompt that fits whole into what is left does not count. Only with
-        long_prefill_token_threshold: without it no more than one is in pieces.
+    max_num_partial_prefills: prompts that may be in pieces at a time (vLLM v0's name; v1 refuses
+        it and sets no limit, nor does None); a prompt that fits whole into what is left does not
+        count. Only with long_prefill_token_threshold, which v0 derived as 4 % of max_model_len:
+        without it no more than one is in pieces.
     scheduler_reserve_full_isl: whether a prompt is admitted when all of it fits into the memory
         that is free, and not its first piece alone (vLLM's name and default from 0.19 on; before,
         it is false). Nothing is reserved either way: blocks are taken piece by piece.
@@ -67,7 +68,8 @@ class ChunkedScheduler(Scheduler):
             raise ValueError(
                 "max_num_partial_prefills must be left out without long_prefill_token_threshold, "
                 f"got {self.max_num_partial_prefills}; it has no effect, since a prompt that does "
-                "not fit takes all that is left of a step"
+                "not fit takes all that is left of a step (vLLM v0 then took a threshold of 4 % of "
+                "max_model_len)"
             )
 
     def cannot_verify(self, num_drafts: int) -> str | None:

@@ -142,6 +142,7 @@ def _after(
 
 LIMITS = "scheduler.max_num_seqs, max_num_batched_tokens"
 RESERVE = "scheduler.scheduler_reserve_full_isl"
+PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
@@ -188,6 +189,11 @@ V0_12 = EngineVersion(
         ),
         "max_model_len": Lack(
             (), "auto came in 0.14", "the tokens that fit, or engine: vllm-0.14 or newer", (AUTO,)
+        ),
+        PARTIAL: Lack(
+            (None,),
+            "it does not start with it: Concurrent Partial Prefill is not supported",
+            "scheduler.long_prefill_token_threshold",
         ),
         RESERVE: Lack((False,), "it came in 0.19", "engine: vllm-0.19 or newer, or leave it out"),
     },
@@ -247,9 +253,7 @@ V0_33 = _after(
         LARGEST_GRAPH: Default(LargestGraph(512, 1024), f"{_GRAPH_SIZES}, since 0.28"),
     },
     loses={
-        "scheduler.max_num_partial_prefills": Lack(
-            (None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"
-        ),
+        PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
     notes={"async scheduling with drafts": "on with every kind of drafts that runner V2 has"},
 )

@@ -87,7 +87,6 @@ HONOURED: Mapping[str, Honoured] = {
     "--max-num-seqs": Honoured("scheduler.max_num_seqs", int),
     "--max-num-batched-tokens": Honoured("scheduler.max_num_batched_tokens", whole_number),
     "--long-prefill-token-threshold": Honoured("scheduler.long_prefill_token_threshold", int),
-    "--max-num-partial-prefills": Honoured("scheduler.max_num_partial_prefills", int),
     "--scheduling-policy": Honoured("scheduler.order"),
     "--scheduler-reserve-full-isl": Honoured("scheduler.scheduler_reserve_full_isl", None),
     "--block-size": Honoured("kv_cache.block_size", int),
@@ -158,6 +157,11 @@ REFUSED: Mapping[str, Refused] = {
     "--config": Refused("a second file is not read", "its keys as arguments"),
     "--performance-mode": Refused(
         "it changes several limits", "--max-num-seqs and --max-num-batched-tokens", ("balanced",)
+    ),
+    "--max-num-partial-prefills": Refused(
+        "vLLM 0.12 to 0.26 do not start with it, newer ones do not have it",
+        "--long-prefill-token-threshold",
+        ("1",),
     ),
     "--max-long-partial-prefills": Refused("one limit is simulated", "leave it out", ("1",)),
     "--max-num-active-seqs": Refused("one limit is simulated", "--max-num-seqs"),
