@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -46,48 +45,50 @@ def _pieces(recorder: ColumnRecorder, track: int) -> Iterator[tuple[dict[str, An
             yield piece, ends[up_to[first] - rows["num_steps"][first] : up_to[last - 1]]
 
 
-def peak_token_rate(recorder: ColumnRecorder, after: float) -> float:
-    """Return the most output tokens in one second (bins from the run's start, seconds)."""
-    first_steps = _first_steps(recorder)
-    all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
-    for track, step_ends in enumerate(recorder.step_ends):
-        ends = np.frombuffer(step_ends)  # never decrease
-        if not len(ends):
-            continue
-        emitted = np.floor(ends[first_steps[track] - 1])  # by prefills
-        seconds = _seconds(ends)
-        counts = np.diff(_tokens_before(recorder, track, np.searchsorted(ends, seconds)))
-        all_seconds += [seconds[:-1], emitted]
-        all_counts += [counts, np.ones(len(emitted))]
-    seconds, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
-    counts_in = np.bincount(places, np.concatenate(all_counts), minlength=len(seconds))
-    return float(counts_in[seconds >= math.floor(after)].max(initial=0.0))
+def peak_token_rate(
+    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, begin: float
+) -> float:
+    """Return the most chunks of output of some requests in one second, in their last attempts.
 
+    Tokens of one step, which verified drafts, are one chunk. As `max_output_tokens_per_s` in
+    `calculate_metrics` of vllm/benchmarks/serve.py, which counts what a stream delivers.
 
-def _first_steps(recorder: ColumnRecorder) -> list[NDArray[np.int64]]:
-    """Return, for each track, the decode steps after which a prefill there had its token."""
+    request_ids: in order. sent_at: when each was sent for the last time, seconds. begin: where the
+    first second begins, seconds.
+    """
     tokens: dict[str, Any] = recorder.tokens.columns()
-    is_first = ~tokens["resumed"]
-    tracks, first_steps = tokens["track"][is_first], tokens["first_step"][is_first]
-    order = np.argsort(tracks, kind="stable")
-    cuts = np.searchsorted(tracks[order], np.arange(1, len(recorder.steps)))
-    return np.split(first_steps[order], cuts)
+    mine = np.isin(tokens["request_id"], request_ids)
+    all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
+    for track in np.unique(tokens["track"][mine]).tolist():
+        rows = {name: column[mine & (tokens["track"] == track)] for name, column in tokens.items()}
+        sent = sent_at[np.searchsorted(request_ids, rows["request_id"])]
+        ends = np.frombuffer(recorder.step_ends[track])  # never decrease
+        seconds = np.floor(ends - begin)
+        starts = np.flatnonzero(np.diff(seconds, prepend=-1.0))
+        chunks = _chunks(recorder, track, rows, np.searchsorted(ends, sent, "right"))
+        all_seconds.append(seconds[starts])
+        all_counts.append(np.add.reduceat(chunks, starts))
+    _, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
+    return float(np.bincount(places, np.concatenate(all_counts)).max(initial=0.0))
 
 
-def _seconds(ends: Array) -> Array:
-    """Return all whole seconds in which a step ends, and the one after the last."""
-    first, last = math.floor(ends[0]), math.floor(ends[-1])
-    if last - first < len(ends):
-        return np.arange(first, last + 2, dtype=float)
-    return np.append(np.unique(np.floor(ends)), last + 1.0)
+def _chunks(
+    recorder: ColumnRecorder, track: int, rows: dict[str, Any], begin: NDArray[np.int64]
+) -> Array:
+    """Return to how many of some requests each step of a track gave output.
 
-
-def _tokens_before(recorder: ColumnRecorder, track: int, steps: NDArray[np.int64]) -> Array:
-    """Return how many tokens the decodes of a track got before each of some steps."""
-    if recorder.step_tokens[track]:
-        return np.concatenate(([0], np.cumsum(recorder.decode_tokens(track))))[steps]
-    rows: dict[str, Any] = recorder.steps[track].columns()
-    return _sum_before(rows["num_steps"], rows["num_decodes"], steps)
+    rows: of the tokens, on that track. begin: the first step after each was sent.
+    """
+    num_all = len(recorder.step_ends[track])
+    runs: dict[str, Any] = recorder.steps[track].columns()
+    first = np.clip(begin, rows["first_step"], rows["end_step"])
+    joined = np.bincount(first, minlength=num_all + 1)
+    left = np.bincount(rows["end_step"], minlength=num_all + 1)
+    chunks = np.cumsum(joined - left)[:num_all].astype(float)
+    chunks *= np.repeat(runs["num_decodes"] > 0, runs["num_steps"].astype(np.int64))
+    by_prompt = (rows["first_step"] - 1)[~rows["resumed"] & (rows["first_step"] > begin)]
+    chunks += np.bincount(by_prompt, minlength=num_all)
+    return chunks
 
 
 def _sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Array:

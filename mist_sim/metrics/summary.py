@@ -44,10 +44,7 @@ def summarise(
     summary: dict[str, Any] = {
         **_volume(c, counted, done, duration),
         **throughput(recorder, c, ended, warmup, duration),
-        "max_output_tokens_per_s": peak_token_rate(recorder, warmup),
-        "max_concurrent_requests": stats.max_inside(
-            c["arrival_time"][counted], c["finished_at"][counted]
-        ),
+        **_peaks(recorder, c, done),
         **_failures(c, counted),
         **_memory(recorder, c, counted),
         **_goodput(slo, c, ended, counted, duration),
@@ -73,6 +70,24 @@ def _volume(c: dict[str, Any], counted: Mask, done: Mask, duration: float) -> di
         "failed": int(counted.sum()) - num_done,
         "total_input_tokens": int(c["num_prompt_tokens"][done].sum()),
         "total_output_tokens": int(c["num_output_tokens"][done].sum()),
+    }
+
+
+def _peaks(recorder: ColumnRecorder, c: dict[str, Any], done: Mask) -> dict[str, Any]:
+    """Return the most chunks of output and requests in a second, counted from the first sending.
+
+    As `calculate_metrics` in vllm/benchmarks/serve.py: finished requests alone, and one is there in
+    every second that it touches.
+    """
+    arrival, end = c["arrival_time"][done], c["finished_at"][done]
+    begin = float(arrival.min()) if len(arrival) else 0.0
+    order = np.argsort(c["request_id"][done])
+    request_ids, sent_at = c["request_id"][done][order], c["sent_at"][done][order]
+    return {
+        "max_output_tokens_per_s": peak_token_rate(recorder, request_ids, sent_at, begin),
+        "max_concurrent_requests": stats.max_inside(
+            np.floor(arrival - begin), np.floor(end - begin) + 1
+        ),
     }
 
 

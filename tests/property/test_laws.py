@@ -214,9 +214,16 @@ def test_the_summary_counts_every_token(simulation):
     done = result.requests[result.requests["status"] == "finished"]
     assert result.summary["total_output_tokens"] == done["num_output_tokens"].sum()
     assert result.summary["total_input_tokens"] == done["num_prompt_tokens"].sum()
-    times = [time for k in result.requests["request_id"] for time in result.token_times(k).tolist()]
-    per_second = Counter(int(time) for time in times)
+    begin = done["arrival_time"].min()
+    times = [time for k in done["request_id"] for time in np.unique(result.token_times(k)).tolist()]
+    per_second = Counter(int(time - begin) for time in times)
     assert result.summary["max_output_tokens_per_s"] == max(per_second.values(), default=0)
+    there = Counter(
+        second
+        for sent, end in zip(done["arrival_time"], done["finished_at"], strict=True)
+        for second in range(int(sent - begin), int(end - begin) + 1)
+    )
+    assert result.summary["max_concurrent_requests"] == max(there.values(), default=0)
 
 
 @given(data=st.data())

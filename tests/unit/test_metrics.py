@@ -144,7 +144,7 @@ def test_summary_agrees_with_the_tables():
     assert summary["p99_tpot_ms"] == pytest.approx(1e3 * requests.tpot.quantile(0.99))
     assert summary["total_output_tokens"] == requests.num_output_tokens.sum()
     times = np.concatenate([result.token_times(i) for i in requests.request_id])
-    peak = np.bincount(np.floor(times).astype(int)).max()
+    peak = np.bincount(np.floor(times - requests.arrival_time.min()).astype(int)).max()
     assert summary["max_output_tokens_per_s"] == peak
     assert summary["std_itl_ms"] > 0
     itl = np.concatenate([np.diff(result.token_times(i)) for i in requests.request_id])
@@ -225,6 +225,27 @@ def test_a_run_of_ages_needs_no_memory_for_its_seconds():
     workload = Workload.from_lists([10] * 3, [5] * 3, [0.0, 1e9, 1e11])
     summary = Simulation(clients=[engine()], workload=workload).run().summary
     assert summary["max_output_tokens_per_s"] == 5
+
+
+class HalfASecond(AffinePredictor):
+    def step_time(self, batch):
+        return 0.5
+
+
+def test_peaks_are_counted_as_vllm_counts_them():
+    """`calculate_metrics` of vllm/benchmarks/serve.py: seconds from the first sending on, 10.5 s.
+
+    Tokens at 11, 11.5, ..., 13 s; 11 and 11.5 s; 12.5 s. The second request is over when the third
+    comes, but all three are there in the second from 11.5 s on. What was rejected does not count.
+    """
+    client = llm_engine(
+        "llm", scheduler=ChunkedScheduler(), predictor=HalfASecond(), num_gpu_blocks=100
+    )
+    jobs = ([10**6, 10, 10, 10**6, 10], [1, 5, 2, 1, 1], [3.0, 10.5, 10.5, 11.0, 11.6])
+    result = Simulation(clients=[client], workload=Workload.from_lists(*jobs)).run()
+    assert result.requests.finished_at.tolist() == [3.0, 13.0, 11.5, 11.0, 12.5]
+    assert result.summary["max_concurrent_requests"] == 3
+    assert result.summary["max_output_tokens_per_s"] == 3
 
 
 def test_answers_cut_at_the_longest_context_are_counted():
