@@ -44,7 +44,7 @@ def main(
     only: Annotated[str, typer.Option(help="Classes whose names begin so.")] = "",
     asynchronous: Annotated[bool, typer.Option("--async", help="Plan one step ahead.")] = False,
     first_chunk: Annotated[
-        bool, typer.Option("--first-chunk", help="scheduler_reserve_full_isl = false, as up to 0.18.")
+        bool, typer.Option("--first-chunk", help="scheduler_reserve_full_isl: false.")
     ] = False,
     python: Annotated[str, typer.Option(help="A Python that has vLLM.")] = sys.executable,
     seeds: Annotated[bool, typer.Option(help="Name the workloads that differ.")] = False,

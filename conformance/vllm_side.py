@@ -127,7 +127,6 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
     )
 
 
-
 class Engine:
     """One workload on its way through vLLM's scheduler."""
 

@@ -165,8 +165,9 @@ class LlmPart(ClientPart):
         engine = info.data.get(_ENGINE_KEY)
         if not gpu or not scheduler or not engine:
             return predictor
-        num_seqs = scheduler.max_num_seqs
-        return predictor_by_version(predictor, version_of(engine), load_gpu(gpu), num_seqs)
+        drafts = getattr(info.data.get("speculative_config"), "num_speculative_tokens", 0)
+        sizes = (scheduler.max_num_seqs, drafts)
+        return predictor_by_version(predictor, version_of(engine), load_gpu(gpu), *sizes)
 
     @property
     def stages(self) -> Sequence[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware import Cluster, gpu_names, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model, model_names
-from mist_sim.scenario.engines.llm_client import with_graphs_of
+from mist_sim.scenario.engines.llm_client import with_graphs_up_to
 from tests.effort import examples
 
 RANKS = (1, 2, 4, 8)
@@ -36,9 +35,9 @@ def batches(draw: st.DrawFn) -> StepBatch:
 )
 def test_no_step_is_faster_without_graphs(model, gpu, ranks, max_num_seqs, batch):
     assume(model.num_attention_heads % ranks == 0 and model.num_key_value_heads % ranks == 0)
-    cluster, scheduler = Cluster(gpu, ranks), ChunkedScheduler(max_num_seqs=max_num_seqs)
-    replayed = with_graphs_of(RooflinePredictor(model, cluster), scheduler)
-    eager = with_graphs_of(RooflinePredictor(model, cluster, enforce_eager=True), scheduler)
+    cluster, most = Cluster(gpu, ranks), min(2 * max_num_seqs, 512)
+    replayed = with_graphs_up_to(most, RooflinePredictor(model, cluster))
+    eager = with_graphs_up_to(most, RooflinePredictor(model, cluster, enforce_eager=True))
     assert eager.step_time(batch) >= replayed.step_time(batch)
     growth = StepGrowth(batch.num_decodes * (1 + batch.num_drafts))
     assert (eager.run(batch, growth, 5) >= replayed.run(batch, growth, 5)).all()

@@ -99,7 +99,8 @@ def test_a_length_that_does_not_fit_ends_with_exit_code_2(capsys):
     with pytest.raises(SystemExit) as leaving:
         main(["run", "demo", "--set", small, "--set", "clients.0.max_model_len=2000"])
     assert leaving.value.code == BAD_INPUT
-    assert "clients.0.max_model_len: must be <= 1600, got 2000" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "clients.0.max_model_len: must be <= 1600, got 2000" in said
 
 
 def test_auto_of_a_command_line():

@@ -9,10 +9,12 @@ from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
+from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
 from mist_sim.metrics.replications import Replications
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.version_origins import value_at
+from mist_sim.scenario.engines.version_origins import origins, value_at
 from mist_sim.scenario.engines.versions import ASSUMED, NEWEST, VERSIONS
 
 BARE = {"scheduler": "chunked"}
@@ -85,6 +87,25 @@ def test_the_largest_cuda_graph(engine, gpu, scheduler, largest):
     found = llm(engine=engine, gpu=gpu, scheduler=scheduler)
     assert found.predictor.max_cudagraph_capture_size == largest
     assert build_one(found).predictor.ranks[0].predictor.max_cudagraph_capture_size == largest
+
+
+@pytest.mark.parametrize(("engine", "largest"), [("vllm-0.12", 128), ("vllm-0.14", 512)])
+def test_the_largest_cuda_graph_with_drafts(engine, largest):
+    """64 sequences verify 3 drafts each: 256 tokens, which are no graph in 0.12."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
+    found = llm(engine=engine, scheduler={"max_num_seqs": 64}, speculative_config=drafts)
+    assert found.predictor.max_cudagraph_capture_size == largest
+    key = "predictor.max_cudagraph_capture_size"
+    client = found.model_dump(mode="json", by_alias=True)
+    assert key in [origin.key for origin in origins(client)]
+    made = llm_client(
+        "llm",
+        engine=engine,
+        scheduler=ChunkedScheduler(max_num_seqs=64),
+        speculative_config=SpeculativeConfig(**drafts),
+    )
+    target = made.predictor.ranks[0].predictor.target
+    assert (target.max_cudagraph_capture_size or MOST_CAPTURED) == largest
 
 
 def test_the_largest_cuda_graph_in_python():

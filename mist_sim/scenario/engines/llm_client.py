@@ -144,10 +144,13 @@ def _predictor(
     if given is not None and not callable(given):
         return ranks_of(cast("Predictor | PipelinePredictor", given))
     make: PredictorFactory = given or RooflinePredictor
-    most = largest_graph(version_of(config.engine), cluster.gpu)
+    drafting = config.speculative_config
+    num_drafts = drafting.num_speculative_tokens if drafting else 0
+    version = version_of(config.engine)
+    most = largest_graph(version, cluster.gpu, scheduler.max_num_seqs, num_drafts)
 
     def timed(part: ModelSpec) -> Predictor:
-        return with_graphs_of(make(model=part, cluster=cluster), scheduler, most)
+        return with_graphs_up_to(most, make(model=part, cluster=cluster))
 
     try:
         return pipeline_predictor(timed, model, cluster)
@@ -236,15 +239,8 @@ def cluster_of(gpu: GpuSpec, model: ModelSpec, config: EngineConfig) -> Cluster:
     return cluster
 
 
-def with_graphs_of(
-    predictor: Predictor, scheduler: Scheduler, most: int = MOST_CAPTURED
-) -> Predictor:
-    """Return a predictor whose largest CUDA graph is by default the one that vLLM captures.
-
-    For a roofline 2 max_num_seqs, at most `most` (`_set_cudagraph_sizes` in
-    `vllm/config/vllm.py`).
-    """
-    size = min(2 * scheduler.max_num_seqs, most)
+def with_graphs_up_to(size: int, predictor: Predictor) -> Predictor:
+    """Return a predictor whose largest CUDA graph has so many tokens, if it says no size itself."""
     if not isinstance(predictor, RooflinePredictor) or size == MOST_CAPTURED:
         return predictor
     if predictor.enforce_eager or predictor.cudagraph_capture_sizes is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import LARGEST_GRAPH, EngineVersion
+from mist_sim.scenario.engines.versions import LARGEST_GRAPH, EngineVersion, LargestGraph
 from mist_sim.scenario.format.families import SCHEDULER
 
 _SHARE = "kv_cache.gpu_memory_utilization"
@@ -31,10 +31,15 @@ def with_version_defaults(config: EngineConfig) -> EngineConfig:
     return replace(config, async_scheduling=ahead, kv_cache=kv_cache)
 
 
-def largest_graph(version: EngineVersion, gpu: GpuSpec) -> int:
-    """Return the most tokens of a step that a version replays on a GPU as a CUDA graph."""
-    most: int = version.default(LARGEST_GRAPH).of(device_of(gpu).name)
-    return most
+def largest_graph(
+    version: EngineVersion, gpu: GpuSpec, max_num_seqs: int, num_drafts: int = 0
+) -> int:
+    """Return the most tokens of a step that a version replays on a GPU as a CUDA graph.
+
+    num_drafts: tokens that every sequence verifies in a step beside its own.
+    """
+    graph: LargestGraph = version.default(LARGEST_GRAPH)
+    return graph.of(device_of(gpu).name, max_num_seqs, num_drafts)
 
 
 def kv_cache_by_version(said: object, version: EngineVersion) -> object:
@@ -67,7 +72,7 @@ def scheduler_options(plugin: type[Any], version: EngineVersion) -> dict[str, An
 
 
 def predictor_by_version(
-    said: object, version: EngineVersion, gpu: GpuSpec, max_num_seqs: int
+    said: object, version: EngineVersion, gpu: GpuSpec, max_num_seqs: int, num_drafts: int = 0
 ) -> object:
     """Return what a file says about a roofline, with the largest CUDA graph if it says nothing."""
     spelt: object = {"type": said} if isinstance(said, str) else said
@@ -76,7 +81,7 @@ def predictor_by_version(
     sizes = ("max_cudagraph_capture_size", "cudagraph_capture_sizes")
     if spelt.get("enforce_eager") or any(spelt.get(key) is not None for key in sizes):
         return said
-    return {**spelt, sizes[0]: min(2 * max_num_seqs, largest_graph(version, gpu))}
+    return {**spelt, sizes[0]: largest_graph(version, gpu, max_num_seqs, num_drafts)}
 
 
 def async_by_version(data: Mapping[str, Any]) -> bool:

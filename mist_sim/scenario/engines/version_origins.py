@@ -61,15 +61,16 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
     """
     version, gpu = version_of(client["engine"]), load_gpu(client["gpu"])
     drafting = client["speculative_config"] or {}
-    limits = server_limits(gpu, drafting.get("num_speculative_tokens", 0), version)
-    most = largest_graph(version, gpu)
+    num_drafts = drafting.get("num_speculative_tokens", 0)
+    limits = server_limits(gpu, num_drafts, version)
     num_seqs = client["scheduler"].get("max_num_seqs")
     for key, default in version.defaults.items():
         if key == LIMITS:
             pairs = ((f"scheduler.{name}", value) for name, value in limits._asdict().items())
             expected = dict(pairs)
         elif key == LARGEST_GRAPH:
-            expected = {key: min(2 * num_seqs, most) if num_seqs else most}
+            most = largest_graph(version, gpu, num_seqs, num_drafts) if num_seqs else None
+            expected = {key: most}
         else:
             expected = {key: default.value}
         for name, value in expected.items():

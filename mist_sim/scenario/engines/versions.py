@@ -57,22 +57,27 @@ def _pair(limits: ServerLimits) -> str:
 
 @dataclass(frozen=True)
 class LargestGraph:
-    """Most tokens of a step that is replayed as a CUDA graph, whatever the number of sequences.
+    """Most tokens of a step that is replayed as a CUDA graph: twice a full step's decodes, or less.
 
-    blackwell: on GPUs of compute capability 10.x, which are known by their names.
+    most: the limit. blackwell: that on GPUs of compute capability 10.x, known by their names.
+    with_drafts: whether a decode counts the tokens that it verifies.
     """
 
     most: int
     blackwell: int
+    with_drafts: bool = True
 
-    def of(self, name: str) -> int:
-        """Return it for a GPU of that name."""
+    def of(self, name: str, max_num_seqs: int, num_drafts: int = 0) -> int:
+        """Return it for a GPU of that name, on which so many sequences verify so many drafts."""
         is_blackwell = any(chip in name.lower() for chip in ("b200", "b300"))
-        return self.blackwell if is_blackwell else self.most
+        each = 1 + num_drafts if self.with_drafts else 1
+        return min(2 * max_num_seqs * each, self.blackwell if is_blackwell else self.most)
 
     def __str__(self) -> str:
+        each = " × (1 + drafts)" if self.with_drafts else ""
         on_blackwell = f", {self.blackwell:,} on compute capability 10.x"
-        return f"{self.most}{on_blackwell if self.blackwell != self.most else ''}"
+        limit = f"{self.most}{on_blackwell if self.blackwell != self.most else ''}"
+        return f"2 × sequences{each}, at most {limit}"
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ V0_12 = EngineVersion(
             True, f"CacheConfig.enable_prefix_caching {_CACHE}"
         ),
         "kv_cache.watermark": Default(0.0, "no such option; nothing in vllm/v1/core keeps one"),
-        LARGEST_GRAPH: Default(LargestGraph(512, 512), _GRAPH_SIZES),
+        LARGEST_GRAPH: Default(LargestGraph(512, 512, with_drafts=False), _GRAPH_SIZES),
         RESERVE: Default(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
@@ -205,7 +210,10 @@ V0_12 = EngineVersion(
 V0_14 = _after(
     V0_12,
     "vllm-0.14",
-    {"async_scheduling": Default(True, _POST_INIT)},
+    {
+        "async_scheduling": Default(True, _POST_INIT),
+        LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
+    },
     gains=("max_model_len",),
     notes={"async scheduling with drafts": "on with EAGLE and MTP"},
 )
