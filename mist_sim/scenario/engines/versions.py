@@ -245,6 +245,8 @@ V0_24 = _after(
         "memory of CUDA graphs": "counted within gpu_memory_utilization "
         "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20)",
         "prefill_schedule_interval": f"1 (SchedulerConfig {_SCHEDULER})",
+        "eviction": "blocks that the prefix cache does not know go first "
+        "(BlockPool.free_blocks in vllm/v1/core/block_pool.py, not yet in 0.22)",
     },
 )
 
@@ -263,7 +265,15 @@ V0_33 = _after(
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
-    notes={"async scheduling with drafts": "on with every kind of drafts that runner V2 has"},
+    notes={
+        "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
+        "long_prefill_token_threshold": "not for a request that is alone "
+        "(Scheduler.schedule, since 0.29 to 0.31)",
+        "preemption with a step in flight": "the request waits until that step is over "
+        "(Scheduler.schedule, since 0.27)",
+        "preemption under priority": "who preempts itself does not end the pass "
+        "(Scheduler.schedule, not yet in 0.31)",
+    },
 )
 
 VERSIONS: Mapping[str, EngineVersion] = {
