@@ -1,4 +1,4 @@
-"""What vLLM's own scheduler did with random workloads, to the bit (`python -m conformance`)."""
+"""What the schedulers of vLLM did with random workloads, to the bit (`python -m conformance`)."""
 
 from pathlib import Path
 
@@ -10,35 +10,48 @@ from conformance.report import compare
 LOGS = Path(__file__).with_name("vllm")
 
 DIFFERENT: dict[str, set[tuple[str, int]]] = {
-    "sync": {
+    "0.12.0-sync": set(),
+    "0.12.0-async": set(),
+    "0.19.0-sync": {
         ("scarce, conversations, threshold", 0),
         ("scarce, overlapping turns", 158),
         ("scarce, repeats", 198),
     },
-    "async": {
+    "0.19.0-async": {
         ("scarce", 162),
         ("scarce, overlapping turns", 145),
         ("scarce, repeats", 198),
     },
+    "0.33.0-sync": set(),
+    "0.33.0-async": set(),
 }
 """Workloads (class, seed) whose tokens come at other times here, for the reasons in
 docs/background/memory.md. One that is equal has to be taken out."""
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_token_times_are_those_of_vllm(mode):
-    different = set()
-    entries = logs.read(LOGS / f"0.19.0-{mode}.jsonl")
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_token_times_are_those_of_vllm(name):
+    path = LOGS / f"{name}.jsonl"
+    options, different = logs.options(path), set()
+    entries = logs.read(path)
     for spec, result in entries:
-        found = compare(spec, result, asynchronous=mode == "async")
+        found = compare(spec, result, asynchronous=name.endswith("-async"), options=options)
         if found.times:
             different.add((spec["name"], spec["seed"]))
-    assert different == DIFFERENT[mode]
+    assert different == DIFFERENT[name]
     assert len(entries) > 30
+
+
+def test_prompts_go_by_their_first_chunk_in_0_12():
+    """The option came in 0.19; so a log without it would not say what 0.12 does."""
+    reserves = [logs.options(LOGS / f"{name}.jsonl") for name in ("0.12.0-sync", "0.33.0-sync")]
+    assert [found["scheduler_reserve_full_isl"] for found in reserves] == [False, True]
 
 
 def test_the_logs_hold_what_is_hard():
     """Many entries preempt or find prefixes, so that a rule that is lost shows."""
-    results = [found for mode in DIFFERENT for _, found in logs.read(LOGS / f"0.19.0-{mode}.jsonl")]
-    assert sum(any(result["preemptions"]) for result in results) >= 20
-    assert sum(any(result["cached"]) for result in results) >= 30
+    for version in ("0.12.0", "0.19.0", "0.33.0"):
+        modes = [LOGS / f"{version}-{mode}.jsonl" for mode in ("sync", "async")]
+        results = [found for path in modes for _, found in logs.read(path)]
+        assert sum(any(result["preemptions"]) for result in results) >= 20
+        assert sum(any(result["cached"]) for result in results) >= 30

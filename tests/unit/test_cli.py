@@ -204,7 +204,7 @@ def test_set_reads_values_as_yaml(mist):
 
 
 def test_rejections_are_grouped(mist):
-    small = "clients.0.kv_cache.num_gpu_blocks_override=40"
+    small = "clients.0.kv_cache.num_gpu_blocks_override=41"
     code, out, _ = mist("run", "s.yaml", "--set", small, "--set", "clients.0.count=2")
     text = " ".join(out.split())
     assert code == 0

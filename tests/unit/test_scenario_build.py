@@ -64,10 +64,10 @@ def test_a_client_may_serve_another_model():
     assert models == ["llama-3.1-8b", "qwen3-4b"]
 
 
-def test_the_block_count_of_a_real_engine_is_taken_as_it_is():
+def test_requests_share_the_blocks_of_a_real_engine_but_the_null_block():
     kv_cache = {"num_gpu_blocks_override": 321, "block_size": 32}
     client = build(scenario(clients__0__kv_cache=kv_cache)).clients[0]
-    assert (client.num_gpu_blocks, client.memory.block_size) == (321, 32)
+    assert (client.num_gpu_blocks, client.memory.block_size) == (320, 32)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_its_sizes():
