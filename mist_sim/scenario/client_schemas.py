@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from mist_sim.bounds import COPIES, COUNT, NAME_LENGTH, TEXT_LENGTH
 from mist_sim.clients import CLIENTS, Client, EngineConfig
@@ -74,7 +81,10 @@ Name = Annotated[
 ]
 AtLeastOne = Annotated[int, Field(ge=1, le=COUNT)]
 ContextTokens = Annotated[
-    int, Field(le=COUNT), BeforeValidator(lambda said: AUTO_LENGTH if said == "auto" else said)
+    int,
+    Field(le=COUNT),
+    BeforeValidator(lambda said: AUTO_LENGTH if said == "auto" else said),
+    WithJsonSchema({"anyOf": [{"maximum": COUNT, "type": "integer"}, {"const": "auto"}]}),
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
