@@ -98,12 +98,12 @@ class Lane:
     @property
     def num_running(self) -> int:
         """Sequences that hold memory."""
-        return len(self.state.running)
+        return self.state.num_running
 
     @property
     def score(self) -> int:
         """How busy it is: 4 x waiting + running."""
-        return _WAITING_WEIGHT * self.num_waiting + len(self.state.running)
+        return _WAITING_WEIGHT * self.num_waiting + self.state.num_running
 
     def step_singly(self) -> None:
         """Compute no step ahead from the next plan on, so that the KV memory is known at any time.

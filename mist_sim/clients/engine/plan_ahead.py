@@ -77,19 +77,22 @@ class PlanAhead:
 
     def halt(self) -> None:
         """Nothing is computed any more, so that the next plan knows everything."""
-        self.latest = None
-        self._let_in(inf)
+        self._know_all()
 
     def plan(self) -> StepPlan | None:
         """Return the next steps, with what was known when the step before them started."""
         state = self._lane.state
         if self.latest is None:
-            state.lend()
-        self._let_in(self.latest.last_start if self.latest else inf)
+            self._know_all()
+        else:
+            state.is_ahead = True
+            self._let_in(self.latest.last_start)
         comes_next = self.arrived or self._loaded
-        waits_for_a_seat = state.holds_back and (state.swapped or state.moved or state.head())
-        limit = 1 if comes_next or waits_for_a_seat else None
-        return self._lane.plan(limit, self._plan_on_the_spot)
+        waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
+        limit = 1 if comes_next or waits_for_room else None
+        plan = self._lane.plan(limit, self._plan_on_the_spot)
+        state.free_leaving()
+        return plan
 
     def num_steps(self, plan: StepPlan) -> int:
         """Return how many steps of a plan are known: one of a plan that was made on the spot."""
@@ -103,10 +106,15 @@ class PlanAhead:
         """Nothing is ahead: let the next plan know everything; return whether that is more."""
         if self.latest is None:
             return False
-        self.latest = None
-        self._let_in(inf)
-        self._lane.state.lend()
+        self._know_all()
         return True
+
+    def _know_all(self) -> None:
+        """Let the next plan know everything up to now."""
+        self.latest = None
+        self._lane.state.is_ahead = False
+        self._lane.state.free_leaving()
+        self._let_in(inf)
 
     def _let_in(self, known_until: float) -> None:
         """Tell the lane what happened until then."""

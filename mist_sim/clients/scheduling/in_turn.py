@@ -95,7 +95,7 @@ def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Pie
 
 def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
     """Preempt for each who runs as its turn comes; return the pieces of those who get theirs."""
-    turns = list(lane.running)
+    turns = [each for each in lane.running if each not in lane.leaving]
     served: dict[SequenceState, tuple[int, int]] = {}  # tokens and blocks of each
     while turns:
         sequence = turns[0]
