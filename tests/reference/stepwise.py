@@ -13,6 +13,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   others run short they may be preempted as anybody; but they do not come back. A preempted decode
   does not cache the block that the step before filled. A plan that computes nothing leaves nothing
   ahead: the next one is made when it is needed, and knows everything.
+- Under priorities, if who is preempted has ended with that step and had its turn before, the next
+  one misses its turn: vLLM's place in the list does not move up.
 - A step in flight is never preempted; it ends at start + step time. Its time is the GPU's and the
   host's, or the longer of them when it was planned ahead.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
@@ -123,6 +125,7 @@ class Outcome:
     num_decode_tokens: int = 0
     num_accepted: int = 0  # drafts, those included for which there was no room
     preempted_at: list[float] = field(default_factory=list)
+    gave_way: bool = False  # was preempted by a plan that did not know that it had ended
     num_cached_tokens: int = 0
     num_loaded_blocks: int = 0
     swapped_tokens: list[int] = field(default_factory=list)  # of each copy, negative on the way out
@@ -740,6 +743,7 @@ class StepwiseEngine(ABC):
             self.memory.leave(victim, num_cached - unknown, preempted=not (swaps or is_late))
         if is_late:
             self.late.remove(victim)
+            victim.outcome.gave_way = True
             return
         victim.num_cached = 0
         if self.outgrows_pool(victim):
@@ -949,20 +953,24 @@ class StepwiseChunked(StepwiseEngine):
 
     def one_by_one(self) -> list[tuple[Live, int, int]]:
         """Preempt for each who runs; return who gets how many tokens and blocks."""
-        turns, served = self.active, []
+        turns, served = list(self.running), []
         while turns:
             live = turns.pop(0)
+            if live in self.late:
+                continue
             new = sum(num_new for other, num_new, _ in served if not other.decoding)
             num_new = 1 if live.decoding else self.piece(live, self.budget - new)
-            need = self.blocks_in_turn(live, num_new)
+            need, missed = self.blocks_in_turn(live, num_new), 0
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
+                missed += victim in self.late and victim not in turns
                 self.preempt(victim)
                 if victim is live:
                     return served
                 served = [entry for entry in served if entry[0] is not victim]
                 turns = [each for each in turns if each is not victim]
             served.append((live, num_new, need))
+            del turns[:missed]
         return served
 
     def needs_of_all(self) -> list[tuple[Live, int, int]]:
