@@ -83,7 +83,7 @@ def main(
     mode = "asynchronous" if asynchronous else "synchronous"
     gate = ", admitted by the first chunk" if first_chunk else ""
     title = f"equal to vLLM {found['version']}, {mode}{gate}"
-    Console().print(table(title, tallies.items()))
+    Console(width=112).print(table(title, tallies.items()))
     if log:
         logs.write(log, found["version"], small)
 

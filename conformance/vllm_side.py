@@ -101,6 +101,8 @@ class Engine:
         self.spec = spec
         self.jobs = spec["jobs"]
         self.scheduler = scheduler_of(spec, asynchronous, options)
+        self.pool = self.scheduler.kv_cache_manager.block_pool
+        self.num_blocks = self.pool.get_num_free_blocks()
         self.most_ahead = 2 if asynchronous else 1
         self.now = self.gpu_free_at = 0.0
         self.queue: deque[Any] = deque()  # scheduled steps, the latest first
@@ -108,6 +110,8 @@ class Engine:
         self.token_steps: list[list[int]] = [[] for _ in self.jobs]
         self.arrivals: list[float | None] = [job["arrival"] for job in self.jobs]
         self.cached = [0] * len(self.jobs)
+        self.preempted: list[int] = []  # since the last step that computed something
+        self.num_preemptions = [0] * len(self.jobs)
         self.coming = [(t, n) for n, t in enumerate(self.arrivals) if t is not None]
         heapq.heapify(self.coming)
         self.next_turn = {
@@ -170,9 +174,8 @@ class Engine:
             "arrivals": self.arrivals,
             "ends": [step["end"] for step in self.steps],
             "token_steps": self.token_steps,
-            "tokens": [step["rows"] for step in self.steps],
-            "num_free_blocks": [step["free"] for step in self.steps],
-            "preemptions": [request.num_preemptions for request in self.requests],
+            "steps": [[step["rows"], step["preempted"], step["used"]] for step in self.steps],
+            "preemptions": self.num_preemptions,
             "cached": self.cached,
         }
 
@@ -187,17 +190,21 @@ class Engine:
         scheduler = self.scheduler
         output = scheduler.schedule()
         tokens = output.num_scheduled_tokens
-        context = sum(scheduler.requests[n].num_computed_tokens - tokens[n] for n in tokens)
+        context = sum(_computed_before(scheduler, n, tokens) for n in tokens)
         step = {
             "output": output,
             "tokens": output.total_num_scheduled_tokens,
-            "rows": [[int(n), tokens[n]] for n in tokens],
+            "rows": [[int(n), tokens[n], _computed_before(scheduler, n, tokens)] for n in tokens],
             "emits": {n: not scheduler.requests[n].is_prefill_chunk for n in tokens},
-            "preempted": output.preempted_req_ids,
-            "free": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            "preempted": sorted(int(name) for name in output.preempted_req_ids or ()),
+            "used": self.num_blocks - self.pool.get_num_free_blocks(),
             "end": self.now,
         }
+        for number in step["preempted"]:
+            self.num_preemptions[number] += 1
+        self.preempted += step["preempted"]
         if step["tokens"]:
+            step["preempted"], self.preempted = self.preempted, []
             base, per_token, per_context = self.spec["step"]
             seconds = base + per_token * step["tokens"] + per_context * context
             step["end"] = self.gpu_free_at = max(self.now, self.gpu_free_at) + seconds
@@ -211,10 +218,12 @@ class Engine:
 
         self.now = max(self.now, step["end"])
         names = list(step["emits"])
-        sampled = []
+        sampled, waiting = [], []
         for name in names:
             request = self.scheduler.requests.get(name)
             emits = step["emits"][name] and request is not None
+            if emits and request.status.name == "PREEMPTED":
+                waiting.append(int(name))
             sampled.append([self._token(int(name), request.num_tokens)] if emits else [])
         result = ModelRunnerOutput(
             req_ids=names,
@@ -226,10 +235,25 @@ class Engine:
                 number = int(output.request_id)
                 self.token_steps[number] += [step["number"]] * len(output.new_token_ids)
                 self.cached[number] = output.num_cached_tokens
+                if output.finish_reason is not None and number in waiting:
+                    self._forget_preemption(number)
                 if output.finish_reason is not None and number in self.next_turn:
                     turn = self.next_turn[number]
                     time = self.now + self.jobs[turn]["think"] + _BESIDE
                     heapq.heappush(self.coming, (time, turn))
+
+    def _forget_preemption(self, number: int) -> None:
+        """Count no preemption of a request whose last token was on its way: it does not come back.
+
+        Only the step that was scheduled last did not know that.
+        """
+        self.num_preemptions[number] -= 1
+        (self.preempted or self.steps[-1]["preempted"]).remove(number)
+
+
+def _computed_before(scheduler: Any, name: str, tokens: dict[str, int]) -> int:
+    """Return how many tokens of a request were computed before the step just scheduled."""
+    return int(scheduler.requests[name].num_computed_tokens - tokens[name])
 
 
 def main() -> None:

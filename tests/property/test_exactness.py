@@ -67,8 +67,6 @@ def fate(outcome: Outcome) -> set[str]:
             found.add("preempted before its first token")
     if len(outcome.preempted_at) > 2:
         found.add("preempted more than twice")
-    if outcome.gave_way:
-        found.add("preempted after its end")
     if outcome.num_cached_tokens:
         found.add("cached at its first admission")
     if outcome.num_accepted:
@@ -91,6 +89,8 @@ def fate(outcome: Outcome) -> set[str]:
 def features(engine: Reference) -> set[str]:
     """What a case exercised."""
     found = set().union(*map(fate, engine.outcomes))
+    if any(outcome.gave_way for outcome in engine.outcomes):
+        found.add("preempted after its end")
     if engine.tracks[0].windows and "cached at its first admission" in found:
         found.add("cached with windows")
         if "drafts accepted" in found:

@@ -11,8 +11,9 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   came and whose blocks were there by then, and who ends with the step before still has its seat and
   its blocks, for decodes, prompts and admissions alike. So does who gives up during that step. When
   others run short they may be preempted as anybody; but they do not come back. A preempted decode
-  does not cache the block that the step before filled. A plan that computes nothing leaves nothing
-  ahead: the next one is made when it is needed, and knows everything.
+  does not cache the block that the step before filled, unless it had its turn in the plan already.
+  A plan that computes nothing leaves nothing ahead: the next one is made when it is needed, and
+  knows everything.
 - Under priorities, if who is preempted has ended with that step and had its turn before, the next
   one misses its turn: vLLM's place in the list does not move up.
 - A step in flight is never preempted; it ends at start + step time. Its time is the GPU's and the
@@ -732,14 +733,14 @@ class StepwiseEngine(ABC):
             return max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
         return self.running[-1]
 
-    def preempt(self, victim: Live) -> None:
+    def preempt(self, victim: Live, *, was_served: bool = False) -> None:
         num_cached, victim.resumes = victim.num_cached, victim.decoding
         swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
         self.stop(victim)
         self.running.remove(victim)
         is_late = victim in self.late
         if victim not in self.held:
-            unknown = self.is_ahead and not swaps and victim in self.decoded
+            unknown = self.is_ahead and not (swaps or was_served) and victim in self.decoded
             self.memory.leave(victim, num_cached - unknown, preempted=not (swaps or is_late))
         if is_late:
             self.late.remove(victim)
@@ -964,7 +965,8 @@ class StepwiseChunked(StepwiseEngine):
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
                 missed += victim in self.late and victim not in turns
-                self.preempt(victim)
+                had_its_turn = victim in [other for other, *_ in served]
+                self.preempt(victim, was_served=had_its_turn)
                 if victim is live:
                     return served
                 served = [entry for entry in served if entry[0] is not victim]

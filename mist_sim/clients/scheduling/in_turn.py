@@ -115,7 +115,7 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
             next_turn += victim in lane.leaving and victim not in turns
-            preempt(lane, plan, victim)
+            preempt(lane, plan, victim, was_served=victim in served)
             served.pop(victim, None)
             if victim in turns:
                 turns.remove(victim)
