@@ -16,8 +16,6 @@ DIFFERENT: dict[str, set[tuple[str, int]]] = {
         ("scarce, repeats", 198),
     },
     "async": {
-        ("scarce", 162),
-        ("scarce, overlapping turns", 145),
         ("scarce, repeats", 198),
     },
 }

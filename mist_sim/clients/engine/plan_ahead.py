@@ -34,11 +34,10 @@ class PlanAhead:
     """What plans may know that are made one step early (vLLM's async scheduling).
 
     A step is planned when the step before it starts, and knows what happened until then. So a
-    request joins the step after the next, and what a finished one leaves, its seat and its
-    blocks, can be lent to another one then. That a request finishes is known in time, since its
-    answer ends at a given length. Decodes that grow take freed blocks without delay. Who gives up
-    while it runs leaves at the end of the step in flight, and its seat and blocks, too, can be
-    lent one step later; who waits leaves at once.
+    request joins the step after the next. One that ends with the step in flight has no part in the
+    next, since its answer ends at a given length, but keeps its seat and its blocks until that is
+    planned. Who gives up while it runs leaves at the end of the step in flight, and keeps both in
+    the same way; who waits leaves at once.
 
     When a plan computes nothing, no step is in flight and none is ahead: the next plan is made on
     the spot, knows everything, and its step cannot hide the host's time.
