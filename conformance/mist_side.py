@@ -14,7 +14,9 @@ from mist_sim.clients.kv_cache import EngineMemory, KvCacheConfig
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
+from mist_sim.environment import Environment
 from mist_sim.metrics import Result
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
@@ -61,11 +63,13 @@ class OfJobs(Workload):
 class Noted:
     """A plan of an engine: who computes what in its steps, who lost memory, blocks that it takes.
 
-    rows: (request, new tokens, tokens computed before) of its first step. num_used: blocks taken
-    when that is planned. needs: those that its first 1, 2, ... steps take beside.
+    lane: of which engine. rows: (request, new tokens, tokens computed before) of its first step.
+    num_used: blocks taken when that is planned. needs: those that its first 1, 2, ... steps take
+    beside.
     """
 
     def __init__(self, lane: LaneState, plan: StepPlan) -> None:
+        self.lane = lane
         away = {*lane.prefilling, *lane.leaving, *lane.paused}
         decodes = [each for each in lane.running if each not in away] if plan.decodes else []
         self.rows = [(_id(each), new, each.num_computed_tokens) for each, new in plan.prefills]
@@ -94,13 +98,32 @@ class WatchedScheduler(ChunkedScheduler):
         return plan
 
 
-def steps_of(noted: list[Noted], result: Result) -> list[list[Any]]:
-    """Return [rows, preempted, blocks] of every step, in the form of vLLM's side.
+class DealtClient(LlmClient):
+    """Deals requests to its engines by hand.
+
+    engine_of: the engine of each request, by its id.
+    """
+
+    engine_of: tuple[int, ...] = ()
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Begin, with no choice of the least loaded engine."""
+        super().start(env, client_id, recorder)
+        engines = self._engines
+
+        def deal(sequence: SequenceState) -> None:
+            engines.all[self.engine_of[_id(sequence)]].add_request(sequence)
+
+        engines.add_request = deal  # type: ignore[method-assign]
+
+
+def steps_of(noted: list[Noted], result: Result, track: int) -> list[list[Any]]:
+    """Return [rows, preempted, blocks] of every step of an engine, in the form of vLLM's side.
 
     Blocks are those taken when a step is planned. Preemptions of plans that compute nothing count
     with the next one that does.
     """
-    runs = result.recorder.steps[0].columns()
+    runs = result.recorder.steps[track].columns()
     executed = zip(runs["num_steps"].tolist(), runs["num_used_blocks"].tolist(), strict=True)
     steps, preempted = [], []
     for plan in noted:
@@ -150,14 +173,19 @@ def run(
             block_size=spec["block_size"], enable_prefix_caching=spec["enable_prefix_caching"]
         ),
         async_scheduling=asynchronous,
+        data_parallel_size=spec["num_engines"],
     )
     memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"])
-    client = LlmClient("engine", config, predictor=StepLaw(*spec["step"]), memory=memory)
+    client = DealtClient("engine", config, predictor=StepLaw(*spec["step"]), memory=memory)
+    client.engine_of = tuple(number % spec["num_engines"] for number in order)
     workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
     result = Simulation(clients=[client], workload=workload).run()
     rows = result.requests.set_index("request_id")
     place = {number: position for position, number in enumerate(order)}
-    steps = steps_of(scheduler.noted, result)
+    steps = []
+    for track, lane in enumerate(client.lane_states):
+        noted = [plan for plan in scheduler.noted if plan.lane is lane]
+        steps += steps_of(noted, result, track)
     for computed, preempted, _ in steps:
         for row in computed:
             row[0] = order[row[0]]

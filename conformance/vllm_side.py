@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
+_COUNTS = ("preemptions", "cached")  # of each job
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
 
 
@@ -251,6 +252,30 @@ class Engine:
         (self.preempted or self.steps[-1]["preempted"]).remove(number)
 
 
+def serve(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what became of a workload whose jobs are dealt to its engines in turn.
+
+    The steps of the first engine come first.
+    """
+    num_engines, jobs = spec["num_engines"], spec["jobs"]
+    found: dict[str, Any] = {"stuck": False, "ends": [], "steps": []}
+    each = {name: [None] * len(jobs) for name in ("arrivals", "token_steps", *_COUNTS)}
+    for engine in range(min(num_engines, len(jobs))):
+        part = Engine(spec | {"jobs": jobs[engine::num_engines]}, asynchronous, options).run()
+        if part["stuck"]:
+            return part
+        num_before = len(found["ends"])
+        part["token_steps"] = [[num_before + step for step in s] for s in part["token_steps"]]
+        for name, values in each.items():
+            values[engine::num_engines] = part[name]
+        for rows, preempted, used in part["steps"]:
+            renamed = [[engine + num_engines * name, *row] for name, *row in rows]
+            names = [engine + num_engines * name for name in preempted]
+            found["steps"].append([renamed, names, used])
+        found["ends"] += part["ends"]
+    return found | each
+
+
 def _computed_before(scheduler: Any, name: str, tokens: dict[str, int]) -> int:
     """Return how many tokens of a request were computed before the step just scheduled."""
     return int(scheduler.requests[name].num_computed_tokens - tokens[name])
@@ -269,7 +294,7 @@ def main() -> None:
         from vllm.v1.core.kv_cache_utils import init_none_hash
 
         init_none_hash(sha256)
-        results = [Engine(spec, asynchronous, options).run() for spec in specs]
+        results = [serve(spec, asynchronous, options) for spec in specs]
     json.dump({"version": vllm.__version__, "results": results}, sys.stdout)
 
 
