@@ -84,7 +84,7 @@ class PlanAhead:
         if self.latest is None:
             self._know_all()
         else:
-            state.is_ahead = True
+            state.lacks_tokens = self.latest.parts[0][1].decodes
             self._let_in(self.latest.last_start)
         comes_next = self.arrived or self._loaded
         waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
@@ -111,7 +111,7 @@ class PlanAhead:
     def _know_all(self) -> None:
         """Let the next plan know everything up to now."""
         self.latest = None
-        self._lane.state.is_ahead = False
+        self._lane.state.lacks_tokens = False
         self._lane.state.free_leaving()
         self._let_in(inf)
 

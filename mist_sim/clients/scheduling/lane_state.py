@@ -46,8 +46,7 @@ class LaneState:
         windows, tiers and swapping.
     num_taken: blocks that the decodes took for the first step of a plan which is not accounted for.
     paused: decodes that sit the present step out.
-    is_ahead: whether the next plan is made without the tokens of the latest step. has_decoded:
-        whether that had decodes.
+    lacks_tokens: whether the next plan does not know the tokens that the latest step gave decodes.
     notes: what a scheduler remembers of the lane from plan to plan.
     """
 
@@ -99,7 +98,7 @@ class LaneState:
         self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
-        self.is_ahead = self.has_decoded = False
+        self.lacks_tokens = False
         self._num_arrived = 0
 
     # --- sequences that come and go -------------------------------------------------------
@@ -158,7 +157,7 @@ class LaneState:
 
         Where it is made ahead, the one that the latest step fed to a decode is not there yet.
         """
-        if not (self.is_ahead and self.has_decoded) or sequence.join_step == self.clock.steps:
+        if not self.lacks_tokens or sequence.join_step == self.clock.steps:
             return num_computed
         return max(sequence.num_computed_tokens, num_computed - 1)
 

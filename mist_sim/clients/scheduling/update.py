@@ -27,7 +27,6 @@ def update(
         if num_blocks or kv_cache.drops:  # what windows left comes back with it
             kv_cache.grow(num_blocks)
     lane.num_peak_blocks = pool.num_used
-    lane.has_decoded = plan.decodes
     finished = clock.pop_finished() if plan.decodes else []
     for sequence in finished:
         num_blocks = pool.blocks_for(clock.leave(sequence))
