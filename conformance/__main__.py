@@ -15,7 +15,6 @@ from conformance import logs
 from conformance.report import Tally, compare, table
 from conformance.workloads import CLASSES, workload
 
-_WIDTH = 100  # columns of the table
 _VLLM_SIDE = Path(__file__).with_name("vllm_side.py")
 
 
@@ -84,7 +83,7 @@ def main(
     mode = "asynchronous" if asynchronous else "synchronous"
     gate = "" if options["scheduler_reserve_full_isl"] else ", admitted by the first chunk"
     title = f"equal to vLLM {found['version']}, {mode}{gate}"
-    Console(width=_WIDTH).print(table(title, tallies.items()))
+    Console(width=112).print(table(title, tallies.items()))
     if log:
         logs.write(log, {"vllm": found["version"], "options": options}, small)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.kv_cache import EngineMemory, KvCacheConfig
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
+from mist_sim.environment import Environment
+from mist_sim.metrics import Result
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -57,6 +61,85 @@ class OfJobs(Workload):
             yield request
 
 
+class Noted:
+    """A plan of an engine: who computes what in its steps, who lost memory, blocks that it takes.
+
+    lane: of which engine. rows: (request, new tokens, tokens computed before) of its first step.
+    num_used: blocks taken when that is planned. needs: those that its first 1, 2, ... steps take
+    beside.
+    """
+
+    def __init__(self, lane: LaneState, plan: StepPlan) -> None:
+        self.lane = lane
+        away = {*lane.prefilling, *lane.leaving, *lane.paused}
+        decodes = [each for each in lane.running if each not in away] if plan.decodes else []
+        self.rows = [(_id(each), new, each.num_computed_tokens) for each, new in plan.prefills]
+        self.rows += [(_id(each), 1, lane.clock.context(each)) for each in decodes]
+        self.num_prefills = len(plan.prefills)
+        self.preempted = [_id(each) for each in plan.preempted]
+        self.num_used = lane.pool.num_used
+        self.needs = [lane.need_after_first(plan, step + 1) for step in range(plan.num_steps)]
+
+
+def _id(sequence: SequenceState) -> int:
+    return sequence.visit.request.request_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedScheduler(ChunkedScheduler):
+    """Notes its plans."""
+
+    noted: list[Noted] = field(default_factory=list)
+
+    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
+        """Plan, and note the plan."""
+        plan = ChunkedScheduler.schedule(self, lane, limit)
+        if plan is not None:
+            self.noted.append(Noted(lane, plan))
+        return plan
+
+
+class DealtClient(LlmClient):
+    """Deals requests to its engines by hand.
+
+    engine_of: the engine of each request, by its id.
+    """
+
+    engine_of: tuple[int, ...] = ()
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Begin, with no choice of the least loaded engine."""
+        super().start(env, client_id, recorder)
+        engines = self._engines
+
+        def deal(sequence: SequenceState) -> None:
+            engines.all[self.engine_of[_id(sequence)]].add_request(sequence)
+
+        engines.add_request = deal  # type: ignore[method-assign]
+
+
+def steps_of(noted: list[Noted], result: Result, track: int) -> list[list[Any]]:
+    """Return [rows, preempted, blocks] of every step of an engine, in the form of vLLM's side.
+
+    Blocks are those taken when a step is planned. Preemptions of plans that compute nothing count
+    with the next one that does.
+    """
+    runs = result.recorder.steps[track].columns()
+    executed = zip(runs["num_steps"].tolist(), runs["num_used_blocks"].tolist(), strict=True)
+    steps, preempted = [], []
+    for plan in noted:
+        preempted += plan.preempted
+        if not plan.rows:
+            continue
+        num_steps, num_used = next(executed)
+        for step in range(num_steps):
+            rows = [[name, new, before + step * new] for name, new, before in plan.rows]
+            later = num_used - plan.needs[num_steps - 1] + plan.needs[step]
+            steps.append([rows, preempted, later if step else plan.num_used])
+            preempted = []
+    return steps
+
+
 def run(
     spec: dict[str, Any],
     arrivals: list[float],
@@ -69,7 +152,7 @@ def run(
     The times at which vLLM's next turns came are as good as to wait for the turns before: if all
     tokens come at the same times here, so would these turns.
     options: of the scheduler, beside those of the workload.
-    Returns the token times of each job, their preemptions and their cached tokens.
+    Returns the token times of each job, their preemptions and their cached tokens, and the steps.
     """
     order = sorted(range(len(arrivals)), key=lambda number: arrivals[number])
     jobs = [spec["jobs"][number] for number in order]
@@ -78,7 +161,7 @@ def run(
         [job["answer"] for job in jobs],
         [arrivals[number] for number in order],
     )
-    scheduler = ChunkedScheduler(
+    scheduler = WatchedScheduler(
         max_num_seqs=spec["max_num_seqs"],
         max_num_batched_tokens=spec["max_num_batched_tokens"],
         long_prefill_token_threshold=spec["long_prefill_token_threshold"] or None,
@@ -91,14 +174,25 @@ def run(
             block_size=spec["block_size"], enable_prefix_caching=spec["enable_prefix_caching"]
         ),
         async_scheduling=asynchronous,
+        data_parallel_size=spec["num_engines"],
     )
     memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS)
-    client = LlmClient("engine", config, predictor=StepLaw(*spec["step"]), memory=memory)
+    client = DealtClient("engine", config, predictor=StepLaw(*spec["step"]), memory=memory)
+    client.engine_of = tuple(number % spec["num_engines"] for number in order)
     workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
     result = Simulation(clients=[client], workload=workload).run()
     rows = result.requests.set_index("request_id")
     place = {number: position for position, number in enumerate(order)}
+    steps = []
+    for track, lane in enumerate(client.lane_states):
+        noted = [plan for plan in scheduler.noted if plan.lane is lane]
+        steps += steps_of(noted, result, track)
+    for computed, preempted, _ in steps:
+        for row in computed:
+            row[0] = order[row[0]]
+        preempted[:] = [order[number] for number in preempted]
     return {
+        "steps": steps,
         "token_times": [result.token_times(place[n]).tolist() for n in range(len(jobs))],
         "preemptions": [int(rows["num_preemptions"][place[n]]) for n in range(len(jobs))],
         "cached": [int(rows["num_cached_tokens"][place[n]]) for n in range(len(jobs))],

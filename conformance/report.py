@@ -11,17 +11,24 @@ from rich.table import Table
 
 from conformance import mist_side
 
+Step = list[Any]
+"""[[request, tokens, tokens computed before], ...], who is preempted, and blocks."""
+
 
 @dataclass
 class Difference:
     """How one workload differed: token times, preemptions, cached tokens; TTFT and E2E, in parts.
 
+    By step, where vLLM's side tells its steps: the tokens that each request gets, who is preempted,
+    what those who are admitted find in the cache, and the blocks that are taken.
     first: when the first token came at another time (seconds), None where none did.
     """
 
     times: bool
     preemptions: bool
     cached: bool
+    tokens: bool = False
+    blocks: bool = False
     ttft: float = 0.0
     e2e: float = 0.0
     first: float | None = None
@@ -63,6 +70,8 @@ def compare(
         preemptions=ours["preemptions"] != theirs["preemptions"],
         cached=ours["cached"] != theirs["cached"],
     )
+    if "steps" in theirs:
+        compare_steps(found, ours["steps"], theirs["steps"])
     if found.times:
         begins = np.array(theirs["arrivals"])
         for name, place in (("ttft", 0), ("e2e", -1)):
@@ -78,15 +87,39 @@ def compare(
     return found
 
 
+def compare_steps(found: Difference, ours: list[Step], theirs: list[Step]) -> None:
+    """Note how steps differ."""
+    mine, its = _by_step(ours), _by_step(theirs)
+    found.tokens = mine[0] != its[0]
+    found.preemptions = mine[1] != its[1]
+    found.cached = mine[2] != its[2]
+    found.blocks = mine[3] != its[3]
+
+
+def _by_step(steps: list[Step]) -> tuple[list[Any], list[Any], list[Any], list[int]]:
+    """Return, for each step, who gets tokens, who is preempted, who finds what, and blocks."""
+    tokens, preempted, hits = [], [], []
+    computed: dict[int, int] = {}
+    for rows, names, _ in steps:
+        for name in names:
+            computed.pop(name, None)
+        tokens.append(sorted(row[:2] for row in rows))
+        preempted.append(sorted(names))
+        hits.append(sorted([name, n] for name, _, n in rows if computed.get(name) != n))
+        computed |= {name: new + before for name, new, before in rows}
+    return tokens, preempted, hits, [blocks for _, _, blocks in steps]
+
+
 def table(title: str, tallies: Iterable[tuple[str, Tally]]) -> Table:
     """Return the shares of equal workloads by class."""
     grid = Table(title=title)
-    columns = ("class", "workloads", "times", "preempted", "cached", "TTFT off", "E2E off")
+    columns = ("class", "of", "times", "tokens", "preempted", "hits", "blocks", "TTFT", "E2E")
     for name in columns:
         justify: Literal["left", "right"] = "left" if name == "class" else "right"
         grid.add_column(name, justify=justify, no_wrap=True)
     for name, tally in tallies:
-        shares = [f"{tally.share(what):.1%}" for what in ("times", "preemptions", "cached")]
+        parts = ("times", "tokens", "preemptions", "cached", "blocks")
+        shares = [f"{tally.share(what):.1%}" for what in parts]
         errors = [f"{tally.error(what):.2%}" for what in ("ttft", "e2e")]
         grid.add_row(name, str(len(tally.found)), *shares, *errors)
     return grid

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
+_COUNTS = ("preemptions", "cached")  # of each job
 _RESERVE = "scheduler_reserve_full_isl"  # since 0.19; before, prompts go by their first chunk
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
 
@@ -134,6 +135,8 @@ class Engine:
         self.spec = spec
         self.jobs = spec["jobs"]
         self.scheduler = scheduler_of(spec, asynchronous, options)
+        self.pool = self.scheduler.kv_cache_manager.block_pool
+        self.num_blocks = self.pool.get_num_free_blocks()
         self.most_ahead = 2 if asynchronous else 1
         self.now = self.gpu_free_at = 0.0
         self.queue: deque[Any] = deque()  # scheduled steps, the latest first
@@ -141,6 +144,8 @@ class Engine:
         self.token_steps: list[list[int]] = [[] for _ in self.jobs]
         self.arrivals: list[float | None] = [job["arrival"] for job in self.jobs]
         self.cached = [0] * len(self.jobs)
+        self.preempted: list[int] = []  # since the last step that computed something
+        self.num_preemptions = [0] * len(self.jobs)
         self.coming = [(t, n) for n, t in enumerate(self.arrivals) if t is not None]
         heapq.heapify(self.coming)
         self.next_turn = {
@@ -205,9 +210,8 @@ class Engine:
             "arrivals": self.arrivals,
             "ends": [step["end"] for step in self.steps],
             "token_steps": self.token_steps,
-            "tokens": [step["rows"] for step in self.steps],
-            "num_free_blocks": [step["free"] for step in self.steps],
-            "preemptions": [request.num_preemptions for request in self.requests],
+            "steps": [[step["rows"], step["preempted"], step["used"]] for step in self.steps],
+            "preemptions": self.num_preemptions,
             "cached": self.cached,
         }
 
@@ -223,17 +227,21 @@ class Engine:
         promised = {n: each.num_output_placeholders for n, each in scheduler.requests.items()}
         output = scheduler.schedule()
         tokens = output.num_scheduled_tokens
-        context = sum(scheduler.requests[n].num_computed_tokens - tokens[n] for n in tokens)
+        context = sum(_computed_before(scheduler, n, tokens) for n in tokens)
         step = {
             "output": output,
             "tokens": output.total_num_scheduled_tokens,
-            "rows": [[int(n), tokens[n]] for n in tokens],
+            "rows": [[int(n), tokens[n], _computed_before(scheduler, n, tokens)] for n in tokens],
             "emits": {n: _emits(scheduler.requests[n], promised[n]) for n in tokens},
-            "preempted": output.preempted_req_ids,
-            "free": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            "preempted": sorted(int(name) for name in output.preempted_req_ids or ()),
+            "used": self.num_blocks - self.pool.get_num_free_blocks(),
             "end": self.now,
         }
+        for number in step["preempted"]:
+            self.num_preemptions[number] += 1
+        self.preempted += step["preempted"]
         if step["tokens"]:
+            step["preempted"], self.preempted = self.preempted, []
             base, per_token, per_context = self.spec["step"]
             seconds = base + per_token * step["tokens"] + per_context * context
             step["end"] = self.gpu_free_at = max(self.now, self.gpu_free_at) + seconds
@@ -247,10 +255,12 @@ class Engine:
 
         self.now = max(self.now, step["end"])
         names = list(step["emits"])
-        sampled = []
+        sampled, waiting = [], []
         for name in names:
             request = self.scheduler.requests.get(name)
             emits = step["emits"][name] and request is not None
+            if emits and request.status.name == "PREEMPTED":
+                waiting.append(int(name))
             sampled.append([self._token(int(name), request.num_tokens)] if emits else [])
         result = ModelRunnerOutput(
             req_ids=names,
@@ -264,12 +274,51 @@ class Engine:
             for output in outputs.outputs:
                 number = int(output.request_id)
                 self.token_steps[number] += [step["number"]] * len(output.new_token_ids)
-                found = _found_tokens(output)
-                self.cached[number] = self.cached[number] if found is None else found
+                cached = _found_tokens(output)
+                self.cached[number] = self.cached[number] if cached is None else cached
+                if output.finish_reason is not None and number in waiting:
+                    self._forget_preemption(number)
                 if output.finish_reason is not None and number in self.next_turn:
                     turn = self.next_turn[number]
                     time = self.now + self.jobs[turn]["think"] + _BESIDE
                     heapq.heappush(self.coming, (time, turn))
+
+    def _forget_preemption(self, number: int) -> None:
+        """Count no preemption of a request whose last token was on its way: it does not come back.
+
+        Only the step that was scheduled last did not know that.
+        """
+        self.num_preemptions[number] -= 1
+        (self.preempted or self.steps[-1]["preempted"]).remove(number)
+
+
+def serve(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what became of a workload whose jobs are dealt to its engines in turn.
+
+    The steps of the first engine come first.
+    """
+    num_engines, jobs = spec["num_engines"], spec["jobs"]
+    found: dict[str, Any] = {"stuck": False, "ends": [], "steps": []}
+    each = {name: [None] * len(jobs) for name in ("arrivals", "token_steps", *_COUNTS)}
+    for engine in range(min(num_engines, len(jobs))):
+        part = Engine(spec | {"jobs": jobs[engine::num_engines]}, asynchronous, options).run()
+        if part["stuck"]:
+            return part
+        num_before = len(found["ends"])
+        part["token_steps"] = [[num_before + step for step in s] for s in part["token_steps"]]
+        for name, values in each.items():
+            values[engine::num_engines] = part[name]
+        for rows, preempted, used in part["steps"]:
+            renamed = [[engine + num_engines * name, *row] for name, *row in rows]
+            names = [engine + num_engines * name for name in preempted]
+            found["steps"].append([renamed, names, used])
+        found["ends"] += part["ends"]
+    return found | each
+
+
+def _computed_before(scheduler: Any, name: str, tokens: dict[str, int]) -> int:
+    """Return how many tokens of a request were computed before the step just scheduled."""
+    return int(scheduler.requests[name].num_computed_tokens - tokens[name])
 
 
 def _emits(request: Any, num_promised: int) -> bool:
@@ -305,7 +354,7 @@ def main() -> None:
         has_reserve = _RESERVE in inspect.signature(SchedulerConfig).parameters
         reserves = has_reserve and "--first-chunk" not in sys.argv
         options = {_RESERVE: reserves} if has_reserve else {}
-        results = [Engine(spec, asynchronous, options).run() for spec in specs]
+        results = [serve(spec, asynchronous, options) for spec in specs]
     found = {"version": vllm.__version__, "options": {_RESERVE: reserves}, "results": results}
     json.dump(found, sys.stdout)
 

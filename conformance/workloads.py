@@ -29,7 +29,8 @@ class WorkloadClass:
     """What the workloads of a class have in common.
 
     jobs: draws them. scarce: whether memory holds few of them at once. threshold: whether long
-    prompts get a limited number of tokens a step.
+    prompts get a limited number of tokens a step. num_engines: side by side, each with a scheduler
+    and memory of its own, to which jobs are dealt in turn; not those that follow others.
     """
 
     jobs: Callable[[Draw, int, float], list[Spec]]
@@ -38,6 +39,7 @@ class WorkloadClass:
     policy: str = "fcfs"
     caching: bool = True
     long: bool = False
+    num_engines: int = 1
 
 
 class Draw:
@@ -210,6 +212,11 @@ CLASSES = {
     "scarce, conversations, threshold": WorkloadClass(conversations, scarce=True, threshold=True),
     "scarce, repeats": WorkloadClass(repeats, scarce=True),
     "scarce, overlapping turns": WorkloadClass(overlapping, scarce=True),
+    "two engines, scarce": WorkloadClass(plain, scarce=True, caching=False, num_engines=2),
+    "two engines, scarce, priority": WorkloadClass(
+        plain, scarce=True, policy="priority", num_engines=2
+    ),
+    "two engines, prefixes": WorkloadClass(prefixes, num_engines=2),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -237,6 +244,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "name": name,
         "seed": seed,
         "jobs": jobs,
+        "num_engines": kind.num_engines,
         "num_gpu_blocks": num_blocks + NULL_BLOCKS,
         "block_size": BLOCK_SIZE,
         "max_num_batched_tokens": budget,

@@ -155,8 +155,14 @@ MUTANTS = [
     Mutant(
         "who has no seat is admitted",
         f"{SCHEDULING}/lane_state.py",
-        "return len(self.running) + self._num_left < self.max_num_seqs",
-        "return len(self.running) + self._num_left <= self.max_num_seqs",
+        "return len(self.running) < self.max_num_seqs",
+        "return len(self.running) <= self.max_num_seqs",
+    ),
+    Mutant(
+        "a plan made ahead has what the step in flight frees",
+        f"{SCHEDULING}/lane_state.py",
+        "        if self.plans_ahead:\n            self.leaving",
+        "        if not self.plans_ahead:\n            self.leaving",
     ),
     Mutant(
         "the reserve is kept from a request that is alone",
@@ -167,8 +173,8 @@ MUTANTS = [
     Mutant(
         "who may join the second step after a preemption waits",
         f"{SCHEDULING}/admission.py",
-        "return 1 if lane.holds_back or _may_join_second_step(lane) else limit",
-        "return 1 if lane.holds_back else limit",
+        "return 1 if lane.leaving or _may_join_second_step(lane) else limit",
+        "return 1 if lane.leaving else limit",
     ),
     Mutant(
         "the piece that completes a prompt is in the run before it",

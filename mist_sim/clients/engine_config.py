@@ -81,8 +81,8 @@ class EngineConfig:
     predictor: times a step.
     overhead: what an engine spends beside the kernels.
     async_scheduling: a step is planned while the step before it runs: host time hides behind the
-        GPU's, requests join and seats change hands one step later. By default as in the version
-        that `engine` names: on from 0.14 on, where it is simulated.
+        GPU's, requests join and seats and blocks change hands one step later. By default as in
+        the version that `engine` names: on from 0.14 on, where it is simulated.
     admission: which requests are turned away when the engine is too busy.
     max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,

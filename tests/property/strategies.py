@@ -245,6 +245,23 @@ def alike(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def ahead(draw: st.DrawFn) -> Case:
+    """An engine that plans ahead, in scarce memory, with answers of few blocks: some end often."""
+    policy = draw(st.sampled_from(["chunked"] * 4 + sorted(POLICIES)))
+    case = draw(cases(longest=60, policy=policy, drafts=False))
+    plain = {"tiers": (), "swap": None, "windows": None} if draw(st.booleans()) else {}
+    options = replace(
+        case.options,
+        async_scheduling=True,
+        pipeline_parallel_size=1,
+        lockstep=False,
+        order=draw(st.sampled_from(["fcfs", "priority"])),
+        **plain,
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
 def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     """Requests that begin alike, one after the other or at once, for a model with short windows.
 

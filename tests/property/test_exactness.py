@@ -21,6 +21,7 @@ from mist_sim.models import SpeculativeConfig, load_model
 from mist_sim.simulation import Simulation
 from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
+    ahead,
     alike,
     alike_in_windows,
     cases,
@@ -88,6 +89,8 @@ def fate(outcome: Outcome) -> set[str]:
 def features(engine: Reference) -> set[str]:
     """What a case exercised."""
     found = set().union(*map(fate, engine.outcomes))
+    if any(outcome.gave_way for outcome in engine.outcomes):
+        found.add("preempted after its end")
     if engine.tracks[0].windows and "cached at its first admission" in found:
         found.add("cached with windows")
         if "drafts accepted" in found:
@@ -149,6 +152,13 @@ def test_arrivals_on_the_end_of_a_step(case, predictor, data):
 @examples(300)
 @given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike(case, predictor):
+    assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=ahead(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_engines_that_plan_ahead(case, predictor):
     assert_exact(case, predictor)
 
 
@@ -230,11 +240,13 @@ HARD = (
     "swapped out",
     "swapped out more than once",
 )
+HARD_AHEAD = ("preempted after its end", "preempted more than twice")
 HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
 
 
 @pytest.mark.parametrize(
-    ("strategy", "wanted"), [(cases(), HARD), (alike_in_windows(), HARD_IN_WINDOWS)]
+    ("strategy", "wanted"),
+    [(cases(), HARD), (ahead(), HARD_AHEAD), (alike_in_windows(), HARD_IN_WINDOWS)],
 )
 def test_each_hard_feature_is_reached(strategy, wanted):
     """A change of the strategies that loses the pressure on memory shows here."""

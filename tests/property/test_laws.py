@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.kv_cache import BlockPool
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.durations import UniformDuration
 from mist_sim.errors import InvariantError
@@ -33,9 +35,9 @@ from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Retries, TimeLimits
 from tests.effort import examples
-from tests.property.strategies import arrival_times, cases, contents, lengths, time_limits
+from tests.property.strategies import ahead, arrival_times, cases, contents, lengths, time_limits
 from tests.reference.comparison import workload
-from tests.reference.predictors import AWKWARD
+from tests.reference.predictors import AWKWARD, DYADIC
 from tests.reference.stepwise import Job
 
 # --- laws of a run ----------------------------------------------------------------------------
@@ -136,6 +138,36 @@ def test_memory_and_slots_are_never_exceeded(simulation):
         if budget is not None:
             alone = runs["num_chunks"] == 1  # continuous: recomputed prompts may be longer
             assert ((runs["num_prefill_tokens"] <= budget) | alone).all()
+
+
+@examples(60)
+@given(case=ahead(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_blocks_of_who_ends_are_held_until_a_plan_ahead_is_made(case, predictor):
+    """What is taken is what those hold who run or have ended, and at last all is free."""
+    options = replace(case.options, caching=False, tiers=(), swap=None, windows=None)
+    client = options.client(predictor)
+    plan = Lane.plan
+
+    def counted(lane: Lane, *arguments: Any) -> StepPlan | None:
+        assert lane.state.pool.num_used == blocks_held(lane.state)
+        return plan(lane, *arguments)
+
+    with patch.object(Lane, "plan", counted):
+        simulation = Simulation(clients=[client], workload=workload(case.jobs))
+        simulation.run()
+    assert_nothing_is_left(simulation)
+
+
+def blocks_held(lane: LaneState) -> int:
+    """Return the blocks of those who run, and of those who have ended and are not let go."""
+    held = sum(number for number, _ in lane.leaving.values())
+    for sequence in lane.running:
+        if sequence in lane.prefilling:
+            by_piece = sequence.num_computed_tokens if lane.by_piece else sequence.num_tokens
+            held += lane.pool.blocks_for(by_piece)
+        elif sequence not in lane.leaving:
+            held += lane.pool.blocks_for(lane.clock.context(sequence))
+    return held
 
 
 @given(simulation=simulations())

@@ -50,7 +50,7 @@ class StepwiseGroup(ABC):
 
     @property
     def num_running(self) -> int:
-        return sum(len(lane.running) for lane in self.lanes)
+        return sum(len(lane.active) for lane in self.lanes)
 
     @abstractmethod
     def choose(self) -> StepwiseEngine:
@@ -161,7 +161,7 @@ class StepwisePipeline(StepwiseGroup):
 
     def choose(self) -> StepwiseEngine:
         scores = [
-            sum(4 * lane.num_waiting + len(lane.running) for lane in engine)
+            sum(4 * lane.num_waiting + len(lane.active) for lane in engine)
             for engine in self.engines
         ]
         engine = self.engines[scores.index(min(scores))]
@@ -173,7 +173,8 @@ class StepwisePipeline(StepwiseGroup):
         return position % len(self.ranks)
 
     def is_empty(self, number: int) -> bool:
-        return not any(engine[number].num_inside for engine in self.engines)
+        lanes = [engine[number] for engine in self.engines]
+        return not any(lane.num_inside or lane.late for lane in lanes)
 
     def wake(self, lane: StepwiseEngine, now: float) -> None:
         number = self.number(lane)
@@ -341,7 +342,7 @@ class StepwiseClient:
             (group, lane, live)
             for group in self.groups
             for lane in group.lanes
-            for live in lane.waiting + lane.running
+            for live in lane.waiting + lane.active
         ]
         return sorted(found, key=lambda place: place[1].arrival(place[2]))
 

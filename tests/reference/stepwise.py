@@ -8,9 +8,14 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   plans. Who gives up leaves at once while it waits, and at the end of the step in flight while it
   runs. Memory that blocks are still loaded into is free when they are there.
 - An engine that plans ahead made the plan of a step when the step before it began. So it knows who
-  came and whose blocks were there by then, and lends what that step frees, seats and blocks, one
-  step later. Who gives up frees its own in the same way. A plan that computes nothing leaves
-  nothing ahead: the next one is made when it is needed, and knows and lends everything.
+  came and whose blocks were there by then, and who ends with the step before still has its seat and
+  its blocks, for decodes, prompts and admissions alike. So does who gives up during that step. When
+  others run short they may be preempted as anybody; but they do not come back. A preempted decode
+  does not cache the block that the step before filled, unless it had its turn in the plan already.
+  A plan that computes nothing leaves nothing ahead: the next one is made when it is needed, and
+  knows everything.
+- Under priorities, if who is preempted has ended with that step and had its turn before, the next
+  one misses its turn: vLLM's place in the list does not move up.
 - A step in flight is never preempted; it ends at start + step time. Its time is the GPU's and the
   host's, or the longer of them when it was planned ahead.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
@@ -121,6 +126,7 @@ class Outcome:
     num_decode_tokens: int = 0
     num_accepted: int = 0  # drafts, those included for which there was no room
     preempted_at: list[float] = field(default_factory=list)
+    gave_way: bool = False  # was preempted by a plan that did not know that it had ended
     num_cached_tokens: int = 0
     num_loaded_blocks: int = 0
     swapped_tokens: list[int] = field(default_factory=list)  # of each copy, negative on the way out
@@ -255,7 +261,7 @@ class StepwiseEngine(ABC):
         self.reset()
         self.arriving = deque(Live(job, Outcome()) for job in jobs)
         self.outcomes = [live.outcome for live in self.arriving]
-        while self.arriving or self.num_inside:
+        while self.arriving or self.num_inside or self.late:
             while (event := self.next_event()) and event[0] <= self.now:
                 self.happen(*event, in_step=False)
             chunks, decodes = self.next_plan()
@@ -274,9 +280,11 @@ class StepwiseEngine(ABC):
             before = self.members
             chunks, decodes = self.plan()
             if chunks or decodes:
+                self.free_late()
                 return chunks, decodes
             if self.is_ahead:
-                self.known_until, self.num_left, self.num_left_blocks = inf, 0, 0
+                self.known_until = inf
+                self.free_late()
                 before = None
         self.num_copied = 0
         return [], []
@@ -307,7 +315,7 @@ class StepwiseEngine(ABC):
 
     @property
     def num_inside(self) -> int:
-        return self.num_waiting + len(self.running)
+        return self.num_waiting + len(self.active)
 
     @property
     def tracks(self) -> list[StepwiseEngine]:
@@ -333,7 +341,8 @@ class StepwiseEngine(ABC):
         self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
-        self.num_left = self.num_left_blocks = 0  # what the last step freed, if plans are ahead
+        self.late: list[Live] = []  # are done, or were moved; the next plan does not know it
+        self.decoded: list[Live] = []  # took part in the latest step as decodes
         self.taken: list[Live] = []  # on arrival
         self.given_back: Counter[float] = Counter()  # blocks of who gave up before they had them
         self.leaving: list[Live] = []  # gave up during the step, in this order
@@ -350,7 +359,7 @@ class StepwiseEngine(ABC):
         events = [(live.job.arrival_time, live) for live in list(self.arriving)[:1]]
         events += self.loading
         events += sorted(
-            ((live.limits[0][0], live) for live in self.waiting + self.running if live.limits),
+            ((live.limits[0][0], live) for live in self.waiting + self.active if live.limits),
             key=lambda event: self.arrival(event[1]),
         )
         return min(events, key=lambda event: event[0]) if events else None
@@ -437,7 +446,7 @@ class StepwiseEngine(ABC):
         if not self.early_rejection:
             return False
         self.spare(live, self.taken)
-        ahead = [other for other in self.waiting + self.running if not other.num_emitted]
+        ahead = [other for other in self.waiting + self.active if not other.num_emitted]
         ahead.sort(key=self.arrival)
         seconds = sum(self.prompt_time(other) for other in ahead) + self.prompt_time(live)
         return seconds > time_left(live.job)
@@ -591,10 +600,10 @@ class StepwiseEngine(ABC):
 
         Swapped ones go first, unless they wait for memory that those have who came.
         """
-        while self.moved and len(self.running) + self.num_left < self.max_num_seqs:
+        while self.moved and len(self.running) < self.max_num_seqs:
             live = self.moved[0]
             reserve = self.num_reserved if self.running else 0
-            room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+            room = self.num_free - self.decode_need() - reserve
             room -= num_needed
             if (self.swapped and self.running) or self.next_blocks(live) > room:
                 return
@@ -613,11 +622,21 @@ class StepwiseEngine(ABC):
 
     def free_held(self, live: Live) -> None:
         """Give blocks back that were held for another client."""
-        num_free = self.num_free
         self.held.remove(live)
-        self.memory.leave(live, live.num_cached, preempted=False)
         if self.is_ahead:
-            self.num_left_blocks += self.num_free - num_free
+            if live not in self.late:
+                self.late.append(live)
+        else:
+            self.memory.leave(live, live.num_cached, preempted=False)
+
+    def free_late(self) -> None:
+        """Take back seats and blocks of who was done before the plan that is now made."""
+        for live in self.late:
+            if live in self.running:
+                self.running.remove(live)
+            if live not in self.held:
+                self.memory.leave(live, live.num_cached, preempted=False)
+        self.late.clear()
 
     def head(self) -> Live:
         """Return who is next: of equals, the first to arrive."""
@@ -641,10 +660,10 @@ class StepwiseEngine(ABC):
     def head_fits(self, first_piece: int | None = None) -> bool:
         if self.swapped or self.moved or not (self.queue or self.loaded):
             return False
-        if len(self.running) + self.num_left >= self.max_num_seqs:
+        if len(self.running) >= self.max_num_seqs:
             return False
         reserve = self.num_reserved if self.running else 0
-        room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+        room = self.num_free - self.decode_need() - reserve
         room -= self.promised()
         if self.loaded:
             return room >= 0
@@ -679,20 +698,24 @@ class StepwiseEngine(ABC):
             live.outcome.num_cached_tokens = live.num_cached
         return live
 
-    def leave(self, live: Live, preempted: bool = False) -> None:
-        """Stop running and give all blocks back."""
-        self.running.remove(live)
+    def leave(self, live: Live) -> None:
+        """Stop running and give all blocks back, once the next plan is made if it is ahead."""
+        self.stop(live)
+        self.late.append(live)
+        if not self.is_ahead:
+            self.free_late()
+        if live.has_given_up:
+            self.let_go(live, self.now)
+
+    def stop(self, live: Live) -> None:
         if live.decoding:
             self.decodes.remove(live)
         live.decoding = False
-        num_free = self.num_free
-        self.memory.leave(live, live.num_cached, preempted)
-        live.num_cached = 0
-        if live.has_given_up:
-            self.let_go(live, self.now)
-            if self.plans_ahead:
-                self.num_left += 1
-                self.num_left_blocks += self.num_free - num_free
+
+    @property
+    def active(self) -> list[Live]:
+        """Those that run and go on."""
+        return [live for live in self.running if live not in self.late]
 
     def make_room(self) -> bool:
         """Preempt until the decodes' next step fits; return whether anyone had to go."""
@@ -710,10 +733,20 @@ class StepwiseEngine(ABC):
             return max(self.running, key=lambda live: (live.job.priority, self.arrival(live)))
         return self.running[-1]
 
-    def preempt(self, victim: Live) -> None:
+    def preempt(self, victim: Live, *, was_served: bool = False) -> None:
         num_cached, victim.resumes = victim.num_cached, victim.decoding
         swaps = not self.outgrows_pool(victim) and self.has_swap_space(victim)
-        self.leave(victim, preempted=not swaps)
+        self.stop(victim)
+        self.running.remove(victim)
+        is_late = victim in self.late
+        if victim not in self.held:
+            unknown = self.is_ahead and not (swaps or was_served) and victim in self.decoded
+            self.memory.leave(victim, num_cached - unknown, preempted=not (swaps or is_late))
+        if is_late:
+            self.late.remove(victim)
+            victim.outcome.gave_way = True
+            return
+        victim.num_cached = 0
         if self.outgrows_pool(victim):
             self.reject(victim, self.now)
             return
@@ -737,10 +770,10 @@ class StepwiseEngine(ABC):
 
     def swap_in(self) -> None:
         """Let swapped ones go on as they were, as long as the first of them fits."""
-        while self.swapped and len(self.running) + self.num_left < self.max_num_seqs:
+        while self.swapped and len(self.running) < self.max_num_seqs:
             live = self.swapped[0]
             reserve = self.num_reserved if self.running else 0
-            room = self.num_free - self.num_left_blocks - self.decode_need() - reserve
+            room = self.num_free - self.decode_need() - reserve
             needed = self.next_slots(live) if live.resumes else live.num_known
             if self.blocks_for(needed) > room:
                 return
@@ -804,6 +837,7 @@ class StepwiseEngine(ABC):
             Step(start, self.now, batch, num_used_blocks, num_peak_blocks, planned, busy)
         )
         complete = []
+        self.decoded = decodes
         for live in decodes:
             live.decode(self.now, self.longest)
             if live.is_complete(self.longest):
@@ -818,11 +852,8 @@ class StepwiseEngine(ABC):
                 else:
                     live.decoding = True
                     self.decodes.append(live)
-        num_free = self.num_free
         for live in complete:
             self.finish(live)
-        if self.plans_ahead:
-            self.num_left, self.num_left_blocks = len(complete), self.num_free - num_free
         for live in self.leaving:
             if live not in complete:
                 self.leave(live)
@@ -837,10 +868,8 @@ class StepwiseEngine(ABC):
             self.leave(live)
             return
         if live.is_followed:
-            self.running.remove(live)
             self.held.append(live)
-        else:
-            self.leave(live)
+        self.leave(live)
         live.outcome.status = "finished"
         live.outcome.finished_at = self.now
         self.let_go(live, self.now)
@@ -899,7 +928,7 @@ class StepwiseChunked(StepwiseEngine):
     def pieces(self) -> list[tuple[Live, int]]:
         """Let the prompts that run go on, which have their blocks."""
         budget, chunks = self.budget, []
-        for live in self.running:
+        for live in self.active:
             if not live.decoding and (num_new := self.piece(live, budget)):
                 chunks.append(self.chunk(live, num_new))
                 budget -= num_new
@@ -928,17 +957,22 @@ class StepwiseChunked(StepwiseEngine):
         turns, served = list(self.running), []
         while turns:
             live = turns.pop(0)
+            if live in self.late:
+                continue
             new = sum(num_new for other, num_new, _ in served if not other.decoding)
             num_new = 1 if live.decoding else self.piece(live, self.budget - new)
-            need = self.blocks_in_turn(live, num_new)
+            need, missed = self.blocks_in_turn(live, num_new), 0
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
-                self.preempt(victim)
+                missed += victim in self.late and victim not in turns
+                had_its_turn = victim in [other for other, *_ in served]
+                self.preempt(victim, was_served=had_its_turn)
                 if victim is live:
                     return served
                 served = [entry for entry in served if entry[0] is not victim]
                 turns = [each for each in turns if each is not victim]
             served.append((live, num_new, need))
+            del turns[:missed]
         return served
 
     def needs_of_all(self) -> list[tuple[Live, int, int]]:
@@ -951,7 +985,7 @@ class StepwiseChunked(StepwiseEngine):
 
     def needs_of_pieces(self) -> list[tuple[Live, int, int]]:
         budget, needs = self.budget, []
-        for live in self.running:
+        for live in self.active:
             if not live.decoding:
                 num_new = self.piece(live, budget)
                 needs.append((live, num_new, self.blocks_in_turn(live, num_new)))

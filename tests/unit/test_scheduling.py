@@ -287,6 +287,45 @@ def test_what_a_finished_request_leaves_lets_in_who_gave_way():
     assert tokens(result)[5] == [3.0, 5.0]
 
 
+# A request of 7 and 3 tokens needs a third block in the step after the one with which another of 3
+# and 2 tokens ends, which has the only other block.
+NO_BLOCK_LEFT = {"num_gpu_blocks": 3, "block_size": 4}
+
+
+@pytest.mark.parametrize(("ahead", "num_preemptions"), [(False, 0), (True, 1)])
+def test_decodes_cannot_grow_into_what_the_step_in_flight_frees(ahead, num_preemptions):
+    jobs = [3, 7], [2, 3], [0.0, 0.0]
+    result = run(ChunkedScheduler(), *jobs, async_scheduling=ahead, **NO_BLOCK_LEFT)
+    assert list(result.requests.num_preemptions) == [0, num_preemptions]
+    assert tokens(result) == [[1.0, 2.0], [1.0, 2.0, 3.0]]
+
+
+def test_who_ends_with_the_step_in_flight_may_give_way():
+    """It is the last that runs; it has its tokens, so it is not counted as preempted."""
+    jobs = [7, 3], [3, 2], [0.0, 0.0]
+    result = run(ChunkedScheduler(), *jobs, async_scheduling=True, **NO_BLOCK_LEFT)
+    assert list(result.requests.num_preemptions) == [0, 0]
+    assert tokens(result) == [[1.0, 2.0, 3.0], [1.0, 2.0]]
+    assert len(result.recorder.step_ends[0]) == 3
+
+
+def test_a_block_that_the_step_in_flight_fills_is_not_cached_when_its_request_gives_way():
+    """Of its 8 tokens 4 are found again, and 5 of 9 computed."""
+    jobs = [3, 7], [2, 3], [0.0, 0.0]
+    options = NO_BLOCK_LEFT | {"enable_prefix_caching": True}
+    result = run(ChunkedScheduler(), *jobs, async_scheduling=True, **options)
+    assert result.clients["num_prefill_tokens"].item() == 3 + 7 + 5
+
+
+def test_who_follows_one_that_gave_way_after_its_end_misses_a_turn():
+    """The first, least urgent, ends at 4 s and gives way to the second; the third sits 5 s out."""
+    result = run(
+        ChunkedScheduler(order="priority"), [3, 7, 1], [4, 3, 4], [0.0, 0.5, 0.5],
+        priorities=[2, 0, 0], async_scheduling=True, num_gpu_blocks=5, block_size=4,
+    )  # fmt: skip
+    assert tokens(result) == [[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 5.0], [3.0, 4.0, 6.0, 7.0]]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_giving_up_from_a_long_queue_takes_no_search(order):
     """Every third leaves, from anywhere; a search would compare it with those before it."""

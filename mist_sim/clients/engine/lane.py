@@ -98,12 +98,12 @@ class Lane:
     @property
     def num_running(self) -> int:
         """Sequences that hold memory."""
-        return len(self.state.running)
+        return self.state.num_running
 
     @property
     def score(self) -> int:
         """How busy it is: 4 x waiting + running."""
-        return _WAITING_WEIGHT * self.num_waiting + len(self.state.running)
+        return _WAITING_WEIGHT * self.num_waiting + self.state.num_running
 
     def step_singly(self) -> None:
         """Compute no step ahead from the next plan on, so that the KV memory is known at any time.
@@ -141,7 +141,7 @@ class Lane:
                 return None
             if plan.admitted:
                 self._begin(plan.admitted)
-            if plan.preempted or plan.dropped or plan.moves or plan.resumed:
+            if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
                 num_swapped += self._note(plan)
             if plan.prefills or plan.decodes:
                 if num_swapped:
@@ -242,6 +242,8 @@ class Lane:
             self._leave(visit, None)
         if self._given_up or self._released:
             self.let_go(finished)
+        if state.leaving and not (state.num_running or self.num_waiting):
+            state.free_leaving()  # nothing is left to plan
         limit = self._run_limit
         if run.num_steps == limit:
             self._run_limit = min(2 * limit, self._longest_run)

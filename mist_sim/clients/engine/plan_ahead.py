@@ -34,11 +34,10 @@ class PlanAhead:
     """What plans may know that are made one step early (vLLM's async scheduling).
 
     A step is planned when the step before it starts, and knows what happened until then. So a
-    request joins the step after the next, and what a finished one leaves, its seat and its
-    blocks, can be lent to another one then. That a request finishes is known in time, since its
-    answer ends at a given length. Decodes that grow take freed blocks without delay. Who gives up
-    while it runs leaves at the end of the step in flight, and its seat and blocks, too, can be
-    lent one step later; who waits leaves at once.
+    request joins the step after the next. One that ends with the step in flight has no part in the
+    next, since its answer ends at a given length, but keeps its seat and its blocks until that is
+    planned. Who gives up while it runs leaves at the end of the step in flight, and keeps both in
+    the same way; who waits leaves at once.
 
     When a plan computes nothing, no step is in flight and none is ahead: the next plan is made on
     the spot, knows everything, and its step cannot hide the host's time.
@@ -77,19 +76,22 @@ class PlanAhead:
 
     def halt(self) -> None:
         """Nothing is computed any more, so that the next plan knows everything."""
-        self.latest = None
-        self._let_in(inf)
+        self._know_all()
 
     def plan(self) -> StepPlan | None:
         """Return the next steps, with what was known when the step before them started."""
         state = self._lane.state
         if self.latest is None:
-            state.lend()
-        self._let_in(self.latest.last_start if self.latest else inf)
+            self._know_all()
+        else:
+            state.lacks_tokens = self.latest.parts[0][1].decodes
+            self._let_in(self.latest.last_start)
         comes_next = self.arrived or self._loaded
-        waits_for_a_seat = state.holds_back and (state.swapped or state.moved or state.head())
-        limit = 1 if comes_next or waits_for_a_seat else None
-        return self._lane.plan(limit, self._plan_on_the_spot)
+        waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
+        limit = 1 if comes_next or waits_for_room else None
+        plan = self._lane.plan(limit, self._plan_on_the_spot)
+        state.free_leaving()
+        return plan
 
     def num_steps(self, plan: StepPlan) -> int:
         """Return how many steps of a plan are known: one of a plan that was made on the spot."""
@@ -103,10 +105,15 @@ class PlanAhead:
         """Nothing is ahead: let the next plan know everything; return whether that is more."""
         if self.latest is None:
             return False
-        self.latest = None
-        self._let_in(inf)
-        self._lane.state.lend()
+        self._know_all()
         return True
+
+    def _know_all(self) -> None:
+        """Let the next plan know everything up to now."""
+        self.latest = None
+        self._lane.state.lacks_tokens = False
+        self._lane.state.free_leaving()
+        self._let_in(inf)
 
     def _let_in(self, known_until: float) -> None:
         """Tell the lane what happened until then."""

@@ -140,7 +140,7 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
     requests only grow, so one that does not fit into the memory of the second step does not fit
     later in the plan either.
     """
-    return 1 if lane.holds_back or _may_join_second_step(lane) else limit
+    return 1 if lane.leaving or _may_join_second_step(lane) else limit
 
 
 def _may_join_second_step(lane: LaneState) -> bool:

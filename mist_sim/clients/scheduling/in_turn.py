@@ -3,7 +3,9 @@
 Decodes and pieces of prompts take theirs in the order of admission, and before anybody who waits
 looks its prefix up. Who gets none preempts the running request that gives way, until there is
 room or it has preempted itself. Then those behind it get nothing in this step: prompts stand still,
-and decodes sit it out. That happens only where another than the last to run gives way.
+and decodes sit it out. That happens only where another than the last to run gives way. There, as
+well, one turn is missed for each who gives way after its own and has ended with the step in flight:
+vLLM's place in the list does not move up with those behind it.
 
 Source: the first loop of `Scheduler.schedule` in vLLM 0.19, `vllm/v1/core/sched/scheduler.py`.
 """
@@ -97,27 +99,36 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
     """Preempt for each who runs as its turn comes; return the pieces of those who get theirs."""
     turns = list(lane.running)
     served: dict[SequenceState, tuple[int, int]] = {}  # tokens and blocks of each
+    missed: list[SequenceState] = []  # whose turn is over
     while turns:
         sequence = turns[0]
+        if sequence in lane.leaving:
+            del turns[0]
+            continue
         if sequence in lane.prefilling:
             left = budget - lane.num_decode_queries - _prompt_tokens(lane, served)
             num_new = cut(sequence.num_tokens - sequence.num_computed_tokens, left)
             num_blocks = lane.piece_need(sequence, num_new)
         else:
             num_new, num_blocks = 1, lane.clock.blocks_needed_by(sequence)
+        next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
-            preempt(lane, plan, victim)
+            next_turn += victim in lane.leaving and victim not in turns
+            preempt(lane, plan, victim, was_served=victim in served)
             served.pop(victim, None)
             if victim in turns:
                 turns.remove(victim)
             if victim is sequence:
-                _pause(lane, plan, turns)
+                missed += turns
                 turns.clear()
                 break
         else:
             served[sequence] = num_new, num_blocks
-            del turns[0]
+            missed += turns[1:next_turn]
+            del turns[:next_turn]
+    if missed:
+        _pause(lane, plan, missed)
     prompts = (each for each in lane.prefilling if each in served)
     return [(each, *served[each]) for each in prompts if served[each][0]]
 
@@ -128,7 +139,8 @@ def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]
 
 def _pause(lane: LaneState, plan: StepPlan, sequences: list[SequenceState]) -> None:
     """Let those of some sequences that decode sit the next step out."""
-    decodes = tuple(each for each in sequences if each not in lane.prefilling)
+    idle = (*lane.prefilling, *lane.leaving)
+    decodes = tuple(each for each in sequences if each in lane.running and each not in idle)
     for sequence in decodes:
         lane.clock.leave(sequence)
     lane.paused = plan.paused = decodes

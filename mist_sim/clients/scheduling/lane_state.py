@@ -28,7 +28,9 @@ class LaneState:
 
     waiting: the queue, by the scheduler's order.
     running: who has memory and a seat, in order of admission. prefilling: those of them whose
-        prompt is not computed.
+        prompt is not computed. leaving: those who are done or gave up, where the plan of the next
+        step knew nothing of that: they keep seat and blocks until it is made; and who has no seat,
+        but blocks that another client has copied. (blocks, computed tokens) of each.
     loading: who has memory, and waits for entries to come into it. loaded: who has those of a tier,
         and waits to be admitted. moved: who has those of another client, and waits to go on.
         abandoned: who was given up while entries came, which have not come yet.
@@ -44,6 +46,7 @@ class LaneState:
         windows, tiers and swapping.
     num_taken: blocks that the decodes took for the first step of a plan which is not accounted for.
     paused: decodes that sit the present step out.
+    lacks_tokens: whether the next plan does not know the tokens that the latest step gave decodes.
     notes: what a scheduler remembers of the lane from plan to plan.
     """
 
@@ -84,6 +87,7 @@ class LaneState:
         self.paused: tuple[SequenceState, ...] = ()
         self.waiting = waiting
         self.running: dict[SequenceState, None] = {}
+        self.leaving: dict[SequenceState, tuple[int, int]] = {}
         self.prefilling: list[SequenceState] = []
         self.loading: dict[SequenceState, None] = {}
         self.loaded: deque[SequenceState] = deque()
@@ -94,7 +98,7 @@ class LaneState:
         self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
-        self._num_left = self._num_left_blocks = 0  # what the last step freed, if it plans ahead
+        self.lacks_tokens = False
         self._num_arrived = 0
 
     # --- sequences that come and go -------------------------------------------------------
@@ -119,19 +123,47 @@ class LaneState:
         (self.loaded if sequence.incoming is None else self.moved).append(sequence)
         return True
 
-    def give_back(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
-        """Free the blocks of a sequence that is done, or hold them if another client needs them."""
+    def finish(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
+        """Let a sequence go that is done, but hold its blocks if another client needs them."""
         if sequence.visit.is_followed and sequence.visit.outcome is None:
             self.held[sequence] = num_blocks, num_computed
+        self._leave(sequence, num_blocks, num_computed)
+
+    def _leave(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
+        """Take back the seat and the blocks of a sequence, once the plan ahead is made."""
+        if self.plans_ahead:
+            self.leaving[sequence] = num_blocks, num_computed
         else:
+            self._free(sequence, num_blocks, num_computed)
+
+    def free_leaving(self) -> None:
+        """Take back the seats and blocks of who leaves: the next plan knows of it."""
+        for sequence, (num_blocks, num_computed) in self.leaving.items():
+            self._free(sequence, num_blocks, num_computed)
+        self.leaving.clear()
+
+    def preempt_leaving(self, sequence: SequenceState) -> None:
+        """Take back the seat and the blocks of one who leaves, for a plan that runs short."""
+        num_blocks, num_computed = self.leaving.pop(sequence)
+        self._free(sequence, num_blocks, self.num_known(sequence, num_computed))
+
+    def _free(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
+        self.running.pop(sequence, None)
+        if sequence not in self.held:
             self.kv_cache.free(sequence, num_blocks, num_computed)
+
+    def num_known(self, sequence: SequenceState, num_computed: int) -> int:
+        """Computed tokens of a sequence whose ids the next plan knows, which caches their blocks.
+
+        Where it is made ahead, the one that the latest step fed to a decode is not there yet.
+        """
+        if not self.lacks_tokens or sequence.join_step == self.clock.steps:
+            return num_computed
+        return max(sequence.num_computed_tokens, num_computed - 1)
 
     def release_held(self, sequence: SequenceState) -> None:
         """Free blocks that were held; no step in flight has their order in the free queue."""
-        num_free = self.pool.num_free
-        self.kv_cache.free(sequence, *self.held.pop(sequence))
-        if self.plans_ahead:
-            self.hold_back(0, self.pool.num_free - num_free)
+        self._leave(sequence, *self.held.pop(sequence))
 
     def abort(self, sequence: SequenceState) -> None:
         """Forget a sequence that waits or runs, and free its memory; no step in flight has it.
@@ -141,11 +173,7 @@ class LaneState:
         if sequence in self.running:
             if self.paused:  # by a plan that computed nothing
                 self.end_pause()
-            num_free = self.pool.num_free
-            num_blocks, num_computed = self.stop(sequence)
-            self.kv_cache.free(sequence, num_blocks, num_computed)
-            if self.plans_ahead:
-                self.hold_back(1, self.pool.num_free - num_free)
+            self._leave(sequence, *self.stop(sequence))
         elif sequence in self.swapped:
             del self.swapped[sequence]
         elif sequence in self.loading:
@@ -170,11 +198,10 @@ class LaneState:
         self.kv_cache.forget(sequence, self.pool.blocks_for(num_tokens))
 
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
-        """Take a running sequence out of the batch; its blocks are for the caller to free.
+        """Take a running sequence out of the batch; seat and blocks are for the caller to free.
 
         Returns its blocks, and how many of its tokens are computed.
         """
-        del self.running[sequence]
         if sequence in self.prefilling:
             self.prefilling.remove(sequence)
             num_computed = sequence.num_computed_tokens
@@ -191,6 +218,11 @@ class LaneState:
         """Sequences that wait to be admitted, those included whose blocks are on the way."""
         num_coming = len(self.loading) + len(self.loaded) + len(self.moved)
         return len(self.waiting) + num_coming + len(self.swapped)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that run and go on."""
+        return len(self.running) - sum([each in self.running for each in self.leaving])
 
     def head(self) -> SequenceState | None:
         """Return who is admitted next: those whose blocks were loaded first, then the queue.
@@ -213,8 +245,8 @@ class LaneState:
         return sequence.num_tokens - swap.num_tokens if swap.in_prefill else 0
 
     def has_seat(self) -> bool:
-        """Tell whether one more may run; seats that the last step freed are not lent yet."""
-        return len(self.running) + self._num_left < self.max_num_seqs
+        """Tell whether one more may run."""
+        return len(self.running) < self.max_num_seqs
 
     def num_admissible(self, num_needed: int) -> int:
         """Blocks that an admission may take when the decodes need `num_needed`.
@@ -222,21 +254,7 @@ class LaneState:
         The reserve is for running sequences; without any, it would only keep requests out.
         """
         num_reserved = self.pool.num_reserved if self.running else 0
-        return self.pool.num_free - self._num_left_blocks - num_needed - num_reserved
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether admissions cannot take yet what the last step freed."""
-        return self._num_left > 0 or self._num_left_blocks > 0
-
-    def hold_back(self, num_seqs: int, num_blocks: int) -> None:
-        """Keep seats and blocks, which the last step freed, from the next admissions."""
-        self._num_left += num_seqs
-        self._num_left_blocks += num_blocks
-
-    def lend(self) -> None:
-        """Let admissions take again what was held back from them."""
-        self._num_left = self._num_left_blocks = 0
+        return self.pool.num_free - num_needed - num_reserved
 
     def num_slots(self, sequence: SequenceState) -> int:
         """Tokens that a sequence off the clock needs memory for in the next step that it is in."""

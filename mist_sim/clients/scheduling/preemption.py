@@ -31,14 +31,23 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
     return True
 
 
-def preempt(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> None:
+def preempt(
+    lane: LaneState, plan: StepPlan, sequence: SequenceState, *, was_served: bool = False
+) -> None:
     """Take the blocks of a running sequence, which goes on later.
 
     It is copied to host memory or goes back to the queue, or is dropped if it outgrew the cache.
+    One that has all its tokens, which a plan ahead does not know, just leaves.
+
+    was_served: whether it had its turn in this plan, and what it has computed is cached.
     """
+    if sequence in lane.leaving:
+        lane.preempt_leaving(sequence)
+        return
     kv_cache, swap_space = lane.kv_cache, lane.swap_space
     in_prefill = swap_space is not None and sequence in lane.prefilling
     num_blocks, num_computed = lane.stop(sequence)
+    del lane.running[sequence]
     if lane.outgrown(sequence):
         kv_cache.preempt(sequence, num_blocks, num_computed)
         plan.dropped += (sequence,)
@@ -49,7 +58,8 @@ def preempt(lane: LaneState, plan: StepPlan, sequence: SequenceState) -> None:
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
-    kv_cache.preempt(sequence, num_blocks, num_computed)
+    num_known = num_computed if was_served else lane.num_known(sequence, num_computed)
+    kv_cache.preempt(sequence, num_blocks, num_known)
     lane.waiting.give_back(sequence)
 
 

@@ -26,13 +26,11 @@ def update(
         lane.num_taken = 0
         if num_blocks or kv_cache.drops:  # what windows left comes back with it
             kv_cache.grow(num_blocks)
-    num_free = pool.num_free
-    lane.num_peak_blocks = pool.num_blocks - num_free
+    lane.num_peak_blocks = pool.num_used
     finished = clock.pop_finished() if plan.decodes else []
     for sequence in finished:
         num_blocks = pool.blocks_for(clock.leave(sequence))
-        lane.give_back(sequence, num_blocks, sequence.num_tokens - 1)
-        del lane.running[sequence]
+        lane.finish(sequence, num_blocks, sequence.num_tokens - 1)
     if lane.paused:
         lane.end_pause()
     emitted = []
@@ -43,9 +41,6 @@ def update(
             emitted.append(sequence)
             if _emit(lane, sequence):
                 finished.append(sequence)
-    if lane.plans_ahead:
-        lane.lend()
-        lane.hold_back(len(finished), pool.num_free - num_free)
     return emitted, finished
 
 
@@ -56,6 +51,5 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
         lane.clock.join(sequence)
         return False
     context = sequence.num_computed_tokens
-    lane.give_back(sequence, lane.pool.blocks_for(context), context)
-    del lane.running[sequence]
+    lane.finish(sequence, lane.pool.blocks_for(context), context)
     return True
