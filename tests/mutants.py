@@ -191,14 +191,14 @@ MUTANTS = [
     Mutant(
         "the last prompt token is found in the cache",
         f"{CACHE}/manager.py",
-        "most = min(num_found, (sequence.num_tokens - 1) // size)",
-        "most = min(num_found, sequence.num_tokens // size)",
+        "return (sequence.num_tokens - 1) // self.pool.block_size",
+        "return sequence.num_tokens // self.pool.block_size",
     ),
     Mutant(
         "what a look-up found is trusted after a change",
         f"{CACHE}/manager.py",
-        "if chain.found is None or chain.found[0] != changes:",
-        "if chain.found is None:",
+        "            or found.changes != cache.changes\n",
+        "",
     ),
     Mutant(
         "blocks that a prompt holds are not given back",
@@ -255,10 +255,34 @@ MUTANTS = [
         "num_used + swap.num_blocks >= lane.swap_space.num_blocks",
     ),
     Mutant(
-        "a copy of a block does not close a chain",
+        "the copy that was entered last is found",
         f"{CACHE}/prefix_cache.py",
-        "known.first + known.num_cached > chain.num_held:",
-        "known.first + known.num_cached > chain.num_held + 1:",
+        "    for entry in entries:\n        stop",
+        "    for entry in reversed(entries):\n        stop",
+    ),
+    Mutant(
+        "a copy grows in front of an older one",
+        f"{CACHE}/prefix_cache.py",
+        "return not any(other.first < end and start < other.end for other in others)",
+        "return True",
+    ),
+    Mutant(
+        "blocks of an answer are entered when it is over",
+        f"{CACHE}/manager.py",
+        "if self.enters_answers and num_tokens",
+        "if False and num_tokens",
+    ),
+    Mutant(
+        "a block that an answer fills lets nobody in",
+        f"{SCHEDULING}/admission.py",
+        "return min(limit, max(1, steps))",
+        "return limit",
+    ),
+    Mutant(
+        "a block of an answer can be found a step late",
+        f"{CACHE}/answers.py",
+        "num_tokens = self.clock.context(sequence) + in_step",
+        "num_tokens = self.clock.context(sequence)",
     ),
     Mutant(
         "blocks that were handed over stay held",

@@ -53,7 +53,7 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
             waiting.append(Pair(manager, tokens[0], content(*tokens)))
         elif action == "admit" and waiting:
             pair = waiting[0]
-            held = sum(1 for block in memory.found(pair.live) if block.holders)
+            held = memory.num_held(pair.live)
             num_blocks_in_all = -(-pair.live.num_known // size)
             need = manager.blocks_to_admit(pair.sequence)
             assert need == num_blocks_in_all - held
@@ -97,7 +97,10 @@ def advance(pair: Pair, num_tokens: int, manager: PrefixCachingManager, memory: 
 
 
 def check(manager: PrefixCachingManager, memory: Memory, held: list[list[object]]) -> None:
-    """The free blocks are the same, in the same order, with the same under them."""
+    """The free blocks are the same, in the same order, with the same under them.
+
+    So are the copies of each block, and which of them are held.
+    """
     memory.check(held)
     queue = []
     left: dict[object, int] = {}
@@ -106,7 +109,7 @@ def check(manager: PrefixCachingManager, memory: Memory, held: list[list[object]
             if piece.entry is None:
                 queue.append(None)
                 continue
-            last = left.setdefault(piece.entry, piece.entry.first + piece.entry.num_cached) - 1
+            last = left.setdefault(piece.entry, piece.entry.end) - 1
             left[piece.entry] = last
             queue.append((piece.entry.key, last))
     assert manager.pool.num_free == len(queue) == len(memory.free)
@@ -115,6 +118,11 @@ def check(manager: PrefixCachingManager, memory: Memory, held: list[list[object]
             assert mine == block.name
         else:  # a request's own: another form of name, or none where it can do no harm
             assert mine is None or block.name is not None
+    for (key, position), copies in memory.cached.items():
+        if isinstance(key, int):
+            entries = [e for e in manager.cache.copies(key) if e.first <= position < e.end]
+            held_here = [position < entry.first + entry.num_held for entry in entries]
+            assert held_here == [copy.holders > 0 for copy in copies]
 
 
 def one_at_a_time(options: EngineOptions, jobs: list[Job]) -> float:

@@ -6,18 +6,20 @@ something else. Rules:
 
 - A block's name is the id of the span that has its last token, and its position. Blocks behind the
   last span get a name only their own request knows, when that is preempted.
-- Names are given in order, at every step that computes tokens of the prompt, and when the request
-  leaves. When the name of its next block is taken, a request gives no more names.
+- Names are given in order: of a prompt at every step that computes tokens of it, of an answer in
+  the step that fills the block (with tiers and sliding windows when the request leaves). Several
+  blocks may have the same name; who looks for it gets the one that has had it for longest.
+- A request begins with the blocks that it finds before that of its last token, and holds no others.
 - What is named is written to all tiers below, and other full blocks when a request leaves; but to a
   tier that writes back when the memory right above it forgets it, if it has a name. A tier
   forgets what was not used for longest: used when written, or when a request with it is admitted;
   where it writes back, also when a request with it is loaded.
-- Where a layer drafts, the last block of what is found or could be loaded is computed again: it is
-  held if it is on the GPU, and not loaded if it is not.
+- Where a layer drafts, the last block of what is found or could be loaded is computed again, in a
+  new block, but held if others are loaded behind it.
 - Blocks are loaded one after the other: what the tier of the block before does not have comes from
   the nearest tier that has it.
 - What comes from another client is named when the request goes on with it. Blocks that the cache
-  has of it are held instead; tiers are not asked.
+  has of it are held instead, as of a prompt; tiers are not asked.
 - Free blocks are used first in, first out; a request that leaves queues its last block first.
 """
 
@@ -107,7 +109,7 @@ class SwapSpace:
 
 
 class Memory:
-    """The blocks of one engine; a `live` request has `blocks`, `num_entered` and `is_open`."""
+    """The blocks of one engine; a `live` request has `blocks` and `num_entered`."""
 
     def __init__(
         self,
@@ -125,7 +127,8 @@ class Memory:
             upper.below = lower
         self.num_blocks = num_blocks
         self.free = deque(Block() for _ in range(num_blocks))
-        self.cached: dict[Hashable, Block] = {}
+        self.cached: dict[Hashable, list[Block]] = {}  # who has had the name for longest first
+        self.enters_answers = caching and not self.tiers  # as they are computed
 
     def name(self, live: Any, position: int, private: bool = True) -> Hashable:
         """Return the name of a block of a request, None for one without."""
@@ -142,38 +145,45 @@ class Memory:
         num_tokens = sum(length for _, length in live.job.content)
         return self.names(live, num_tokens // self.block_size) if self.caching else []
 
-    def found(self, live: Any) -> list[Block]:
-        """Return the full blocks of a waiting request that are cached, up to a missing one."""
-        blocks: list[Block] = []
-        while self.caching and len(blocks) < live.num_known // self.block_size:
-            block = self.cached.get(self.name(live, len(blocks)))
-            if block is None:
+    def found(self, live: Any) -> list[Any]:
+        """Return the first cached blocks of a waiting request, but not that of its last token."""
+        blocks: list[Any] = []
+        while self.caching and len(blocks) < (live.num_known - 1) // self.block_size:
+            copies = self.cached.get(self.name(live, len(blocks)))
+            if not copies:
                 break
-            blocks.append(block)
+            blocks.append(copies[0])
         return blocks
 
+    def hit(self, live: Any) -> list[Any]:
+        """Return the blocks that a waiting request begins with."""
+        found = self.found(live)
+        return found[: max(0, len(found) - self.num_recomputed)]
+
     def num_held(self, live: Any) -> int:
-        """Return how many blocks a waiting request finds that others hold."""
-        return sum(1 for block in self.found(live) if block.holders)
+        """Return with how many blocks that others hold a waiting request begins."""
+        return sum(1 for block in self.hit(live) if block.holders)
 
     def cached_tokens(self, live: Any) -> int:
         """Tokens of a waiting request that need no computation; the last one always does."""
-        most = (live.num_known - 1) // self.block_size
-        number = min(len(self.found(live)), most)
-        return max(0, number - self.num_recomputed) * self.block_size
+        return len(self.hit(live)) * self.block_size
 
-    def admit(self, live: Any, num_blocks: int) -> None:
-        live.blocks = self.found(live)
-        live.num_entered = len(live.blocks)
-        live.is_open = True
-        for block in live.blocks:
-            if not block.holders:
-                self.free.remove(block)
-            block.holders += 1
+    def admit(self, live: Any, num_blocks: int, loads: bool = False) -> None:
+        """Take blocks; `loads`: others come from tiers behind those that are found."""
+        self.hold(live, self.found(live) if loads else self.hit(live))
         while len(live.blocks) < num_blocks:
             live.blocks.append(self.new_block())
         self.touch(live)
         self.touch_again(live, live.num_entered)
+
+    def hold(self, live: Any, blocks: list[Block]) -> None:
+        """Begin with cached blocks."""
+        live.blocks = blocks
+        live.num_entered = len(blocks)
+        for block in blocks:
+            if not block.holders:
+                self.free.remove(block)
+            block.holders += 1
 
     def grow(self, needs: list[tuple[Any, int, int]]) -> None:
         """Give decodes new blocks: (request, tokens that it needs room for, blocks more)."""
@@ -182,13 +192,7 @@ class Memory:
 
     def reserve(self, live: Any, num_blocks: int) -> int:
         """Hold what is cached of a request, and take new blocks for the rest; return how many."""
-        live.blocks = self.found(live)[:num_blocks]
-        live.num_entered = len(live.blocks)
-        live.is_open = True
-        for block in live.blocks:
-            if not block.holders:
-                self.free.remove(block)
-            block.holders += 1
+        self.hold(live, self.hit(live))
         num_new = num_blocks - len(live.blocks)
         live.blocks += [self.new_block() for _ in range(num_new)]
         return num_new
@@ -201,7 +205,6 @@ class Memory:
         """Take new blocks for so many slots, into which the first tokens are copied."""
         live.blocks = [self.new_block() for _ in range(num_blocks)]
         live.num_entered = 0
-        live.is_open = True
         self.enter(live, num_tokens)
 
     def touch(self, live: Any) -> None:
@@ -217,9 +220,12 @@ class Memory:
     def new_block(self) -> Block:
         block = self.free.popleft()
         if block.name is not None:
-            del self.cached[block.name]
-            if self.tiers:
-                self.tiers[0].put(block.name)
+            copies = self.cached[block.name]
+            copies.remove(block)
+            if not copies:
+                del self.cached[block.name]
+                if self.tiers:
+                    self.tiers[0].put(block.name)
         block.name = None
         block.holders = 1
         return block
@@ -232,19 +238,14 @@ class Memory:
             self.touch(live)
 
     def _enter(self, live: Any, num_tokens: int, private: bool) -> None:
-        while self.caching and live.is_open:
-            position = live.num_entered
-            name = self.name(live, position, private)
+        while self.caching and (live.num_entered + 1) * self.block_size <= num_tokens:
+            block = live.blocks[live.num_entered]
+            name = self.name(live, live.num_entered, private)
             if name is None:
                 break
-            if name in self.cached:
-                live.is_open = False
-            elif (position + 1) * self.block_size <= num_tokens:
-                live.blocks[position].name = name
-                self.cached[name] = live.blocks[position]
-                live.num_entered += 1
-            else:
-                break
+            block.name = name
+            self.cached.setdefault(name, []).append(block)
+            live.num_entered += 1
 
     def leave(self, live: Any, num_tokens: int, preempted: bool) -> None:
         self.enter(live, num_tokens, private=preempted)
@@ -291,4 +292,6 @@ class Memory:
         in_use = {block for blocks in held for block in blocks}
         assert len(in_use) + len(self.free) == self.num_blocks
         assert not in_use.intersection(self.free)
-        assert all(block.name == name for name, block in self.cached.items())
+        for name, copies in self.cached.items():
+            assert copies
+            assert all(block.name == name for block in copies)

@@ -22,13 +22,15 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   one token at its end. A decode step gives every running decode one token.
 - Memory is counted in blocks (`memory.py`). Admission takes those of all known tokens at once; a
   decode takes one block whenever the tokens it holds fill its blocks. Tokens whose blocks are
-  cached are not computed, except the last one; full blocks are cached when they are planned.
+  cached are not computed, except the last one; full blocks of prompts are cached when they are
+  planned, those of answers at the end of the step that fills them.
 - Where prompts are cut, without swap space, tiers and windows, those who run take blocks in turn
   when a step is planned, before any waiting one looks at the cache: each in the order of admission
-  for what it computes in the step, prompts for their piece alone. Who gets none preempts who gives
-  way; when it has preempted itself, those behind it get nothing in that step, not even decodes
-  (but with drafts, they do). Who waits is admitted when all its known tokens would fit, or,
-  as an option, its first piece.
+  for what it computes in the step, prompts for their piece alone. What decodes fill in a step is
+  cached then, too, but not where it is planned ahead or blocks have one token. Who gets none
+  preempts who gives way; when it has preempted itself, those behind it get nothing in that step,
+  not even decodes (but with drafts, they do). Who waits is admitted when all its known tokens
+  would fit, or, as an option, its first piece.
 - With a swap space, the blocks of a preempted request's computed tokens are copied there, if they
   fit, and to new blocks when it goes on, as it was. Those swapped go on first come, first served,
   in a step that preempts nobody, when there is a seat and room for all their next step needs;
@@ -153,8 +155,8 @@ class Step:
 class Live:
     """A job inside the engine. `num_cached`: tokens in the KV cache. `blocks`: those it holds.
 
-    num_entered: how many of its blocks, from the first, are where others find them. is_open:
-    whether the next one may follow. num_loaded: how many are there after its load from tiers.
+    num_entered: how many of its blocks, from the first, are where others find them.
+    num_loaded: how many are there after its load from tiers.
     full, window, spare, next_named: of `WindowMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection. is_followed: another client goes on
@@ -173,7 +175,6 @@ class Live:
     num_entered: int = 0
     num_loaded: int = 0
     num_spared: int = 0
-    is_open: bool = True
     decoding: bool = False
     resumes: bool = False  # decodes again when it comes back from the swap space
     limits: list[tuple[float, str]] = field(default_factory=list)
@@ -557,7 +558,7 @@ class StepwiseEngine(ABC):
                 break
             self.queue.remove(live)
             live.num_loaded = len(self.memory.found(live)) + sum(numbers)
-            self.memory.admit(live, self.blocks_for(live.num_known))
+            self.memory.admit(live, self.blocks_for(live.num_known), loads=True)
             self.memory.touch_again(live, live.num_loaded)
             ends = [
                 shelf.load(number, self.now)
@@ -671,11 +672,9 @@ class StepwiseEngine(ABC):
         num_slots, num_held = head.num_known, self.memory.num_held(head)
         if head.incoming:
             num_slots = self.next_slots(head)
-            num_held = min(num_held, self.blocks_for(head.num_known - 1))
         elif first_piece is not None:
             num_slots = self.memory.cached_tokens(head) + first_piece
-            found = len(self.memory.found(head))
-            return max(self.blocks_for(num_slots), found) - num_held <= room
+            return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room
 
     def admit_head(self, num_new: int | None = None) -> Live:
@@ -840,6 +839,8 @@ class StepwiseEngine(ABC):
         self.decoded = decodes
         for live in decodes:
             live.decode(self.now, self.longest)
+            if self.memory.enters_answers:
+                self.memory.enter(live, live.num_cached)
             if live.is_complete(self.longest):
                 complete.append(live)
         for live, num_new in chunks:
@@ -1005,6 +1006,8 @@ class StepwiseChunked(StepwiseEngine):
         decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
+            if not self.plans_ahead and self.block_size > 1:
+                self.memory.enter(live, live.num_cached + 1)
         chunks = []
         for live, num_new, need in served:
             if not live.decoding and num_new:

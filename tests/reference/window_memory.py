@@ -3,8 +3,8 @@
 A block of tokens has a page in every group of layers. Its pages in the groups with full attention
 are a bundle, and those in the groups with windows another one. Rules, beside those of `memory.py`:
 
-- A full bundle has a name as a block has there. The request holds those it finds even where it
-  computes their tokens again, because the windows lack theirs.
+- A full bundle has a name as a block has there. Blocks of an answer are named when the request
+  leaves.
 - What is found ends where the bundles of the windows before that end are there, as many as W - 1
   tokens can lie in (at least one), or all from the beginning; it is the last such end among the
   full bundles found. The last token is never found. Where a layer drafts, the last bundle before
@@ -49,11 +49,13 @@ class Bundle:
     pages: list[Page]
     name: Hashable = None
     holders: int = 1
-    names: dict[Hashable, Bundle] = field(default_factory=dict)  # where its name stands
+    names: dict[Hashable, list[Bundle]] = field(default_factory=dict)  # where its name stands
 
     def forget(self) -> None:
         if self.name is not None:
-            del self.names[self.name]
+            self.names[self.name].remove(self)
+            if not self.names[self.name]:
+                del self.names[self.name]
         self.name = None
 
 
@@ -73,39 +75,44 @@ class WindowMemory(Memory):
         self.windows = windows
         self.most = most
         self.reach = -(-(windows.size - 1) // block_size)  # bundles in front of a new block
-        self.full_names: dict[Hashable, Bundle] = {}
-        self.window_names: dict[Hashable, Bundle] = {}
+        self.full_names: dict[Hashable, list[Bundle]] = {}
+        self.window_names: dict[Hashable, list[Bundle]] = {}
+        self.enters_answers = False
 
     # --- what is found ------------------------------------------------------------------------
 
     def found(self, live: Any) -> list[Any]:
-        """Return the full bundles of a waiting request that are there, up to a missing one."""
+        """Return the full bundles of a waiting request up to a missing one, or its last token's."""
         bundles: list[Bundle] = []
-        while self.windows.num_full_groups and len(bundles) < live.num_known // self.block_size:
-            bundle = self.full_names.get(self.name(live, len(bundles)))
-            if bundle is None:
+        most = (live.num_known - 1) // self.block_size
+        while self.windows.num_full_groups and len(bundles) < most:
+            copies = self.full_names.get(self.name(live, len(bundles)))
+            if not copies:
                 break
-            bundles.append(bundle)
+            bundles.append(copies[0])
         return bundles
 
-    def hit(self, live: Any) -> int:
+    def end_of_hit(self, live: Any) -> int:
         """Return how many first blocks of a waiting request need no computation."""
         most = (live.num_known - 1) // self.block_size
         if self.windows.num_full_groups:
-            most = min(most, len(self.found(live)))
+            most = len(self.found(live))
         for end in range(most, 0, -1):
             first = max(0, end - max(1, self.reach) - self.num_recomputed)
             if all(self.name(live, k) in self.window_names for k in range(first, end)):
                 return end - self.num_recomputed
         return 0
 
+    def hit(self, live: Any) -> list[Any]:
+        return self.found(live)[: self.end_of_hit(live)]
+
     def cached_tokens(self, live: Any) -> int:
-        return self.hit(live) * self.block_size
+        return self.end_of_hit(live) * self.block_size
 
     def num_held(self, live: Any) -> int:
         if live.incoming:
             return 0
-        return sum(len(bundle.pages) for bundle in self.found(live) if bundle.holders)
+        return sum(len(bundle.pages) for bundle in self.hit(live) if bundle.holders)
 
     # --- pages --------------------------------------------------------------------------------
 
@@ -142,19 +149,18 @@ class WindowMemory(Memory):
 
     # --- the life of a request ----------------------------------------------------------------
 
-    def admit(self, live: Any, num_blocks: int) -> None:
+    def admit(self, live: Any, num_blocks: int, loads: bool = False) -> None:
         number = -(-live.num_known // self.block_size)
-        end = self.hit(live)
-        live.full = self.found(live)
+        end = self.end_of_hit(live)
+        live.full = self.hit(live)
         live.num_entered = len(live.full)
-        live.is_open = True
         for bundle in live.full:
             if not bundle.holders:
                 for page in bundle.pages:
                     self.free.remove(page)
             bundle.holders += 1
         for position in reversed(range(max(0, end - max(1, self.reach)), end)):
-            bundle = self.window_names[self.name(live, position)]
+            [bundle] = self.window_names[self.name(live, position)]
             if not bundle.holders:
                 for page in bundle.pages:
                     self.free.remove(page)
@@ -190,17 +196,12 @@ class WindowMemory(Memory):
 
     def give_names(self, live: Any, num_tokens: int, private: bool) -> None:
         num_full = num_tokens // self.block_size
-        while self.windows.num_full_groups and live.is_open:
+        while self.windows.num_full_groups and live.num_entered < num_full:
             name = self.name(live, live.num_entered, private)
             if name is None:
                 break
-            if name in self.full_names:
-                live.is_open = False
-            elif live.num_entered < num_full:
-                self.call(live.full[live.num_entered], name, self.full_names)
-                live.num_entered += 1
-            else:
-                break
+            self.call(live.full[live.num_entered], name, self.full_names)
+            live.num_entered += 1
         for position in range(live.next_named, num_full):
             name = self.name(live, position, private)
             if name is not None:
@@ -208,9 +209,9 @@ class WindowMemory(Memory):
                 if position in live.window and name not in self.window_names:
                     self.call(live.window[position], name, self.window_names)
 
-    def call(self, bundle: Bundle, name: Hashable, names: dict[Hashable, Bundle]) -> None:
+    def call(self, bundle: Bundle, name: Hashable, names: dict[Hashable, list[Bundle]]) -> None:
         bundle.name, bundle.names = name, names
-        names[name] = bundle
+        names.setdefault(name, []).append(bundle)
 
     def grow(self, needs: list[tuple[Any, int, int]]) -> None:
         left = []
@@ -236,7 +237,6 @@ class WindowMemory(Memory):
         live.window = {position: live.spare.pop() for position in range(first, end)}
         live.num_entered = 0
         live.next_named = first
-        live.is_open = True
         self.give_names(live, num_tokens, private=False)
         self.count(live)
         assert len(live.blocks) == num_blocks
@@ -247,7 +247,6 @@ class WindowMemory(Memory):
         live.full = [self.new_full() for _ in range(number)]
         live.window = {position: self.new_window() for position in range(first, number)}
         live.num_entered = 0
-        live.is_open = True
         self.count(live)
         assert len(live.blocks) == num_blocks
         return num_blocks
@@ -272,7 +271,7 @@ class WindowMemory(Memory):
         free = set(self.free)
         assert not in_use & free
         for names in (self.full_names, self.window_names):
-            for name, bundle in names.items():
+            for name, bundle in [(key, each) for key, copies in names.items() for each in copies]:
                 assert bundle.name == name
                 assert all(page.bundle is bundle for page in bundle.pages)
                 assert all((page in free) == (not bundle.holders) for page in bundle.pages)

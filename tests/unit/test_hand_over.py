@@ -198,14 +198,14 @@ def test_who_was_handed_over_need_not_wait_for_swapped_ones_when_nobody_runs():
     assert first[12] + 1 / 32 == second[1] == first[13] - 1 / 32
 
 
-def test_a_block_that_the_first_token_fills_may_be_there():
-    """All blocks of the second one are those of the first, which runs and leaves none free."""
+def test_the_block_that_the_first_token_fills_comes_although_it_is_there():
+    """The second one holds a block of the first, and none that has its last token."""
     rows = [row(0.0, 8, 5, ((1, 8),)), row(0.125, 7, 2, ((1, 8),))]
-    result = served(rows, engine("prefill"), engine("decode", num_gpu_blocks=3))
+    result = served(rows, engine("prefill"), engine("decode", num_gpu_blocks=4))
     moves = result.transfers
-    assert moves["num_tokens"].tolist() == [8, 0]
+    assert moves["num_tokens"].tolist() == [8, 3]
     assert moves["start"].tolist() == [0.125, 0.2578125]
-    assert moves["end"].tolist() == [0.1640625, 0.265625]
+    assert moves["end"].tolist() == [0.1640625, 0.28125]
 
 
 def test_an_answer_that_the_context_cuts_at_its_first_token_is_done():

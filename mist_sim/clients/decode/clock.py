@@ -100,9 +100,13 @@ class DecodeClock:
         self.num_decodes -= 1
         self.context_sum -= context
 
-    def context(self, sequence: SequenceState) -> int:
-        """Tokens that the cache holds for a sequence on the clock."""
-        return sequence.num_tokens - 1 + self.steps - sequence.join_step
+    def context(self, sequence: SequenceState, num_steps: int = 0) -> int:
+        """Tokens that the cache holds for a sequence on the clock, after more steps."""
+        return sequence.num_tokens - 1 + self.steps + num_steps - sequence.join_step
+
+    def step_with(self, sequence: SequenceState, num_tokens: int) -> int:
+        """The first step before which the cache holds so many tokens of a sequence on the clock."""
+        return sequence.join_step + num_tokens - (sequence.num_tokens - 1)
 
     def context_after(self, num_steps: int) -> int:
         """Tokens that the cache holds for all sequences after more steps of the same ones."""

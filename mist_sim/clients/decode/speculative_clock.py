@@ -102,9 +102,13 @@ class SpeculativeClock(DecodeClock):
             return first_context
         return self._speculation.num_slots(first_context + stay.item(done - 1) + 1)
 
-    def context(self, sequence: SequenceState) -> int:
+    def context(self, sequence: SequenceState, num_steps: int = 0) -> int:
         stay = self._path(sequence, 0).stay
-        return sequence.num_tokens - 1 + stay.item(self.steps - sequence.join_step)
+        return sequence.num_tokens - 1 + stay.item(self.steps + num_steps - sequence.join_step)
+
+    def step_with(self, sequence: SequenceState, num_tokens: int) -> int:
+        stay = self._path(sequence, 0).stay
+        return sequence.join_step + int(stay.searchsorted(num_tokens - (sequence.num_tokens - 1)))
 
     def context_after(self, num_steps: int) -> int:
         tokens, start = self._tokens_by, self.steps - self._first

@@ -100,6 +100,8 @@ def _ahead(lane: Lane) -> Ahead:
         (sequence, sequence.num_computed_tokens + num_begun * num_new)
         for sequence, num_new in plan.prefills
     ]
+    if plan.decodes:
+        computed += lane.state.kv_cache.decoded(num_over, num_begun)
     return Ahead(_num_taken(lane.state, plan, num_over, num_begun), computed)
 
 

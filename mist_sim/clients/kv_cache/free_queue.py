@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 
 
 class Entry:
-    """The cached blocks of one content id.
+    """Cached blocks of one content id that lie side by side: one copy of them.
 
-    first: position of its first block in every request that has it.
-    num_cached: its blocks in the cache, the first ones of it.
-    num_held: those of them that a running request holds, again the first ones.
+    origin: position of the id's first block in every request that has it.
+    first: position of the first block of this copy.
+    num_cached: its blocks, from there on.
+    num_held: those of them that a running request holds, the first ones.
+    rest: the entry of the blocks behind its last one that were its own; None: none were. Requests
+        that held them before hold them still.
     """
 
-    __slots__ = ("_holders", "first", "key", "num_cached", "num_held", "pieces")
+    __slots__ = ("_holders", "first", "key", "num_cached", "num_held", "origin", "pieces", "rest")
 
-    def __init__(self, key: Hashable, first: int) -> None:
+    def __init__(self, key: Hashable, origin: int, first: int) -> None:
         self.key = key
+        self.origin = origin
         self.first = first
         self.num_cached = 0
         self.num_held = 0
+        self.rest: Entry | None = None
         self.pieces: list[Piece] = []  # where its free blocks queue, the last ones of it first
         self._holders: dict[int, int] = {}  # how many requests hold so many blocks
 
-    def hold(self, num_blocks: int) -> None:
-        """Note that a request holds the first blocks."""
-        self._holders[num_blocks] = self._holders.get(num_blocks, 0) + 1
+    @property
+    def end(self) -> int:
+        """Position behind its last block."""
+        return self.first + self.num_cached
+
+    def hold(self, num_blocks: int, num_requests: int = 1) -> None:
+        """Note that requests hold the first blocks."""
+        self._holders[num_blocks] = self._holders.get(num_blocks, 0) + num_requests
         self.num_held = max(self.num_held, num_blocks)
 
     def grow(self, num_blocks: int) -> None:
@@ -43,6 +52,22 @@ class Entry:
         self.num_held = max(self._holders, default=0)
         return num_blocks - self.num_held
 
+    def split(self, position: int) -> Entry:
+        """Give the blocks from a position within it on to another entry, and return that.
+
+        The pieces of the free ones among them are still those of this entry.
+        """
+        count = position - self.first
+        rest = Entry(self.key, self.origin, position)
+        rest.num_cached, self.num_cached = self.num_cached - count, count
+        holders, self._holders, self.num_held = self._holders, {}, 0
+        for num_blocks, number in holders.items():
+            self.hold(min(num_blocks, count), number)
+            if num_blocks > count:
+                rest.hold(num_blocks - count, number)
+        rest.rest, self.rest = self.rest, rest
+        return rest
+
     def _drop(self, num_blocks: int) -> bool:
         """Note one holder less of so many blocks; tell whether it was the last."""
         holders = self._holders
@@ -56,11 +81,14 @@ class Entry:
 class Piece:
     """Neighbouring free blocks in the queue: of one entry, or with nothing worth keeping.
 
-    grows: whether more blocks of its entry may be added to it.
+    grows: whether more blocks of its entry may be added to it. next, previous: its neighbours.
     """
 
-    __slots__ = ("entry", "num_blocks")
+    __slots__ = ("entry", "next", "num_blocks", "previous")
     grows = True
+
+    next: Piece
+    previous: Piece
 
     def __init__(self, entry: Entry | None, num_blocks: int) -> None:
         self.entry = entry
@@ -71,18 +99,19 @@ class FreeQueue:
     """The free blocks, least recently used first; never-used ones go before all others."""
 
     def __init__(self, num_blocks: int) -> None:
-        self._pieces: OrderedDict[Piece, None] = OrderedDict()
+        self._ends = ends = Piece(None, 0)  # before the first and behind the last
+        ends.next = ends.previous = ends
         self.append(None, num_blocks)
 
     def append(self, entry: Entry | None, num_blocks: int) -> None:
         """Queue blocks as the latest used, those of an entry with its last one in front."""
-        if self._pieces:
-            latest = next(reversed(self._pieces))
-            if latest.entry is entry and latest.grows:
-                latest.num_blocks += num_blocks
-                return
+        ends = self._ends
+        latest = ends.previous
+        if latest is not ends and latest.entry is entry and latest.grows:
+            latest.num_blocks += num_blocks
+            return
         piece = Piece(entry, num_blocks)
-        self._pieces[piece] = None
+        self._insert(piece, ends)
         if entry is not None:
             entry.pieces.append(piece)
 
@@ -95,19 +124,19 @@ class FreeQueue:
             piece.num_blocks -= num_taken
             if not piece.num_blocks:
                 entry.pieces.pop()
-                del self._pieces[piece]
+                self._remove(piece)
 
     def pop(self, num_blocks: int) -> list[tuple[Entry, int]]:
         """Take the least recently used blocks; return which entries lost how many, in turn."""
         lost = []
         while num_blocks:
-            piece = next(iter(self._pieces))
+            piece = self._ends.next
             num_taken = piece.num_blocks
             if num_taken > num_blocks:
                 num_taken = num_blocks
                 piece.num_blocks -= num_taken
             else:
-                del self._pieces[piece]
+                self._remove(piece)
                 if piece.entry is not None:
                     del piece.entry.pieces[0]
             num_blocks -= num_taken
@@ -115,5 +144,35 @@ class FreeQueue:
                 lost.append((piece.entry, num_taken))
         return lost
 
+    def split(self, entry: Entry, position: int) -> Entry:
+        """Split an entry as `Entry.split` does; its free blocks stay where they are."""
+        rest = entry.split(position)
+        num_blocks = rest.num_cached - rest.num_held
+        while num_blocks:
+            piece = entry.pieces[0]
+            if piece.num_blocks > num_blocks:
+                part = Piece(rest, num_blocks)
+                piece.num_blocks -= num_blocks
+                self._insert(part, piece)
+            else:
+                part = entry.pieces.pop(0)
+                part.entry = rest
+            rest.pieces.append(part)
+            num_blocks -= part.num_blocks
+        return rest
+
+    def _insert(self, piece: Piece, behind: Piece) -> None:
+        """Put a piece in front of another one."""
+        before = behind.previous
+        piece.previous, piece.next = before, behind
+        before.next = behind.previous = piece
+
+    def _remove(self, piece: Piece) -> None:
+        before, behind = piece.previous, piece.next
+        before.next, behind.previous = behind, before
+
     def __iter__(self) -> Iterator[Piece]:
-        return iter(self._pieces)
+        piece = self._ends.next
+        while piece is not self._ends:
+            yield piece
+            piece = piece.next

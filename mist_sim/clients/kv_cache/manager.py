@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from mist_sim.clients.kv_cache.answers import AnswerClock, Answers
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.free_queue import FreeQueue
-from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.kv_cache.prefix_cache import Chain, Found, PrefixCache
 from mist_sim.clients.kv_cache.windows.window_drops import WindowDrops
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
@@ -18,8 +19,8 @@ from mist_sim.errors import InvariantError
 class Ahead(NamedTuple):
     """What the steps of a run did that is not accounted for yet.
 
-    num_blocks: that decodes took. computed: sequences in prefill, with the tokens that are
-    computed when the step in flight ends.
+    num_blocks: that decodes took. computed: sequences with tokens that are computed, those in
+    prefill with what is when the step in flight ends.
     """
 
     num_blocks: int
@@ -123,6 +124,35 @@ class KvCacheManager:
         """Note what the later ones of equal steps compute; `compute` was told of the first."""
         self.compute(sequence, sequence.num_computed_tokens + num_steps * num_new_tokens)
 
+    def follow(self, clock: AnswerClock, *, is_early: bool) -> None:
+        """Get to know the clock of the decodes.
+
+        is_early: whether a decode step takes and enters its blocks when it is planned.
+        """
+
+    def note_step(self) -> None:
+        """Note that the next decode step is planned, and has its blocks."""
+
+    def forget_step(self) -> None:
+        """Note that the planned step is lost."""
+
+    def settle(self, sequence: SequenceState) -> None:
+        """Enter what a decode has filled that leaves the clock next."""
+
+    def decoded(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
+        """Return decodes that fill blocks of others' content, with the tokens that may be found.
+
+        num_over, num_begun: steps of the run in flight.
+        """
+        return []
+
+    def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """Steps after which a decode has filled a block with which a waiting sequence may begin.
+
+        None: as far as is known, none does.
+        """
+        return None
+
     def may_gain(self, sequence: SequenceState) -> bool:
         """Whether a waiting sequence may have to take fewer blocks when others compute theirs."""
         return False
@@ -131,8 +161,8 @@ class KvCacheManager:
         """Whether computing more of a sequence can put blocks into the cache."""
         return False
 
-    def are_apart(self, several: Iterable[SequenceState]) -> bool:
-        """Whether no blocks that sequences will enter can be those of another one of them."""
+    def are_apart(self, several: Sequence[SequenceState]) -> bool:
+        """Whether no blocks that prompts will enter can be those of others, or of decodes."""
         return True
 
     def grow(self, num_blocks: int) -> None:
@@ -169,23 +199,27 @@ class KvCacheManager:
 class PrefixCachingManager(KvCacheManager):
     """Keeps full blocks after their sequence has left, until the space is needed (vLLM v1).
 
-    A sequence begins with the longest run of cached blocks that its content has. At least its
-    last token is computed: when all of a prompt's full blocks are cached and nothing is left, its
-    last block is computed again, in place. Blocks are entered when the step that computes them is
-    planned, those of an answer when the sequence leaves. A preempted one finds its own again,
-    unless it is swapped: then all its blocks are copied to new ones, and entered anew.
+    A sequence begins with the longest run of cached blocks that its content has, as far as these
+    do not have its last token, which is always computed: what is behind them it computes in new
+    blocks, although some may be cached. Blocks are entered when the step that computes them is
+    planned, those of an answer, too (see `Answers`), and beside those that are there already. A
+    preempted sequence finds its own again, unless it is swapped: then all its blocks are copied to
+    new ones, and entered anew.
 
     As long as no sequence has content or was preempted, nothing can be cached, and blocks are
     only counted.
 
-    num_recomputed: last blocks of what is found that are computed again all the same, in place
+    num_recomputed: last blocks of what is found that are not used
         (`SpeculativeConfig.num_recomputed_blocks`).
     """
+
+    enters_answers: ClassVar[bool] = True  # whether in the step that fills a block, or at the end
 
     def __init__(self, pool: BlockPool, num_recomputed: int = 0) -> None:
         super().__init__(pool)
         self.num_recomputed = num_recomputed
         self.cache = PrefixCache(pool.num_blocks)
+        self.answers = Answers(self.cache, pool.block_size)
         self.shares_blocks = False
 
     @property
@@ -206,10 +240,7 @@ class PrefixCachingManager(KvCacheManager):
         """Tokens in the cached blocks that a waiting sequence begins with; never its last token."""
         if sequence.chain is None:
             return 0
-        size = self.pool.block_size
-        num_found, _ = self._find(sequence, sequence.chain)
-        most = min(num_found, (sequence.num_tokens - 1) // size)
-        return max(0, most - self.num_recomputed) * size
+        return self._find(sequence, sequence.chain).num_found * self.pool.block_size
 
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
         if not self.shares_blocks:
@@ -222,9 +253,9 @@ class PrefixCachingManager(KvCacheManager):
                 for sequence, num_tokens in ahead.computed
                 if sequence.chain is not None and sequence.chain.is_entering
             ]
-            num_full = probe.num_tokens // size
-            num_found = self.cache.find_later(chain, num_full, ahead.num_blocks, entering)
-            chain.found = self.cache.changes, num_found, 0
+            most = self._most_found(probe)
+            num_found = self.cache.find_later(chain, most, ahead.num_blocks, entering)
+            return max(0, num_found - self.num_recomputed) * size
         return self.num_cached_tokens(probe)
 
     def watch(self, watcher: ContentWatcher) -> bool:
@@ -236,8 +267,7 @@ class PrefixCachingManager(KvCacheManager):
         num_blocks = self.pool.blocks_for(sequence.num_tokens if num_tokens is None else num_tokens)
         if sequence.chain is None or not sequence.chain.num_shared:
             return num_blocks
-        num_found, num_held = self._find(sequence, sequence.chain)
-        return max(num_blocks, num_found) - num_held
+        return num_blocks - self._find(sequence, sequence.chain).num_held
 
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
@@ -253,14 +283,13 @@ class PrefixCachingManager(KvCacheManager):
         if chain is None:
             super().admit(sequence, most_new)
             return
-        num_found, _ = self._find(sequence, chain)
-        if num_found:
-            sequence.num_computed_tokens = self.num_cached_tokens(sequence)
-            self.pool.allocate(self.cache.hold(chain, num_found))
+        num_found = self._find(sequence, chain).num_found
+        sequence.num_computed_tokens = num_found * self.pool.block_size
+        self.pool.allocate(self.cache.hold(chain, num_found))
         num_tokens = sequence.num_tokens
         if most_new is not None:
             num_tokens = min(num_tokens, sequence.num_computed_tokens + most_new)
-        self.grow(max(0, self.pool.blocks_for(num_tokens) - num_found))
+        self.grow(self.pool.blocks_for(num_tokens) - num_found)
 
     def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:
         num_blocks = self.pool.blocks_for(num_computed_tokens)
@@ -270,7 +299,7 @@ class PrefixCachingManager(KvCacheManager):
         """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
         num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain
         if chain is not None:
-            num_found = min(self._find(sequence, chain)[0], num_blocks)
+            num_found = self._find(sequence, chain).num_found
             self.pool.allocate(self.cache.hold(chain, num_found))
             num_blocks -= num_found
         self.grow(num_blocks)
@@ -279,8 +308,38 @@ class PrefixCachingManager(KvCacheManager):
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         chain = sequence.chain
         if chain is not None and chain.is_entering:
-            num_full = num_tokens // self.pool.block_size
-            self.cache.enter(chain, min(num_full, chain.num_shared))
+            num_full = min(num_tokens // self.pool.block_size, chain.num_shared)
+            if self.answers:
+                self.answers.catch_up(chain.keys_until(num_full))
+            self.cache.enter(chain, num_full)
+            if self.enters_answers and num_tokens >= sequence.num_tokens - 1:
+                self.answers.begin(sequence)
+
+    def follow(self, clock: AnswerClock, *, is_early: bool) -> None:
+        self.answers.clock = clock
+        self.answers.is_early = is_early
+
+    def note_step(self) -> None:
+        self.answers.planned = self.answers.clock.steps
+
+    def forget_step(self) -> None:
+        self.answers.planned = None
+
+    def settle(self, sequence: SequenceState) -> None:
+        chain = sequence.chain
+        if self.answers and chain is not None and chain.is_entering:
+            self.answers.catch_up(chain.keys_until(chain.num_held + 1))
+
+    def decoded(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
+        return self.answers.ahead(num_over, num_begun) if self.answers else []
+
+    def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        if not self.answers or sequence.chain is None:
+            return None
+        found = self._find(sequence, sequence.chain)
+        if found.missing is None:
+            return None
+        return self.answers.steps_until(found.missing, found.num_cached)
 
     def may_gain(self, sequence: SequenceState) -> bool:
         return sequence.chain is not None
@@ -288,9 +347,11 @@ class PrefixCachingManager(KvCacheManager):
     def is_entering(self, sequence: SequenceState) -> bool:
         return sequence.chain is not None and sequence.chain.is_entering
 
-    def are_apart(self, several: Iterable[SequenceState]) -> bool:
+    def are_apart(self, several: Sequence[SequenceState]) -> bool:
         chains = [sequence.chain for sequence in several if sequence.chain is not None]
-        keys = [key for chain in chains for key, end in chain.spans if end > chain.num_held]
+        if self.answers and any(self.answers.are_written(chain) for chain in chains):
+            return False
+        keys = [key for chain in chains for key, _ in chain.spans[chain.place :]]
         return len(set(keys)) == len(keys)
 
     def grow(self, num_blocks: int) -> None:
@@ -306,6 +367,7 @@ class PrefixCachingManager(KvCacheManager):
     def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         if sequence.chain is not None:
             self.compute(sequence, num_computed_tokens)
+            self.answers.end(sequence)
         self._release(sequence.chain, num_blocks, num_computed_tokens)
 
     def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
@@ -314,6 +376,7 @@ class PrefixCachingManager(KvCacheManager):
             sequence.chain = self._chain(())
         chain = sequence.chain
         chain.make_private()
+        self.answers.end(sequence)
         self.cache.enter(chain, num_computed_tokens // self.pool.block_size)
         self._release(chain, num_blocks, num_computed_tokens)
         chain.start_over()
@@ -344,10 +407,26 @@ class PrefixCachingManager(KvCacheManager):
             self.cache.queue = FreeQueue(self.pool.num_free)
         return Chain(content, self.pool.block_size)
 
-    def _find(self, sequence: SequenceState, chain: Chain) -> tuple[int, int]:
-        """Return how many of a waiting sequence's blocks are cached, and held by others."""
-        changes = self.cache.changes
-        if chain.found is None or chain.found[0] != changes:
-            num_full = sequence.num_tokens // self.pool.block_size
-            chain.found = changes, *self.cache.find(chain, num_full)
-        return chain.found[1], chain.found[2]
+    def _most_found(self, sequence: SequenceState) -> int:
+        """Blocks that a sequence uses of the cache at most: those before its last token's."""
+        return (sequence.num_tokens - 1) // self.pool.block_size
+
+    def _find(self, sequence: SequenceState, chain: Chain) -> Found:
+        """Return which blocks a waiting sequence begins with."""
+        found, cache = chain.found, self.cache
+        while (
+            found is None
+            or found.changes != cache.changes
+            or (self.answers and self.answers.catch_up((found.missing,)))
+        ):
+            found = cache.find(chain, self._most_found(sequence))
+            if self.num_recomputed and found.num_found:
+                found = self._without_last(chain, found)
+            chain.found = found
+        return found
+
+    def _without_last(self, chain: Chain, found: Found) -> Found:
+        """Return what is left of what was found for a model that has a layer which drafts."""
+        num_found = max(0, found.num_found - self.num_recomputed)
+        num_held = self.cache.find(chain, num_found).num_held
+        return found._replace(num_found=num_found, num_held=num_held)

@@ -1,19 +1,26 @@
 """The prefix cache: which blocks of other requests a request can use, counted and not listed.
 
 The blocks of one content id (`core.request.Content`) are entered, held and evicted as a number of
-the first ones, never one by one. This is exact: a request that holds a block holds all blocks
-before it, and of the blocks that no request holds the later ones leave the cache first.
+the first ones of a copy, never one by one. This is exact: a request that holds a block of a copy
+holds all blocks of it before that, and of the blocks that no request holds the later ones leave
+the cache first.
+
+A block may be there several times, since what a request computes is entered even where another
+has entered the same before. A look-up takes the copy that was entered first; when it is evicted the
+others stay (vLLM's `BlockHashToBlockMap` in `vllm/v1/core/block_pool.py`). Nearly always an id has
+one copy.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
 
 from mist_sim.clients.kv_cache.free_queue import Entry, FreeQueue
 from mist_sim.core.request import Content
 from mist_sim.core.views import ContentWatcher
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError
 
 _NO_END = sys.maxsize
 
@@ -25,20 +32,13 @@ class Chain:
         span's last block. A block belongs to the span that has its last token.
     num_shared: blocks that other requests may have too.
     num_held: blocks that the request holds in the cache, the first ones.
-    is_open: whether its next block is entered; False once another request's copy is there.
+    place: the place in `spans` of the first block that it does not hold there.
+    entries: copies that it holds, each from its first block to that of the next one.
     num_loaded: blocks that are there when its load from lower tiers is over; 0 without a load.
     found: what the latest look-up gave; the manager keeps it.
     """
 
-    __slots__ = (
-        "entries",
-        "found",
-        "is_open",
-        "num_held",
-        "num_loaded",
-        "num_shared",
-        "spans",
-    )
+    __slots__ = ("entries", "found", "num_held", "num_loaded", "num_shared", "place", "spans")
 
     def __init__(self, content: Content, block_size: int) -> None:
         self.spans: list[tuple[Hashable, int]] = []
@@ -55,11 +55,10 @@ class Chain:
 
     def start_over(self) -> None:
         """Hold nothing."""
-        self.entries: list[Entry] = []  # of the blocks held
-        self.num_held = 0
+        self.entries: list[Entry] = []
+        self.num_held = self.place = 0
         self.num_loaded = 0
-        self.is_open = True
-        self.found: tuple[int, int, int] | None = None
+        self.found: Found | None = None
 
     def make_private(self) -> None:
         """Give the blocks behind the last span an id that no other request has."""
@@ -69,14 +68,61 @@ class Chain:
     @property
     def is_entering(self) -> bool:
         """Whether more of its blocks will be there for other requests."""
-        return self.is_open and self.num_held < self.num_shared
+        return self.num_held < self.num_shared
 
-    def next_span(self) -> tuple[Entry | None, Hashable, int] | None:
-        """Return the span of the first block not held, with its entry if some of it are."""
-        place = len(self.entries)
-        if place and self.num_held < self.spans[place - 1][1]:
-            return self.entries[-1], *self.spans[place - 1]
-        return (None, *self.spans[place]) if place < len(self.spans) else None
+    def advance(self, position: int) -> None:
+        """Note that it holds the blocks before a position, which is in the span of the next."""
+        self.num_held = position
+        if position == self.spans[self.place][1]:
+            self.place += 1
+
+    def keys_until(self, num_blocks: int) -> list[Hashable]:
+        """Return the ids of the blocks before a position that it does not hold in the cache."""
+        keys, start = [], self.num_held
+        for key, end in self.spans[self.place :]:
+            if start >= num_blocks:
+                break
+            keys.append(key)
+            start = end
+        return keys
+
+    def parts(self) -> list[Entry]:
+        """Return the copies that it holds, those included that they were split into."""
+        if not any(entry.rest for entry in self.entries):
+            return self.entries
+        parts = []
+        ends = [entry.first for entry in self.entries[1:]]
+        for first, end in zip(self.entries, [*ends, self.num_held], strict=True):
+            entry = first
+            parts.append(entry)
+            while entry.end < end and entry.rest is not None:
+                entry = entry.rest
+                parts.append(entry)
+        return parts
+
+    def last_entry(self) -> Entry | None:
+        """Return the copy that its last block held is in."""
+        if not self.entries:
+            return None
+        entry = self.entries[-1]
+        while entry.end < self.num_held and entry.rest is not None:
+            entry = entry.rest  # it was split
+        return entry
+
+
+class Found(NamedTuple):
+    """What a look-up found: first blocks that are cached, and how many of these are held.
+
+    changes: of the cache, when it was made. missing: the id of the first block that is not there;
+    None: all that were asked for are. num_cached: those found, and what is behind them and not
+    used, since a layer drafts.
+    """
+
+    changes: int
+    num_found: int
+    num_held: int
+    missing: Hashable | None
+    num_cached: int
 
 
 class PrefixCache:
@@ -84,7 +130,8 @@ class PrefixCache:
 
     queue: all free blocks. changes: grows whenever an entry changes, so that what was looked up
     before can be trusted until then. on_evict: takes the id and positions [start, end) of what
-    is evicted, the last block of it first; None: it is not told to anyone.
+    is evicted and of which no copy is left, the last block of it first; None: it is not told to
+    anyone.
     """
 
     def __init__(
@@ -93,7 +140,7 @@ class PrefixCache:
         self.on_evict = on_evict
         self.queue = FreeQueue(num_blocks)
         self.changes = 0
-        self._entries: dict[Hashable, Entry] = {}
+        self._entries: dict[Hashable, list[Entry]] = {}  # at each position the first goes first
         self._watcher: ContentWatcher | None = None
 
     def watch(self, watcher: ContentWatcher) -> None:
@@ -102,23 +149,29 @@ class PrefixCache:
         for key in self._entries:
             watcher.enter(key)
 
-    def find(self, chain: Chain, num_blocks: int) -> tuple[int, int]:
-        """Look for the first `num_blocks` blocks of a chain.
+    def copies(self, key: Hashable) -> list[Entry]:
+        """Return what is cached of an id; of copies of a block the first to enter goes first."""
+        return list(self._entries.get(key, ()))
 
-        Returns how many are cached, and how many of these, counted from the first, are held.
-        """
+    def find(self, chain: Chain, num_blocks: int) -> Found:
+        """Look for the first `num_blocks` blocks of a chain."""
         num_found = num_held = 0
-        for key, end in chain.spans:
-            entry = self._entry(key, num_found)
-            if entry is None:
+        missing: Hashable | None = None
+        for key, span_end in chain.spans:
+            if num_found == num_blocks:
                 break
-            all_held = num_held == num_found
-            num_found = min(end, num_blocks, entry.first + entry.num_cached)
-            if all_held:
-                num_held = min(num_found, entry.first + entry.num_held)
+            end = min(span_end, num_blocks)
+            entries = self._entries_of(key, num_found)
+            while num_found < end and (part := _next_part(entries, num_found, end)):
+                entry, stop = part
+                held = entry.first + entry.num_held
+                if held > num_found:
+                    num_held += min(stop, held) - num_found
+                num_found = stop
             if num_found < end:
+                missing = key
                 break
-        return num_found, num_held
+        return Found(self.changes, num_found, num_held, missing, num_found)
 
     def find_later(
         self, chain: Chain, most: int, num_taken: int, entering: list[tuple[Chain, int]]
@@ -128,37 +181,31 @@ class PrefixCache:
         Then `num_taken` of the free blocks will be used for something else, and other chains
         will have entered so many of their first ones. Nothing changes.
         """
-        ends: dict[Hashable, int] = {}  # behind the last block of each id, where it changes
+        ends: dict[Entry, int] = {}  # where it changes
         for piece in self.queue:
             if num_taken <= 0:
                 break
             if (entry := piece.entry) is not None:
-                end = ends.get(entry.key, entry.first + entry.num_cached)
-                ends[entry.key] = end - min(num_taken, piece.num_blocks)
+                ends[entry] = ends.get(entry, entry.end) - min(num_taken, piece.num_blocks)
             num_taken -= piece.num_blocks
+        entered: dict[Hashable, list[tuple[int, int]]] = {}
         for other, num_blocks in entering:
-            ends.update(self._ends_to_enter(other, num_blocks))
+            start = other.num_held
+            for key, end in other.spans[other.place :]:
+                if start < num_blocks:
+                    entered.setdefault(key, []).append((start, min(end, num_blocks)))
+                    start = end
         num_found = 0
         for key, end in chain.spans:
-            if (known_end := ends.get(key)) is None:
-                entry = self._entry(key, num_found)
-                known_end = entry.first + entry.num_cached if entry is not None else num_found
-            num_found = max(num_found, min(end, most, known_end))
+            entries = self._entries_of(key, num_found)
+            there = [(entry.first, ends.get(entry, entry.end)) for entry in entries]
+            for first, last in sorted(there + entered.get(key, [])):
+                if first <= num_found < last:
+                    num_found = last
+            num_found = min(num_found, end, most)
             if num_found < end:
                 break
         return num_found
-
-    def _ends_to_enter(self, chain: Chain, num_blocks: int) -> Iterator[tuple[Hashable, int]]:
-        """Yield the ids of the blocks that `enter` would enter, with the position behind them."""
-        position = chain.num_held
-        for key, end in chain.spans:
-            if end <= position:
-                continue
-            entry = self._entries.get(key)
-            if position >= num_blocks or (entry and entry.first + entry.num_cached > position):
-                return
-            position = min(end, num_blocks)
-            yield key, position
 
     def hold(self, chain: Chain, num_blocks: int) -> int:
         """Let a request hold the first blocks of its chain, which are cached.
@@ -166,44 +213,64 @@ class PrefixCache:
         Returns how many of them were free.
         """
         num_taken = 0
-        for key, end in chain.spans:
-            if chain.num_held == num_blocks:
-                break
-            entry = self._entries[key]
-            chain.num_held = min(end, num_blocks)
+        while chain.num_held < num_blocks:
+            key, end = chain.spans[chain.place]
+            entries = self._entries[key]
+            part = _next_part(entries, chain.num_held, min(end, num_blocks))
+            if part is None:
+                raise InvariantError(f"block {chain.num_held} of content id {key} is not cached")
+            entry, stop = part
+            if entry.first < chain.num_held:
+                place, entry = entries.index(entry), self.queue.split(entry, chain.num_held)
+                entries.insert(place + 1, entry)
             chain.entries.append(entry)
-            count = chain.num_held - entry.first
+            count = stop - entry.first
             if count > entry.num_held:
                 num_taken += count - entry.num_held
                 self.queue.take(entry, count - entry.num_held)
             entry.hold(count)
+            chain.advance(stop)
             self.changes += 1
         return num_taken
 
     def enter(self, chain: Chain, num_blocks: int) -> None:
-        """Enter the first blocks of a chain, which the request holds.
+        """Enter the first blocks of a chain, which the request holds, behind copies of them."""
+        while chain.num_held < num_blocks and chain.place < len(chain.spans):
+            key, span_end = chain.spans[chain.place]
+            origin = chain.spans[chain.place - 1][1] if chain.place else 0
+            end = min(span_end, num_blocks)
+            entry = chain.last_entry() if chain.num_held > origin else None
+            if entry is None or not self._may_grow(entry, chain.num_held, end):
+                entry = self._new_entry(chain, key, origin)
+            entry.grow(end - entry.first)
+            chain.advance(end)
+            self.changes += 1
 
-        Where another request's copy of the next block is there, this one and those behind it
-        stay the request's own.
+    def _may_grow(self, entry: Entry, start: int, end: int) -> bool:
+        """Whether blocks [start, end) may be entered as the next ones of a copy.
+
+        Not where those are there that came behind it, but before these.
         """
-        while chain.is_open and (span := chain.next_span()):
-            entry, key, end = span
-            known = entry or self._entry(key, chain.num_held)
-            if known is not None and known.first + known.num_cached > chain.num_held:
-                chain.is_open = False
-            elif chain.num_held >= num_blocks:
-                return
-            else:
-                if entry is None:
-                    entry = self._entries[key] = Entry(key, chain.num_held)
-                    chain.entries.append(entry)
-                    if self._watcher is not None:
-                        self._watcher.enter(key)
-                chain.num_held = min(end, num_blocks)
-                entry.grow(chain.num_held - entry.first)
-                self.changes += 1
-                if end == _NO_END:  # nobody else has a copy
-                    return
+        if entry.first + entry.num_cached != start:
+            return False
+        entries = self._entries[entry.key]
+        if entries[-1] is entry:
+            return True
+        others = entries[entries.index(entry) + 1 :]
+        return not any(other.first < end and start < other.end for other in others)
+
+    def _new_entry(self, chain: Chain, key: Hashable, origin: int) -> Entry:
+        """Begin a copy of the blocks of an id with the next one of a chain."""
+        entries = self._entries_of(key, origin)
+        entry = Entry(key, origin, chain.num_held)
+        chain.entries.append(entry)
+        if entries:
+            entries.append(entry)
+            return entry
+        self._entries[key] = [entry]
+        if self._watcher is not None:
+            self._watcher.enter(key)
+        return entry
 
     def release(self, chain: Chain) -> int:
         """Let go of the blocks of a chain, the last one first.
@@ -211,7 +278,7 @@ class PrefixCache:
         Returns how many no request holds any more; those are free.
         """
         end, total = chain.num_held, 0
-        for entry in reversed(chain.entries):
+        for entry in reversed(chain.parts()):
             num_freed = entry.release(end - entry.first)
             if num_freed:
                 self.queue.append(entry, num_freed)
@@ -228,24 +295,61 @@ class PrefixCache:
     def lose(self, entry: Entry, num_blocks: int) -> None:
         """Forget the last blocks of an entry, which were free and are used for something else."""
         entry.num_cached -= num_blocks
+        entries = self._entries[entry.key]
         if self.on_evict is not None:
-            start = entry.first + entry.num_cached
-            self.on_evict(entry.key, start, start + num_blocks)
+            for start, stop in _beside(entries, entry.end, entry.end + num_blocks):
+                self.on_evict(entry.key, start, stop)
         if not entry.num_cached:
-            del self._entries[entry.key]
-            if self._watcher is not None:
-                self._watcher.leave(entry.key)
+            entries.remove(entry)
+            if not entries:
+                del self._entries[entry.key]
+                if self._watcher is not None:
+                    self._watcher.leave(entry.key)
         self.changes += 1
 
-    def _entry(self, key: Hashable, first: int) -> Entry | None:
+    def _entries_of(self, key: Hashable, origin: int) -> list[Entry]:
         """Return what is cached of an id whose first block is at a position.
 
         Raises ScenarioError when it was elsewhere in another request.
         """
-        entry = self._entries.get(key)
-        if entry is not None and entry.first != first:
+        entries = self._entries.get(key)
+        if entries is None:
+            return []
+        if entries[0].origin != origin:
             raise ScenarioError(
-                f"content id {key} begins with block {entry.first} of one request and block "
-                f"{first} of another; equal ids must be equal places, as of chain hashes"
+                f"content id {key} begins with block {entries[0].origin} of one request and block "
+                f"{origin} of another; equal ids must be equal places, as of chain hashes"
             )
-        return entry
+        return entries
+
+
+def _next_part(entries: list[Entry], start: int, end: int) -> tuple[Entry, int] | None:
+    """Return the copy of a block that was entered first; None where the block is not there.
+
+    And up to where, at most `end`, the blocks behind it are taken from that copy, too.
+    """
+    for entry in entries:
+        stop = entry.first + entry.num_cached
+        if entry.first <= start < stop:
+            break
+    else:
+        return None
+    stop = min(stop, end)
+    for other in entries:
+        if other is entry:
+            break
+        if start < other.first < stop:
+            stop = other.first
+    return entry, stop
+
+
+def _beside(entries: list[Entry], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [start, end) of which no copy is there, the last one first."""
+    while start < end:
+        stop = max((each.end for each in entries if each.end < end), default=start)
+        over = [each.first for each in entries if each.first < end <= each.end]
+        if over:
+            end = min(over)
+        else:
+            yield max(start, stop), end
+            end = stop

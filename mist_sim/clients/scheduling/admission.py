@@ -50,7 +50,7 @@ def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
         num_blocks = kv_cache.reserve(sequence, kv.num_tokens)
         lane.num_promised += lane.blocks_to_join(sequence)
         num_here = (lane.pool.blocks_for(kv.num_tokens) - num_blocks) * size
-        num_tokens = max(0, kv.num_tokens - num_here)  # the block of the next one may be here, too
+        num_tokens = kv.num_tokens - num_here
         return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, num_tokens)]
     loads = kv_cache.start_load(sequence)
     return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
@@ -82,7 +82,6 @@ def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) 
     """
     pool = lane.pool
     num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
-    num_held = min(num_held, pool.blocks_for(sequence.num_tokens - 1))
     return pool.blocks_for(lane.num_slots(sequence)) - num_held
 
 
@@ -157,3 +156,16 @@ def _may_join_second_step(lane: LaneState) -> bool:
     if head.incoming is not None:
         num_blocks = _blocks_to_bring(lane, head, num_blocks)
     return num_blocks <= num_free - lane.num_promised
+
+
+def steps_until_gain(lane: LaneState, limit: int) -> int:
+    """Steps, at most `limit`, until the head of the queue may need fewer blocks than now.
+
+    Decodes fill blocks that it can use.
+    """
+    if limit > 1 and lane.kv_cache.shares_blocks and lane.has_seat():
+        head = lane.head()
+        steps = None if head is None else lane.kv_cache.steps_until_gain(head)
+        if steps is not None:
+            return min(limit, max(1, steps))
+    return limit

@@ -10,6 +10,7 @@ from mist_sim.clients.scheduling.admission import (
     admit,
     may_join,
     next_to_admit,
+    steps_until_gain,
     steps_until_join,
     tokens_to_compute,
 )
@@ -156,13 +157,14 @@ def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     for sequence, new in plan.prefills:
         remaining = sequence.num_tokens - sequence.num_computed_tokens
         limit = min(limit, max(1, (remaining - spare) // new))
-    return lane.steps_until_change(limit, plan)
+    limit = lane.steps_until_change(limit, plan)
+    return steps_until_gain(lane, limit) if budget else limit
 
 
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
     """Tell whether blocks that a step enters into the cache may matter in the next one.
 
-    They may let the head of the queue in, or be the same that another prompt enters. With
+    They may let the head of the queue in, or be the same that others enter. With
     sliding windows prompts and decodes give back blocks in turn.
     """
     if lane.pool.groups and (plan.decodes or len(plan.prefills) > 1):
@@ -170,7 +172,7 @@ def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
     entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
     if entering and budget and (head := lane.head()) is not None:
         return lane.kv_cache.may_gain(head)
-    return len(entering) > 1 and not lane.kv_cache.are_apart(entering)
+    return bool(entering) and not lane.kv_cache.are_apart(entering)
 
 
 def _num_partial(plan: StepPlan) -> int:

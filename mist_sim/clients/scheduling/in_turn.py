@@ -40,9 +40,7 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     clock, num_free = lane.clock, lane.pool.num_free
     num_blocks = clock.blocks_needed_now()
     if not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
-        lane.num_taken = num_blocks
-        if num_blocks:
-            lane.kv_cache.grow(num_blocks)
+        _take(lane, num_blocks)
         return False, budget - clock.num_decodes * clock.num_queries_each
     pieces = _pieces(lane, budget, cut)
     disturbed = _need(lane, pieces) > num_free
@@ -51,14 +49,22 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     elif lane.moved:
         join(lane, plan, sum([num_blocks for *_, num_blocks in pieces]))
         pieces = _pieces(lane, budget, cut)
-    lane.num_taken = num_blocks = clock.blocks_needed_now()
-    lane.kv_cache.grow(num_blocks)
+    _take(lane, clock.blocks_needed_now())
     for sequence, num_new, num_blocks in pieces:
         if num_blocks:
             lane.kv_cache.grow(num_blocks)
         add_prefill(lane, plan, sequence, num_new)
         budget -= num_new
     return disturbed, budget - lane.num_decode_queries
+
+
+def _take(lane: LaneState, num_blocks: int) -> None:
+    """Give the decodes the blocks of their next step."""
+    lane.num_taken = num_blocks
+    if num_blocks:
+        lane.kv_cache.grow(num_blocks)
+    if lane.kv_cache.shares_blocks and lane.clock.num_decodes:
+        lane.kv_cache.note_step()
 
 
 def _pieces(lane: LaneState, budget: int, cut: Cut) -> list[Piece]:
@@ -142,5 +148,5 @@ def _pause(lane: LaneState, plan: StepPlan, sequences: list[SequenceState]) -> N
     idle = (*lane.prefilling, *lane.leaving)
     decodes = tuple(each for each in sequences if each in lane.running and each not in idle)
     for sequence in decodes:
-        lane.clock.leave(sequence)
+        lane.leave_clock(sequence)
     lane.paused = plan.paused = decodes

@@ -83,6 +83,9 @@ class LaneState:
         self.plans_ahead = plans_ahead
         takes_all = self.pool.groups or kv_cache.has_tiers or swap_space
         self.by_piece = by_piece and not takes_all
+        # blocks of one token are taken by the step that fills them, which may be lost
+        is_early = self.by_piece and not plans_ahead and self.pool.block_size > 1
+        kv_cache.follow(self.clock, is_early=is_early)
         self.num_taken = 0
         self.paused: tuple[SequenceState, ...] = ()
         self.waiting = waiting
@@ -208,8 +211,14 @@ class LaneState:
             if self.by_piece:
                 return self.kv_cache.num_held(sequence, num_computed), num_computed
             return self.pool.blocks_for(sequence.num_tokens), num_computed
-        num_tokens = self.clock.leave(sequence)
+        num_tokens = self.leave_clock(sequence)
         return self.pool.blocks_for(num_tokens), sequence.num_tokens - 1
+
+    def leave_clock(self, sequence: SequenceState) -> int:
+        """Take a sequence off the clock; return the tokens that it holds memory for."""
+        if self.kv_cache.shares_blocks:
+            self.kv_cache.settle(sequence)
+        return self.clock.leave(sequence)
 
     # --- who waits, and what is free ------------------------------------------------------
 
@@ -309,6 +318,7 @@ class LaneState:
         """Give back what was taken for a step that is lost; who sat it out is back."""
         if self.by_piece:
             pieces = [self.piece_need(sequence, num_new) for sequence, num_new in plan.prefills]
+            self.kv_cache.forget_step()
             self.kv_cache.give_back(sum(pieces, self.num_taken))
         self.num_taken = 0
         self.end_pause()

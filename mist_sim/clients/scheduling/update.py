@@ -29,7 +29,7 @@ def update(
     lane.num_peak_blocks = pool.num_used
     finished = clock.pop_finished() if plan.decodes else []
     for sequence in finished:
-        num_blocks = pool.blocks_for(clock.leave(sequence))
+        num_blocks = pool.blocks_for(lane.leave_clock(sequence))
         lane.finish(sequence, num_blocks, sequence.num_tokens - 1)
     if lane.paused:
         lane.end_pause()

@@ -9,6 +9,7 @@ from mist_sim.clients.scheduling.admission import (
     add_prefill,
     admit,
     next_to_admit,
+    steps_until_gain,
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.base import Scheduler
@@ -69,5 +70,5 @@ def decode_steps(lane: LaneState, plan: StepPlan, limit: int) -> StepPlan | None
     if not lane.clock.num_decodes:
         return None if plan.is_empty else plan
     plan.decodes = True
-    plan.num_steps = lane.steps_until_change(limit)
+    plan.num_steps = steps_until_gain(lane, lane.steps_until_change(limit))
     return plan

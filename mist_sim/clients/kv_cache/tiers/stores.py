@@ -96,7 +96,7 @@ class WriteThroughStore(TierStore):
         self.cache = PrefixCache(tier.num_blocks, below)
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
-        return max(start, self.cache.find(_chain(spans), end)[0])
+        return max(start, self.cache.find(_chain(spans), end).num_found)
 
     def use(self, spans: Spans, num_blocks: int) -> None:
         """Keep the blocks as the latest used, the first one last of all."""
@@ -106,7 +106,7 @@ class WriteThroughStore(TierStore):
         """Keep the blocks as `use` does; of more than the tier holds, the first ones."""
         num_blocks = min(num_blocks, self.tier.num_blocks)
         chain = _chain(spans)
-        num_found, _ = self.cache.find(chain, num_blocks)
+        num_found = self.cache.find(chain, num_blocks).num_found
         self.cache.hold(chain, num_found)
         self.cache.evict(num_blocks - num_found)
         self.cache.enter(chain, num_blocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
@@ -24,13 +24,14 @@ class TieredManager(PrefixCachingManager):
 
     A sequence whose blocks lie in tiers takes its memory, waits for the load, and is admitted
     before all others. Then other sequences find the loaded blocks, too. One that is given up
-    before leaves nothing in the cache.
+    before leaves nothing in the cache. Blocks of an answer enter when the sequence leaves.
 
     links: one a tier; the lanes of an engine share them.
     """
 
     looks_ahead: ClassVar[bool] = False
     has_tiers: ClassVar[bool] = True
+    enters_answers: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class TieredManager(PrefixCachingManager):
         chain = sequence.chain
         if chain is None or chain.num_loaded:
             return []
-        reached, _ = self._find(sequence, chain)
-        most = (sequence.num_tokens - 1) // self.pool.block_size
+        most = self._most_found(sequence)
+        reached = self._find(sequence, chain).num_cached
         counts = [0] * len(self.stores)
         number = last = 0
         while number < len(self.stores):
@@ -72,7 +73,8 @@ class TieredManager(PrefixCachingManager):
         counts = self.missing(sequence)
         chain = sequence.chain
         if counts and chain is not None:
-            num_found, _ = self._find(sequence, chain)
+            num_found = self._find(sequence, chain).num_cached
+            chain.found = self.cache.find(chain, num_found)  # what is loaded follows all of it
             self.admit(sequence)
             chain.num_loaded = num_found + sum(counts)
             for store in self.stores:
@@ -92,7 +94,7 @@ class TieredManager(PrefixCachingManager):
     def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
         num_tokens = super().num_prefix_tokens(probe, ahead)
         if probe.chain is not None and (counts := self.missing(probe)):
-            num_found, _ = self._find(probe, probe.chain)
+            num_found = self._find(probe, probe.chain).num_cached
             num_tokens = (num_found + sum(counts)) * self.pool.block_size
         return num_tokens
 
@@ -123,8 +125,9 @@ class TieredManager(PrefixCachingManager):
             for store in self.stores:
                 store.use(chain.spans, chain.num_held)
 
-    def are_apart(self, several: Iterable[SequenceState]) -> bool:
-        return False  # they are written to the tiers in turn, where each may displace the others
+    def are_apart(self, several: Sequence[SequenceState]) -> bool:
+        # they are written to the tiers in turn, where each may displace the others
+        return len(several) < 2
 
     def compute(self, sequence: SequenceState, num_tokens: int) -> None:
         """Note what is computed, and store the blocks that it fills in the tiers below."""

@@ -61,11 +61,11 @@ class PageQueue(FreeQueue):
 
     def append_window(self, piece: WindowPiece) -> None:
         """Queue window blocks as the latest used."""
-        self._pieces[piece] = None
+        self._insert(piece, self._ends)
 
     def remove_window(self, piece: WindowPiece) -> None:
         """Forget a window piece without blocks."""
-        del self._pieces[piece]
+        self._remove(piece)
 
     def pop_pages(self, num_pages: int) -> Iterator[tuple[Piece, int]]:
         """Take the least recently used pages; yield pieces with the blocks that these lose.
@@ -73,19 +73,17 @@ class PageQueue(FreeQueue):
         A block of which one page is taken is lost, and its others are worth nothing.
         """
         while num_pages:
-            piece = next(iter(self._pieces))
+            piece = self._ends.next
             size = self.pages_of_a_block(piece)
             num_lost = min(piece.num_blocks, -(-num_pages // size))
             num_pages -= num_lost * size
             piece.num_blocks -= num_lost
             if not piece.num_blocks:
-                del self._pieces[piece]
+                self._remove(piece)
                 if piece.entry is not None:
                     del piece.entry.pieces[0]
             if num_pages < 0:
-                rest = Piece(None, -num_pages)
-                self._pieces[rest] = None
-                self._pieces.move_to_end(rest, last=False)
+                self._insert(Piece(None, -num_pages), self._ends.next)
                 num_pages = 0
             yield piece, num_lost
 

@@ -19,7 +19,7 @@ class WindowChain(Chain):
     def start_over(self) -> None:
         super().start_over()
         self.begin(0, 0)
-        self.hit: tuple[int, int] | None = None
+        self.hit: tuple[int, int, int] | None = None
 
     def begin(self, first: int, next_block: int) -> None:
         """Hold window blocks from a position on, none of them in the cache."""

@@ -28,7 +28,8 @@ class WindowCachingManager(PrefixCachingManager):
     While a prompt is computed, and decoded, its window groups give back the blocks that no window
     will reach again, and take free pages for new ones. Of a prompt they stay in the cache until
     their pages are used. Blocks of an answer enter when the sequence leaves: all those of full
-    attention, and those that its windows still hold.
+    attention, and those that its windows still hold. Of a block of the window groups the cache has
+    one copy.
     """
 
     looks_ahead: ClassVar[bool] = False
@@ -46,7 +47,7 @@ class WindowCachingManager(PrefixCachingManager):
 
     def num_cached_tokens(self, sequence: SequenceState) -> int:
         chain = sequence.chain
-        return self._hit(sequence, chain) * self.pool.block_size if chain is not None else 0
+        return self._hit(sequence, chain)[0] * self.pool.block_size if chain is not None else 0
 
     def watch(self, watcher: ContentWatcher) -> bool:
         """Tell about full attention, without which nothing is found; windows may leave less."""
@@ -56,7 +57,7 @@ class WindowCachingManager(PrefixCachingManager):
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         if sequence.chain is None or not self._full_pages or sequence.incoming is not None:
             return num_pages
-        _, num_held = self._find(sequence, sequence.chain)
+        _, num_held = self._hit(sequence, sequence.chain)
         return num_pages - self._full_pages * num_held
 
     def fewest_blocks_to_admit(
@@ -73,12 +74,11 @@ class WindowCachingManager(PrefixCachingManager):
         num_pages = self.pool.blocks_for(sequence.num_tokens)
         chain = sequence.chain
         if isinstance(chain, WindowChain):
-            hit = self._hit(sequence, chain)
+            hit, _ = self._hit(sequence, chain)
             sequence.num_computed_tokens = hit * self.pool.block_size
             if self._full_pages:
-                num_found, _ = self._find(sequence, chain)
-                self.pool.allocate(self._full_pages * self.cache.hold(chain, num_found))
-                num_pages -= self._full_pages * num_found
+                self.pool.allocate(self._full_pages * self.cache.hold(chain, hit))
+                num_pages -= self._full_pages * hit
             self.windows.use(chain.spans, max(0, hit - self._num_needed), hit)
             chain.begin(max(0, hit + 1 - self.pool.max_window_blocks), hit)
         self.grow(num_pages)
@@ -219,19 +219,24 @@ class WindowCachingManager(PrefixCachingManager):
         self.cache.queue = self.queue
         self.windows = WindowCache(self.queue)
 
-    def _hit(self, sequence: SequenceState, chain: Chain) -> int:
-        """Blocks of a waiting sequence that need no computation; never its last token's."""
+    def _hit(self, sequence: SequenceState, chain: Chain) -> tuple[int, int]:
+        """Blocks of a waiting sequence that need no computation; never its last token's.
+
+        Returns them, and those of them that others hold with full attention.
+        """
         changes = self.cache.changes + self.windows.changes
         if not isinstance(chain, WindowChain):
-            return 0
+            return 0, 0
         if chain.hit is None or chain.hit[0] != changes:
-            most = (sequence.num_tokens - 1) // self.pool.block_size
+            most = self._most_found(sequence)
             if self._full_pages:
-                most = min(most, self._find(sequence, chain)[0])
+                most = self.cache.find(chain, most).num_found
             num_again = self.num_recomputed
             end = self.windows.find(chain.spans, most, self._num_needed + num_again)
-            chain.hit = changes, max(0, end - num_again)
-        return chain.hit[1]
+            hit = max(0, end - num_again)
+            num_held = self.cache.find(chain, hit).num_held if self._full_pages else 0
+            chain.hit = changes, hit, num_held
+        return chain.hit[1], chain.hit[2]
 
     def _enter(self, chain: WindowChain, num_blocks: int) -> None:
         """Enter the first blocks, as far as the sequence holds them and others may ask for them."""

@@ -1,0 +1,143 @@
+"""The decodes that fill blocks which others may ask for: what they enter into a prefix cache.
+
+A block enters in the step that fills it (vLLM v1). But decodes run on a clock, where no step looks
+at them one by one. So what they have filled is entered when somebody asks for the same content or
+enters it, in the order in which the steps did it.
+
+Source: the end of `KVCacheManager.allocate_slots` in vLLM 0.19, `vllm/v1/core/kv_cache_manager.py`:
+blocks are entered when a step is scheduled, as far as its tokens are known by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Protocol
+
+from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class AnswerClock(Protocol):
+    """The decode clock of a lane; `steps`: decode steps done."""
+
+    steps: int
+
+    def context(self, sequence: SequenceState, num_steps: int = 0) -> int:
+        """Tokens that the cache holds for a sequence on the clock, after more steps."""
+
+    def step_with(self, sequence: SequenceState, num_tokens: int) -> int:
+        """The first step before which the cache holds so many tokens of a sequence on the clock."""
+
+
+class Answers:
+    """Who fills blocks of which content ids.
+
+    is_early: whether a step enters what it fills when it is planned, and not when it has ended.
+    planned: the latest step that was planned, by the clock's number; None: none was.
+    """
+
+    def __init__(self, cache: PrefixCache, block_size: int) -> None:
+        self.is_early = False
+        self.planned: int | None = None
+        self.clock: AnswerClock
+        self._cache = cache
+        self._block_size = block_size
+        self._writers: dict[Hashable, list[SequenceState]] = {}
+        self._keys: dict[SequenceState, list[Hashable]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def begin(self, sequence: SequenceState) -> None:
+        """Note that a sequence fills blocks from now on whenever it is on the clock."""
+        chain = sequence.chain
+        if chain is None or sequence in self._keys:
+            return
+        spans = chain.spans[chain.place :]
+        self._keys[sequence] = keys = [key for key, end in spans if end <= chain.num_shared]
+        for key in keys:
+            self._writers.setdefault(key, []).append(sequence)
+
+    def end(self, sequence: SequenceState) -> None:
+        """Note that it does no more."""
+        for key in self._keys.pop(sequence, ()):
+            writers = self._writers[key]
+            writers.remove(sequence)
+            if not writers:
+                del self._writers[key]
+
+    def are_written(self, chain: Chain) -> bool:
+        """Whether anybody fills blocks of content that a chain has still to enter."""
+        return any(key in self._writers for key, _ in chain.spans[chain.place :])
+
+    def catch_up(self, keys: Iterable[Hashable]) -> bool:
+        """Enter what is filled by now of content ids; return whether that was anything."""
+        group: dict[SequenceState, int] = {}
+        todo = [key for key in keys if key in self._writers]
+        while todo:
+            for sequence in self._writers.get(todo.pop(), ()):
+                chain = sequence.chain
+                if chain is not None and sequence not in group:
+                    num_filled = self._num_filled(sequence, chain)
+                    if num_filled > chain.num_held:
+                        group[sequence] = num_filled
+                        todo += chain.keys_until(num_filled)
+        if len(group) > 1:
+            self._enter_in_turn(group)
+        else:
+            for sequence, num_filled in group.items():
+                self._enter(sequence, num_filled)
+        return bool(group)
+
+    def steps_until(self, key: Hashable, position: int) -> int | None:
+        """Steps after which the block of an id at a position can be found; None: unknown."""
+        num_tokens = (position + 1) * self._block_size - self.is_early
+        steps = [
+            self.clock.step_with(sequence, num_tokens)
+            for sequence in self._writers.get(key, ())
+            if sequence.ticket and sequence.chain and sequence.chain.num_held <= position
+        ]
+        return min(steps) - self.clock.steps if steps else None
+
+    def ahead(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
+        """Return who is on the clock, with the tokens that others can find, in a run of steps.
+
+        num_over, num_begun: its steps that have ended and begun.
+        """
+        num_more = num_begun - num_over if self.is_early else 0
+        return [
+            (sequence, self.clock.context(sequence, num_over) + num_more)
+            for sequence in self._keys
+            if sequence.ticket
+        ]
+
+    def _num_filled(self, sequence: SequenceState, chain: Chain) -> int:
+        """Blocks that others can find by now; a sequence off the clock has entered all."""
+        if not sequence.ticket:
+            return 0
+        in_step = self.is_early and self.planned == self.clock.steps
+        num_tokens = self.clock.context(sequence) + in_step
+        return min(num_tokens // self._block_size, chain.num_shared)
+
+    def _enter_in_turn(self, group: dict[SequenceState, int]) -> None:
+        """Enter blocks as the steps of several filled them; in one step by who joined first."""
+        fills = [
+            (self._filled_at(sequence, number), sequence.ticket, number, sequence)
+            for sequence, num_filled in group.items()
+            if sequence.chain is not None
+            for number in range(sequence.chain.num_held + 1, num_filled + 1)
+        ]
+        for _, _, number, sequence in sorted(fills, key=lambda fill: fill[:3]):
+            self._enter(sequence, number)
+
+    def _filled_at(self, sequence: SequenceState, num_blocks: int) -> int:
+        """When it had filled so many blocks: twice the step, and one more if at its end."""
+        num_tokens = num_blocks * self._block_size
+        at_end = 2 * self.clock.step_with(sequence, num_tokens) - 1
+        if not self.is_early:
+            return at_end
+        return min(2 * self.clock.step_with(sequence, num_tokens - 1), at_end)
+
+    def _enter(self, sequence: SequenceState, num_blocks: int) -> None:
+        if sequence.chain is not None:
+            self._cache.enter(sequence.chain, num_blocks)
