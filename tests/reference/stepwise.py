@@ -839,7 +839,9 @@ class StepwiseEngine(ABC):
         self.decoded = decodes
         for live in decodes:
             live.decode(self.now, self.longest)
-            if self.memory.enters_answers:
+            late = self.plans_ahead and getattr(self, "in_turn", False)
+            late = late and self.block_size > 1 and not self.num_drafts
+            if self.memory.enters_answers and not late:
                 self.memory.enter(live, live.num_cached)
             if live.is_complete(self.longest):
                 complete.append(live)
@@ -1006,8 +1008,8 @@ class StepwiseChunked(StepwiseEngine):
         decodes = [live for live in self.decodes if live in [each for each, _, _ in served]]
         for live in decodes:
             self.memory.grow([(live, self.next_slots(live), self.next_blocks(live))])
-            if not self.plans_ahead and self.block_size > 1:
-                self.memory.enter(live, live.num_cached + 1)
+            if self.block_size > 1 and not (self.plans_ahead and self.num_drafts):
+                self.memory.enter(live, live.num_cached + (not self.is_ahead))
         chunks = []
         for live, num_new, need in served:
             if not live.decoding and num_new:

@@ -85,6 +85,7 @@ class PlanAhead:
             self._know_all()
         else:
             state.lacks_tokens = self.latest.parts[0][1].decodes
+            state.kv_cache.note_plan(is_ahead=True)
             self._let_in(self.latest.last_start)
         comes_next = self.arrived or self._loaded
         waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
@@ -112,6 +113,7 @@ class PlanAhead:
         """Let the next plan know everything up to now."""
         self.latest = None
         self._lane.state.lacks_tokens = False
+        self._lane.state.kv_cache.note_plan(is_ahead=False)
         self._lane.state.free_leaving()
         self._let_in(inf)
 

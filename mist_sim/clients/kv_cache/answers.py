@@ -33,12 +33,14 @@ class Answers:
     """Who fills blocks of which content ids.
 
     is_early: whether a step enters what it fills when it is planned, and not when it has ended.
+    is_ahead: whether a plan does not know the token that the latest step gave a decode.
     planned: the latest step that was planned, by the clock's number; None: none was.
     """
 
     def __init__(self, cache: PrefixCache, block_size: int) -> None:
         self.is_early = False
         self.planned: int | None = None
+        self.is_ahead = False
         self.clock: AnswerClock
         self._cache = cache
         self._block_size = block_size
@@ -91,7 +93,7 @@ class Answers:
 
     def steps_until(self, key: Hashable, position: int) -> int | None:
         """Steps after which the block of an id at a position can be found; None: unknown."""
-        num_tokens = (position + 1) * self._block_size - self.is_early
+        num_tokens = (position + 1) * self._block_size - self._num_early
         steps = [
             self.clock.step_with(sequence, num_tokens)
             for sequence in self._writers.get(key, ())
@@ -104,19 +106,27 @@ class Answers:
 
         num_over, num_begun: its steps that have ended and begun.
         """
-        num_more = num_begun - num_over if self.is_early else 0
+        num_more = (num_begun - num_over) * self._num_early
         return [
             (sequence, self.clock.context(sequence, num_over) + num_more)
             for sequence in self._keys
             if sequence.ticket
         ]
 
+    @property
+    def _num_early(self) -> int:
+        """Tokens of a decode that its step enters when it is planned."""
+        return int(self.is_early and not self.is_ahead)
+
     def _num_filled(self, sequence: SequenceState, chain: Chain) -> int:
         """Blocks that others can find by now; a sequence off the clock has entered all."""
         if not sequence.ticket:
             return 0
-        in_step = self.is_early and self.planned == self.clock.steps
-        num_tokens = self.clock.context(sequence) + in_step
+        num_tokens = self.clock.context(sequence)
+        if self.is_early:
+            in_step = self.planned == self.clock.steps
+            is_known = not self.is_ahead or (sequence.join_step == self.clock.steps and not in_step)
+            num_tokens += in_step - (not is_known)
         return min(num_tokens // self._block_size, chain.num_shared)
 
     def _enter_in_turn(self, group: dict[SequenceState, int]) -> None:
@@ -136,7 +146,7 @@ class Answers:
         at_end = 2 * self.clock.step_with(sequence, num_tokens) - 1
         if not self.is_early:
             return at_end
-        return min(2 * self.clock.step_with(sequence, num_tokens - 1), at_end)
+        return min(2 * self.clock.step_with(sequence, num_tokens - self._num_early), at_end)
 
     def _enter(self, sequence: SequenceState, num_blocks: int) -> None:
         if sequence.chain is not None:

@@ -133,6 +133,9 @@ class KvCacheManager:
     def note_step(self) -> None:
         """Note that the next decode step is planned, and has its blocks."""
 
+    def note_plan(self, *, is_ahead: bool) -> None:
+        """Note whether the next plan is made before the latest step ends."""
+
     def forget_step(self) -> None:
         """Note that the planned step is lost."""
 
@@ -321,6 +324,9 @@ class PrefixCachingManager(KvCacheManager):
 
     def note_step(self) -> None:
         self.answers.planned = self.answers.clock.steps
+
+    def note_plan(self, *, is_ahead: bool) -> None:
+        self.answers.is_ahead = is_ahead
 
     def forget_step(self) -> None:
         self.answers.planned = None

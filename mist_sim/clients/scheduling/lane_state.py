@@ -84,7 +84,8 @@ class LaneState:
         takes_all = self.pool.groups or kv_cache.has_tiers or swap_space
         self.by_piece = by_piece and not takes_all
         # blocks of one token are taken by the step that fills them, which may be lost
-        is_early = self.by_piece and not plans_ahead and self.pool.block_size > 1
+        is_early = self.by_piece and self.pool.block_size > 1
+        is_early = is_early and not (plans_ahead and speculation is not None)
         kv_cache.follow(self.clock, is_early=is_early)
         self.num_taken = 0
         self.paused: tuple[SequenceState, ...] = ()
