@@ -65,6 +65,9 @@ def rows(quick: bool) -> Iterator[Row]:
     source = "trace" if AZURE.exists() else "shipped profile"
     yield (f"Azure conversations ({source}), 4 clients", "<= 150 T (stretch 80)", _cost(base))
 
+    ahead = measure(azure(async_scheduling=True), 3)
+    yield ("the same with steps planned ahead, the default", "no budget", _ratio(ahead, base))
+
     drafts = {"method": "ngram", "num_speculative_tokens": 4, "acceptance_rate": 0.7}
     drafted = measure(azure(speculative_config=drafts), 3)
     yield ("the same with 4 drafts a step", "no budget", _ratio(drafted, base))

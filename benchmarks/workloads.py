@@ -158,7 +158,7 @@ def _clients(
     preemption: str = "recompute",
     **more: Any,
 ) -> dict[str, Any]:
-    """Return clients with one scheduler; more: other keys of them."""
+    """Return clients with one scheduler that plan no step ahead; more: other keys of them."""
     return {
         "clients": [
             {
@@ -172,6 +172,7 @@ def _clients(
                     "max_num_seqs": max_num_seqs,
                     "preemption": preemption,
                 },
+                "async_scheduling": False,
                 **more,
             }
         ],

@@ -1,8 +1,9 @@
 """Serves the Azure code trace with each batching strategy; prints a table and draws the gaps.
 
-    python docs/compare_batching.py AzureLLMInferenceTrace_code.csv
+    python docs/compare_batching.py AzureLLMInferenceTrace_code.csv [ENGINE]
 
-docs/background/batching.md shows both. The picture needs matplotlib: `pip install matplotlib`.
+docs/background/batching.md shows both; with a version of vLLM there is no picture. The picture
+needs matplotlib: `pip install matplotlib`.
 """
 
 from __future__ import annotations
@@ -42,12 +43,16 @@ COLORS = ("#888888", "#e07b39", "#b5a642", "#2a6f97", "#7fb3d5")
 IMAGE = Path(__file__).parent / "images" / "batching.png"
 
 
-def runs(trace: str | Path) -> Iterator[tuple[str, mist.Result]]:
+def runs(trace: str | Path, engine: str | None = None) -> Iterator[tuple[str, mist.Result]]:
     """Yield the result of each strategy on two groups of four H100s, Llama-3.1-70B."""
     for name, scheduler in STRATEGIES.items():
         clients = [
             mist.llm_client(
-                f"llm-{i}", model="llama-3.1-70b", tensor_parallel_size=4, scheduler=scheduler()
+                f"llm-{i}",
+                model="llama-3.1-70b",
+                engine=engine,
+                tensor_parallel_size=4,
+                scheduler=scheduler(),
             )
             for i in range(2)
         ]
@@ -94,14 +99,15 @@ def draw(results: dict[str, mist.Result]) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    results = dict(runs(sys.argv[1]))
+    results = dict(runs(*sys.argv[1:]))
     print("| | " + " | ".join(COLUMNS) + " |")
     print("|" + "---|" * (len(COLUMNS) + 1))
     for name, result in results.items():
         print(f"| {name} | " + " | ".join(cells(result)) + " |")
-    draw(results)
+    if len(sys.argv) == 2:
+        draw(results)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.scenario import llm_client, server_limits
+from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
 
@@ -22,14 +23,18 @@ class LoopProtocol:
     max_num_batched_tokens, max_num_seqs: of the engine; None: what vLLM's server takes on the GPU.
     tokens_beyond_prompt: where the engine was started anew for each length of prompts, with so
         many max_num_batched_tokens more than a prompt has; None: with the same for all.
+    engine: the version of vLLM that was measured, which says whether host and GPU took turns; None:
+        the newest that is known.
     """
 
     think_time: float = 0.0
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     tokens_beyond_prompt: int | None = None
+    engine: str | None = None
 
     def __post_init__(self) -> None:
+        version_of(self.engine)  # refuses names that are not known
         ClosedLoop(concurrency=1, think_time=self.think_time)  # refuses times that are none
         if self.tokens_beyond_prompt is None:
             return
@@ -43,7 +48,7 @@ class LoopProtocol:
 
         Raises ScenarioError for limits that no engine has.
         """
-        limits = server_limits(gpu)
+        limits = server_limits(gpu, version=version_of(self.engine))
         tokens = self.max_num_batched_tokens or limits.max_num_batched_tokens
         if self.tokens_beyond_prompt is not None:
             tokens = prompt + self.tokens_beyond_prompt
@@ -64,6 +69,7 @@ class LoopProtocol:
             "llm",
             model=model,
             gpu=gpu,
+            engine=self.engine,
             tensor_parallel_size=ranks,
             scheduler=self.scheduler(gpu, prompt),
         )
@@ -84,4 +90,5 @@ class LoopProtocol:
         limits = ("max_num_batched_tokens", "tokens_beyond_prompt", "max_num_seqs")
         said = [f"{name} {value}" for name in limits if (value := getattr(self, name)) is not None]
         delay = [f"think_time {self.think_time * 1e3:g} ms"] if self.think_time else []
-        return ", ".join([f"{REQUESTS_PER_USER} requests a user", *delay, *said])
+        version = f"engine {version_of(self.engine).name}"
+        return ", ".join([f"{REQUESTS_PER_USER} requests a user", version, *delay, *said])

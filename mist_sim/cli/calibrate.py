@@ -19,6 +19,7 @@ KINDS = {
     "closed_loop": (
         "gpu",
         "model",
+        "engine",
         "think-time",
         "max-num-batched-tokens",
         "tokens-beyond-prompt",
@@ -53,6 +54,12 @@ def calibrate(
     ),
     model: str | None = typer.Option(
         None, help=f"The model measured, for closed_loop; {_MODEL} without it."
+    ),
+    engine: str | None = typer.Option(
+        None,
+        metavar="VERSION",
+        help="The version of vLLM measured, such as vllm-0.19, for closed_loop; the newest that "
+        "is known without it.",
     ),
     think_time: str | None = typer.Option(
         None,
@@ -101,6 +108,7 @@ def calibrate(
             f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
         )
     driven = {
+        "engine": engine,
         "think-time": think_time,
         "max-num-batched-tokens": max_num_batched_tokens,
         "tokens-beyond-prompt": tokens_beyond_prompt,

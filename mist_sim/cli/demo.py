@@ -27,7 +27,7 @@ def demo(
     if out is None and folder.name != _FOLDER:
         note(f"{_FOLDER} is taken; the results go to {folder}")
     Session(out=folder, force=force).run(Scenario.load("demo"))
-    note("Next, a third GPU: mist run demo --set clients.0.count=3")
+    note("Next, more load: mist run demo --set workload.arrivals.rate='40 /s'")
 
 
 def _free_folder() -> Path:

@@ -64,7 +64,7 @@ class EngineConfig:
     model: served instead of the scenario's model.
     gpu: a catalog name, or the path of a .toml spec.
     engine: the version of vLLM whose defaults hold for what is not said, such as vllm-0.19; vllm
-        is the newest that is known. Without it, those of vLLM 0.12.
+        is the newest that is known, which holds without it as well.
     quantization: stores the weights so instead of as the checkpoint does.
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each have some of the layers.
@@ -82,7 +82,7 @@ class EngineConfig:
     overhead: what an engine spends beside the kernels.
     async_scheduling: a step is planned while the step before it runs: host time hides behind the
         GPU's, requests join and seats and blocks change hands one step later. By default as in
-        the version that `engine` names: on from 0.14 on, where it is simulated.
+        the version of `engine`: on from 0.14 on, where it is simulated.
     admission: which requests are turned away when the engine is too busy.
     max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,

@@ -161,7 +161,7 @@ class LlmPart(ClientPart):
         version = version_of(info.data[_ENGINE_KEY])
         num_drafts = getattr(drafts, "num_speculative_tokens", 0)
         said = with_server_limits(scheduler, load_gpu(gpu), num_drafts, version)
-        return scheduler_by_version(said, version) if info.data[_ENGINE_KEY] else said
+        return scheduler_by_version(said, version)
 
     @field_validator("kv_cache", mode="before", check_fields=False)
     @classmethod
@@ -172,12 +172,12 @@ class LlmPart(ClientPart):
     @classmethod
     def _predictor_by_version(cls, predictor: object, info: ValidationInfo) -> object:
         gpu, scheduler = info.data.get("gpu"), info.data.get("scheduler")
-        engine = info.data.get(_ENGINE_KEY)
-        if not gpu or not scheduler or not engine:
+        if not gpu or not scheduler or _ENGINE_KEY not in info.data:
             return predictor
+        version = version_of(info.data[_ENGINE_KEY])
         drafts = getattr(info.data.get("speculative_config"), "num_speculative_tokens", 0)
         sizes = (scheduler.max_num_seqs, drafts)
-        return predictor_by_version(predictor, version_of(engine), load_gpu(gpu), *sizes)
+        return predictor_by_version(predictor, version, load_gpu(gpu), *sizes)
 
     @property
     def stages(self) -> Sequence[str]:

@@ -19,7 +19,7 @@ def headline(
 
 def imitated(clients: Sequence[ClientPart]) -> str:
     """Return which engines the options of clients imitate; empty where none has a model."""
-    return engine_line(client.engine_ for client in clients if isinstance(client, LlmPart))
+    return engine_line(client.engine for client in clients if isinstance(client, LlmPart))
 
 
 def _client(client: ClientPart, model: str | None) -> str:

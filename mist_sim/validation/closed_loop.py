@@ -103,6 +103,7 @@ def _summary(
         "llm",
         model="qwen3-32b",
         gpu="h100-sxm",
+        engine="vllm-0.12",
         tensor_parallel_size=point.tp_size,
         overhead=overhead,
         **parts,

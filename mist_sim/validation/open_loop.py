@@ -111,8 +111,13 @@ def _bench_rows(
         "path": str(folder / "workload_block16.jsonl"),
         "hash_block_size": 16,
     }
-    engine = {"name": "vllm", "gpu": "rtx-pro-6000", "scheduler": scheduler}
-    client = {**engine, "async_scheduling": True, **options}
+    engine = {
+        "name": "vllm",
+        "engine": "vllm-0.19",
+        "gpu": "rtx-pro-6000",
+        "scheduler": scheduler,
+    }
+    client = {**engine, **options}
     scenario = Scenario.from_dict(
         {"model": "llama-3.1-8b", "workload": {"trace": trace}, "clients": [client]}
     )

@@ -19,6 +19,10 @@ TIMESTAMP,ContextTokens,GeneratedTokens
 
 # script -> (arguments, what it prints)
 EXPECTED = {
+    "first_chunk_admission.py": (
+        [],
+        r"off +vllm-0.14 +3,\d{3} .* 5.8 times\noff +vllm-0.19 +0 .* 1.0 times\n(on .*\n){2}",
+    ),
     "compare_schedulers.py": ([], r"continuous +\d+\.\d.*\n(chunked, \d+ tokens.*\n){2}"),
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),

@@ -128,7 +128,7 @@ def test_splitwise_after_calibration(shared):
 
 SPEC = ROOT / "examples/gpus/h100-sxm-vllm-0.12.toml"
 CLOSED_LOOP = "measurements/vllm-0.12-h100-qwen3-32b-closed-loop.csv"
-AS_MEASURED = LoopProtocol(think_time=2e-3, tokens_beyond_prompt=1628)
+AS_MEASURED = LoopProtocol(think_time=2e-3, tokens_beyond_prompt=1628, engine="vllm-0.12")
 
 
 def test_the_default_is_what_was_fitted():
@@ -238,15 +238,18 @@ def calibrated(folder, options, kind="closed_loop"):
     [
         (
             "--max-num-batched-tokens,256,--max-num-seqs,8",
-            "max_num_batched_tokens 256, max_num_seqs 8",
+            "vllm-0.33, max_num_batched_tokens 256, max_num_seqs 8",
         ),
-        ("--think-time,2 ms,--tokens-beyond-prompt,9", "think_time 2 ms, tokens_beyond_prompt 9"),
+        (
+            "--engine,vllm-0.12,--think-time,2 ms,--tokens-beyond-prompt,9",
+            "vllm-0.12, think_time 2 ms, tokens_beyond_prompt 9",
+        ),
     ],
 )
 def test_how_the_loop_was_measured_is_said_with_options(tmp_path, options, source):
     done, out = calibrated(tmp_path, options)
     assert done.exit_code == 0, done.output
-    assert f"10 requests a user, {source}" in out.read_text()
+    assert f"10 requests a user, engine {source}" in out.read_text()
     assert set(load_gpu(str(out)).overhead) == {"step", "sequence", "request"}  # one prompt length
 
 
@@ -254,6 +257,8 @@ def test_how_the_loop_was_measured_is_said_with_options(tmp_path, options, sourc
     ("options", "message", "kind"),
     [
         ("--max-num-seqs,8", "--max-num-seqs has no effect with splitwise", "splitwise"),
+        ("--engine,vllm", "--engine has no effect with splitwise", "splitwise"),
+        ("--engine,vllm-0.13", "write vllm-0.12 or vllm-0.14", "closed_loop"),
         ("--think-time,1 s", "--think-time has no effect with splitwise", "splitwise"),
         ("--max-num-batched-tokens,4,--max-num-seqs,8", "(8), got 4", "closed_loop"),
         ("--max-num-batched-tokens,4,--tokens-beyond-prompt,8", "has no effect", "closed_loop"),
@@ -286,7 +291,9 @@ def test_mist_calibrate_fits_a_closed_loop(shared, tmp_path):
     chosen = [line for line in lines[1:] if int(line.split(",")[7]) <= 16]  # small and quick
     points, out = tmp_path / "points.csv", tmp_path / "g.toml"
     points.write_text("\n".join([lines[0], *chosen]) + "\n")
-    done = CliRunner().invoke(app, ["calibrate", "closed_loop", str(points), "--out", str(out)])
+    done = CliRunner().invoke(
+        app, ["calibrate", "closed_loop", str(points), "--engine", "vllm-0.12", "--out", str(out)]
+    )
     assert done.exit_code == 0, done.output
     assert set(load_gpu(str(out)).overhead) == {"step", "sequence", "request", "prompt_token"}
     rows = [line.split() for line in done.output.splitlines() if "held out" in line]

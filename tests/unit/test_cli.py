@@ -232,7 +232,7 @@ def short_demo(monkeypatch, working_directory):
 def test_demo_makes_a_folder_and_another(mist, short_demo):
     code, _, err = mist("demo")
     assert code == 0
-    assert "Next, a third GPU: mist run demo --set clients.0.count=3" in err
+    assert "Next, more load: mist run demo --set workload.arrivals.rate='40 /s'" in err
     code, _, err = mist("demo")
     assert code == 0
     assert "mist-demo is taken; the results go to mist-demo-2" in err

@@ -15,7 +15,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import origins, value_at
-from mist_sim.scenario.engines.versions import ASSUMED, NEWEST, VERSIONS
+from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
 
 BARE = {"scheduler": "chunked"}
 
@@ -28,7 +28,7 @@ def llm(**client):
 @pytest.mark.parametrize(
     ("engine", "ahead", "share"),
     [
-        (None, False, 0.9),
+        (None, True, 0.92),
         ("vllm-0.12", False, 0.9),
         ("vllm-0.14", True, 0.9),
         ("vllm-0.19", True, 0.9),
@@ -310,20 +310,51 @@ def test_every_run_says_which_engine_it_imitates():
 
 def test_what_is_assumed_is_said():
     scenario = Scenario.load("demo", overrides={"workload.lengths.num_requests": 20})
-    assert f"{ASSUMED.title} (assumed; newer versions schedule asynchronously)" in scenario.headline
-    assert set(simulate(scenario).summary["engines"].values()) == {f"{ASSUMED.name} (assumed)"}
+    assert scenario.headline.splitlines()[-1] == (
+        f"options as in {NEWEST.title} (assumed; before 0.14, steps take up to twice as long)"
+    )
+    assert set(simulate(scenario).summary["engines"].values()) == {f"{NEWEST.name} (assumed)"}
 
 
-def test_without_the_key_nothing_changes():
+def test_what_does_not_plan_ahead_anyway_is_no_slower_in_an_old_version():
+    scenario = Scenario.load("demo", overrides={"clients.0.async_scheduling": False})
+    assert scenario.headline.splitlines()[-1] == f"options as in {NEWEST.title} (assumed)"
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"), [(None, f"{NEWEST.title} (assumed)"), ("vllm", NEWEST.title)]
+)
+def test_a_default_that_cannot_be_simulated_is_named(engine, said):
+    short = {"workload.lengths.num_requests": 20}
+    unlike = {"engine": engine, "clients.0.pipeline_parallel_size": 2}
+    scenario = Scenario.load("demo", overrides=short | unlike)
+    off = "async_scheduling off: not simulated with pipeline_parallel_size 2"
+    assert scenario.headline.splitlines()[-1] == f"options as in {said}, {off}"
+    (found,) = set(simulate(scenario).summary["engines"].values())
+    assert found.endswith(f", {off}")
+    old = Scenario.load("demo", overrides=short | unlike | {"engine": "vllm-0.12"})
+    assert off not in old.headline
+
+
+def test_the_newest_version_holds_without_the_key():
+    """What `pip install vllm` gives to those who say nothing."""
     short = {"workload.lengths.num_requests": 100}
     unsaid = simulate(Scenario.load("demo", overrides=short)).requests
-    said = simulate(Scenario.load("demo", overrides=short | {"engine": ASSUMED.name})).requests
+    said = simulate(Scenario.load("demo", overrides=short | {"engine": NEWEST.name})).requests
     assert unsaid.equals(said)
+
+
+@pytest.mark.parametrize("old", [{"engine": "vllm-0.12"}, {"clients.0.async_scheduling": False}])
+def test_how_to_get_the_figures_of_synchronous_engines(old):
+    """Mean TPOT of the demo was 21.07 ms when 0.12 was assumed."""
+    assert simulate(Scenario.load("demo")).summary["mean_tpot_ms"] == pytest.approx(10.62, abs=0.01)
+    synchronous = simulate(Scenario.load("demo", overrides=old)).summary
+    assert synchronous["mean_tpot_ms"] == pytest.approx(21.07, abs=0.01)
 
 
 def test_every_default_names_its_place_in_vllm():
     for version in VERSIONS.values():
-        assert version.defaults.keys() == ASSUMED.defaults.keys()
+        assert version.defaults.keys() == NEWEST.defaults.keys()
         assert all(default.source for default in version.defaults.values())
 
 

@@ -142,7 +142,7 @@ CASES = [
         1,
         DRAFTS | {"speculative_config": DRAFTER},
     ),
-    Case("async_scheduling", True),
+    Case("async_scheduling", False),
     Case("admission.max_num_waiting", 3),
     Case("admission.drop_expired", True, workload=DEADLINE),
     Case("admission.early_rejection", True, workload=DEADLINE),

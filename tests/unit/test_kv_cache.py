@@ -46,7 +46,7 @@ def test_capacity_agrees_with_a_vllm_log(tp):
     71.29 GiB to use, 14.96 (7.48) weights, 1.79 (3.58) beside torch, 1.26 activations, so
     53.29 GiB (58.97) are left for the cache.
     """
-    config = KvCacheConfig(context_memory=1.79 * tp * GIB)
+    config = KvCacheConfig(gpu_memory_utilization=0.9, context_memory=1.79 * tp * GIB)
     expected = {1: 53.29, 2: 71.29 - 7.48 - 3.58 - 1.26}[tp]
     cache = blocks(config, tp=tp) * 16 * load_model("llama-3.1-8b").kv_bytes_per_token / tp
     assert cache / GIB == pytest.approx(expected, rel=0.01)

@@ -51,7 +51,7 @@ def test_words_that_an_option_can_be_are_listed():
 def test_where_plugins_differ_each_says_its_default_and_meaning():
     budgets = {o.types: o for o in engine_options() if o.key == "scheduler.max_num_batched_tokens"}
     assert [(types, o.default) for types, o in budgets.items()] == [
-        (("chunked",), "2048 or 8192, by GPU"),
+        (("chunked",), "2048 or 8192 or 16384, by GPU"),
         (("continuous", "mixed", "static"), "null"),
     ]
     assert len({option.meaning for option in budgets.values()}) == 2

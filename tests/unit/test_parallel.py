@@ -185,7 +185,9 @@ def test_a_lone_request_is_no_faster_in_a_pipeline():
     workload = Workload.from_lists([500], [200], [0.0])
     times = []
     for size in (1, 4):
-        client = llm_client("a", gpu="h100-sxm", pipeline_parallel_size=size)
+        client = llm_client(
+            "a", gpu="h100-sxm", pipeline_parallel_size=size, async_scheduling=False
+        )
         times.append(Simulation(clients=[client], workload=workload).run().summary["duration"])
     assert times[0] < times[1] < 1.1 * times[0]
 

@@ -431,10 +431,12 @@ def test_every_sequence_of_a_step_adds_its_share():
 
 def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
     gpu = replace(load_gpu("h100-sxm"), overhead={"step": 0.1, "sequence": 0.01, "request": 0.5})
-    predictor = llm_client("llm", gpu=gpu, overhead=EngineOverhead(sequence=0.0)).predictor.ranks[0]
+    options = {"gpu": gpu, "async_scheduling": False}  # host and GPU take turns
+    no_sequence = llm_client("llm", **options, overhead=EngineOverhead(sequence=0.0))
+    predictor = no_sequence.predictor.ranks[0]
     kernels = predictor.predictor.step_time(StepBatch((), 4, 40))
     assert predictor.step_time(StepBatch((), 4, 40)) == 0.1 + kernels
-    every = llm_client("llm", gpu=gpu).predictor.ranks[0]
+    every = llm_client("llm", **options).predictor.ranks[0]
     assert every.step_time(StepBatch((), 4, 40)) == pytest.approx(0.14 + kernels)
     constant = ConstantPredictor()
     assert llm_client("llm", gpu=gpu, predictor=constant).predictor.ranks == (constant,)
@@ -448,7 +450,7 @@ def test_overheads_keep_the_bits_of_runs(overlapped):
 
 
 def test_overhead_is_added_where_kernels_alone_are_timed():
-    roofline = llm_client("llm").predictor.ranks[0]
+    roofline = llm_client("llm", async_scheduling=False).predictor.ranks[0]
     assert roofline.step_time(StepBatch((), 1, 10)) == pytest.approx(
         2.78e-3 + 42.6e-6 + roofline.predictor.step_time(StepBatch((), 1, 10))
     )

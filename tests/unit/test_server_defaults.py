@@ -23,7 +23,7 @@ def scheduler(gpu, said):
     [
         ("h100-sxm", (1024, 8192)),
         ("rtx-pro-6000", (1024, 8192)),
-        ("mi300x", (1024, 8192)),
+        ("mi300x", (1024, 16384)),
         ("a100-80gb-sxm", (256, 2048)),
         ("a100-40gb-sxm", (256, 2048)),
         ("l40s", (256, 2048)),
@@ -181,6 +181,6 @@ def test_the_list_of_options_shows_both():
     }
     assert defaults == {
         ("scheduler.max_num_seqs", "256 or 1024, by GPU"),
-        ("scheduler.max_num_batched_tokens", "2048 or 8192, by GPU"),
+        ("scheduler.max_num_batched_tokens", "2048 or 8192 or 16384, by GPU"),
         ("scheduler.max_num_batched_tokens", "null"),
     }

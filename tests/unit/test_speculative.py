@@ -287,7 +287,8 @@ def test_a_layer_that_drafts_behind_a_pipeline_has_an_embedding_of_its_own(ranks
 
 def served(config: SpeculativeConfig | None, num_jobs: int = 40, **options) -> Result:
     scheduler = ChunkedScheduler(max_num_seqs=30)
-    client = llm_client("a", speculative_config=config, scheduler=scheduler, **options)
+    synchronous = {"async_scheduling": False, **options}  # as with drafts
+    client = llm_client("a", speculative_config=config, scheduler=scheduler, **synchronous)
     workload = Workload.from_lists([100] * num_jobs, [200] * num_jobs, [0.01] * num_jobs)
     return Simulation(clients=[client], workload=workload, seed=4).run()
 

@@ -211,7 +211,9 @@ def test_an_engine_serves_a_model_with_windows():
     summaries = {}
     for name, served in (("windows", model), ("full", kept)):
         scheduler = ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=2048)
-        client = llm_client("llm", model=served, gpu="h100-sxm", scheduler=scheduler)
+        client = llm_client(
+            "llm", model=served, gpu="h100-sxm", engine="vllm-0.12", scheduler=scheduler
+        )
         workload = Workload.from_lists(*lengths, arrivals=ARRIVALS["all_at_once"]())
         result = Simulation(clients=[client], workload=workload).run()
         assert (result.requests["status"] == "finished").all()

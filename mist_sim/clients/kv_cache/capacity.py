@@ -18,7 +18,7 @@ from mist_sim.models.spec import ModelSpec
 from mist_sim.units import Bytes
 
 _GIB = 2.0**30
-_SHARE = 0.9  # `CacheConfig.gpu_memory_utilization` of vLLM up to 0.19 (vllm/config/cache.py)
+_SHARE = 0.92  # `CacheConfig.gpu_memory_utilization` of vLLM from 0.20 on (vllm/config/cache.py)
 NULL_BLOCKS = 1  # that no request gets: `BlockPool.null_block` in vllm/v1/core/block_pool.py
 _SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm/config.py)
 

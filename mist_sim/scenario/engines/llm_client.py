@@ -123,7 +123,7 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     clients = [LlmClient(name, config, predictor=predictor, memory=memory) for name in names]
     for client in clients:
         client.assumed = assumed
-        client.imitates = imitated(config.engine)
+        client.imitates = imitated(config)
     return clients
 
 
@@ -132,7 +132,7 @@ def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
     drafting = config.speculative_config
     num_drafts = drafting.num_speculative_tokens if drafting else 0
     version = version_of(config.engine)
-    options = scheduler_options(ChunkedScheduler, version) if config.engine else {}
+    options = scheduler_options(ChunkedScheduler, version)
     return ChunkedScheduler(**server_limits(gpu, num_drafts, version)._asdict(), **options)
 
 

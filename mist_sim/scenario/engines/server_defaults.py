@@ -12,12 +12,12 @@ from typing import Any
 
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.hardware import GpuSpec, device_of
-from mist_sim.scenario.engines.versions import ASSUMED, LIMITS, EngineVersion, ServerLimits
+from mist_sim.scenario.engines.versions import LIMITS, NEWEST, EngineVersion, ServerLimits
 from mist_sim.scenario.format.families import SCHEDULER
 
 
 def server_limits(
-    gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = ASSUMED
+    gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = NEWEST
 ) -> ServerLimits:
     """Return the limits that vLLM's server takes on a GPU.
 
@@ -39,7 +39,7 @@ def _most_verified(num_tokens: int, num_drafts: int) -> int:
 
 
 def with_server_limits(
-    scheduler: object, gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = ASSUMED
+    scheduler: object, gpu: GpuSpec, num_drafts: int = 0, version: EngineVersion = NEWEST
 ) -> object:
     """Return what a file says about a scheduler, with the limits that it leaves to the server.
 
@@ -78,7 +78,7 @@ def by_gpu(key: str, default: object) -> str | None:
     part, _, name = key.partition(".")
     if part != "scheduler" or name not in ServerLimits._fields or default is None:
         return None
-    limits = ASSUMED.default(LIMITS)
+    limits = NEWEST.default(LIMITS)
     figures = {getattr(each, name) for each in (limits.small, *(tier[2] for tier in limits.tiers))}
     return f"{' or '.join(map(str, sorted(figures)))}, by GPU"
 

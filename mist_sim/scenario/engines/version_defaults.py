@@ -1,7 +1,6 @@
 """What an engine's version decides where nothing is said: in Python, and in a scenario file.
 
-In a file without `engine` those of `ASSUMED` hold, and its values are as they were before the key
-existed: only what depends on the version is written out.
+Without `engine` those of the newest version hold.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.scenario.engines.versions import ASSUMED, NEWEST, VERSIONS, EngineVersion
+from mist_sim.scenario.engines.versions import NEWEST, VERSIONS, EngineVersion
 
 NEWEST_NAME = "vllm"
 NAMES = (*VERSIONS, NEWEST_NAME)
@@ -13,12 +13,12 @@ _NUMBER = re.compile(r"(?:vllm)?[-_ =:]*v?(\d{1,9})\.(\d{1,9})(?:\.\w+)*", re.IG
 
 
 def version_of(name: str | None) -> EngineVersion:
-    """Return the version of a name, or what is assumed without one.
+    """Return the version of a name; without one, the newest, which is then assumed.
 
     Raises ScenarioError for a name that is not known, with what to write instead.
     """
     try:
-        return ASSUMED if name is None else VERSIONS[known_name(name)]
+        return NEWEST if name is None else VERSIONS[known_name(name)]
     except ScenarioError as error:
         raise ScenarioError(f"engine {error}") from None
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.versions import (
-    ASSUMED,
     LARGEST_GRAPH,
     LIMITS,
-    NEWEST,
+    VERSIONS,
     EngineVersion,
 )
 from mist_sim.scenario.format.problems import Problem, shown
@@ -31,27 +31,42 @@ class Origin(NamedTuple):
     source: str
 
 
-def imitated(name: str | None) -> str:
+def imitated(config: EngineConfig) -> str:
     """Return what a summary says of a client's engine."""
-    return version_of(name).name if name else f"{ASSUMED.name} (assumed)"
+    name = version_of(config.engine).name
+    return f"{name if config.engine else f'{name} (assumed)'}{_unlike(config)}"
 
 
-def engine_line(names: Iterable[str | None]) -> str:
+def engine_line(configs: Iterable[EngineConfig]) -> str:
     """Return which engines the clients of a run imitate, in one line; empty without clients.
 
-    names: of the versions that the clients name, None for those that name none.
+    configs: of the clients, in which the version has decided what was left to it.
     """
-    named = dict.fromkeys(names)
-    found = [version_of(name).title for name in named if name]
-    if None in named:
-        found.append(f"{ASSUMED.title} (assumed{_since_then()})")
+    found = dict.fromkeys(
+        f"{version_of(each.engine).title}{'' if each.engine else _assumed(each)}{_unlike(each)}"
+        for each in configs
+    )
     return f"options as in {', '.join(found)}" if found else ""
 
 
-def _since_then() -> str:
-    """Return what newer versions do that changes latencies most; empty where it is the same."""
-    changed = NEWEST.default("async_scheduling") and not ASSUMED.default("async_scheduling")
-    return "; newer versions schedule asynchronously" if changed else ""
+def _assumed(config: EngineConfig) -> str:
+    """Return that nobody named a version, and how much that can matter where it is known.
+
+    A step takes the longer of the host's and the GPU's time where it is planned ahead, and their
+    sum where it is not.
+    """
+    if not config.async_scheduling:
+        return " (assumed)"
+    first = next(each for each in VERSIONS.values() if each.default("async_scheduling"))
+    number = first.title.removeprefix("vLLM ")
+    return f" (assumed; before {number}, steps take up to twice as long)"
+
+
+def _unlike(config: EngineConfig) -> str:
+    """Return what the version does by default and the client cannot; empty for nothing."""
+    if config.no_planning_ahead and version_of(config.engine).default("async_scheduling"):
+        return f", async_scheduling off: not simulated with {config.no_planning_ahead}"
+    return ""
 
 
 def origins(client: Mapping[str, Any]) -> Iterator[Origin]:

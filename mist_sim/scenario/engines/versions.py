@@ -282,5 +282,4 @@ VERSIONS: Mapping[str, EngineVersion] = {
 """By name, the oldest first."""
 
 NEWEST = V0_33
-ASSUMED = V0_12
-"""What an engine imitates where a scenario does not say."""
+"""What an engine imitates where a scenario does not say: what `pip install vllm` gives."""
