@@ -102,10 +102,10 @@ def rows(path):
     for name, arrivals, num_clients, num_blocks in (
         ("one at a time, room for all", one, 1, ALL),
         ("its own times, room for all", times, 1, ALL),
-        ("one at a time, 284,254 blocks", one, 1, None),
-        ("its own times, 284,254 blocks", times, 1, None),
+        ("one at a time, 284,253 blocks", one, 1, None),
+        ("its own times, 284,253 blocks", times, 1, None),
         ("4 engines of 2 GPUs in turn, room for all", times, 4, ALL),
-        ("4 engines of 2 GPUs in turn, 65,320 blocks each", times, 4, None),
+        ("4 engines of 2 GPUs in turn, 65,319 blocks each", times, 4, None),
     ):
         clients = [
             llm_client(
@@ -126,7 +126,7 @@ def rows(path):
 
 
 def tier_rows(path):
-    """Yield (name, figures) of that page's table of host memory below 284,254 blocks."""
+    """Yield (name, figures) of that page's table of host memory below 284,253 blocks."""
     for capacity in (2**38, 2**39, 2**40, 2**41):
         figures = []
         for policy in ("write_through", "write_back"):
