@@ -114,7 +114,12 @@ def capacity(engines: Engines) -> float:
 def _scenario(engines: Engines, rate: float, num_requests: int, seed: int) -> Scenario:
     lengths = {"type": "profile", "name": engines.profile, "num_requests": num_requests}
     arrivals = {"type": "poisson", "rate": f"{rate!r} /s"}
-    client = {"name": "llm", "gpu": "l40s", "scheduler": {"max_num_seqs": 32}}
+    client = {
+        "name": "llm",
+        "gpu": "l40s",
+        "scheduler": {"max_num_seqs": 32},
+        "async_scheduling": False,  # as when the page's tables were made
+    }
     return Scenario.from_dict(
         {
             "model": "llama-3.1-8b",
