@@ -26,7 +26,8 @@ OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages
     },
     "scenario.md": {"_base_client.py", "_constants.py", "vllm/config/speculative.py"},
     "memory.md": {"vllm/core/scheduler.py"},
-    "metrics.md": {"vllm/benchmarks/serve.py", "vllm/v1/metrics/stats.py"},
+    "metrics.md": {"vllm/v1/core/kv_cache_manager.py", "vllm/v1/metrics/stats.py"},
+    "engines.md": {"vllm/v1/worker/gpu_model_runner.py"},
     "parallelism.md": {"v1/engine/core_client.py"},
 }
 NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")
