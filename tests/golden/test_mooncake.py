@@ -148,7 +148,7 @@ def tier_rows(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", [rows, tier_rows])
+@pytest.mark.parametrize("table", [rows, pytest.param(tier_rows, marks=pytest.mark.deep)])
 def test_the_tables_of_the_page(shared, table):
     page = (ROOT / "docs/background/prefix_caching.md").read_text("utf-8")
     missing = [line for line in map(as_line, table(shared(TRACE))) if line not in page]

@@ -31,6 +31,7 @@ SCENARIO = {
 
 
 @pytest.mark.statistical
+@pytest.mark.deep
 def test_intervals_hold_the_mean_as_often_as_they_say():
     """Power: intervals that hold it 88 % of the time are noticed with probability 0.88."""
     held = 0

@@ -204,7 +204,7 @@ class Load:
 
     @property
     def state(self) -> SimpleNamespace:
-        return SimpleNamespace(running=range(self.num_running))
+        return SimpleNamespace(num_running=self.num_running)
 
     score = Lane.score
 
