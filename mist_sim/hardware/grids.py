@@ -15,21 +15,26 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+_FAR = 64.0  # times the last measured point: where values are carried on to
+
 
 class Axis:
     """The measured points of one coordinate, strictly rising.
 
     A single point says that nothing depends on the coordinate: it becomes a flat, endless line.
 
-    top: the last point; infinite for a single one.
+    measured: how many of the points were measured, all of them by default; a table that is carried
+        on has one more.
+
+    top: the last point that was measured; infinite for a single one.
     """
 
     __slots__ = ("_last", "_points", "_widths", "lowest", "num_points", "points", "top", "widths")
 
-    def __init__(self, points: Array) -> None:
+    def __init__(self, points: Array, measured: int | None = None) -> None:
         self.num_points = len(points)
         self.lowest = float(points[0])
-        self.top = float(points[-1]) if len(points) > 1 else math.inf
+        self.top = float(points[(measured or len(points)) - 1]) if len(points) > 1 else math.inf
         self.points = points if len(points) > 1 else np.append(points, points + 1.0)
         self.widths = np.diff(self.points)
         self._points: list[float] = self.points.tolist()
@@ -76,10 +81,19 @@ class Plane:
     """A quantity of a whole number, such as decodes, and of a coordinate that moves in a run.
 
     holds: beyond the last whole number its values hold, instead of going on as they rose.
+    measured: how many points of the coordinate that moves were measured, all of them by default.
     """
 
-    def __init__(self, fixed: Array, moving: Array, values: Array, *, holds: bool = False) -> None:
-        self.fixed, self.moving = Axis(fixed), Axis(moving)
+    def __init__(
+        self,
+        fixed: Array,
+        moving: Array,
+        values: Array,
+        *,
+        holds: bool = False,
+        measured: int | None = None,
+    ) -> None:
+        self.fixed, self.moving = Axis(fixed), Axis(moving, measured)
         self.holds = holds
         self.values = self.moving.stretched(self.fixed.stretched(values, 0), 1)
         self._rows: dict[int, tuple[list[float], Array]] = {}
@@ -108,6 +122,28 @@ class Plane:
         return self._rows[n]
 
 
+def rising_plane(fixed: Array, moving: Array, values: Array, base: Array | float = 0.0) -> Plane:
+    """Return a plane whose values, above a base, never fall where they are carried on either.
+
+    values: shape (len(fixed), len(moving)); with the base they never fall along an axis.
+    base: what the rest of a step takes at each fixed point, shape (len(fixed), 1).
+    The last slope along the moving axis goes on to a point far beyond, where a value is raised to
+    those of less work; else a slope that is steeper at one number than at a larger one would cross
+    it.
+    """
+    if len(moving) == 1:
+        return Plane(fixed, moving, values)
+    further = with_end(moving)
+    values = resampled(values, moving, further, 1) + base
+    values[:, -1] = np.maximum.accumulate(values[:, -1])
+    return Plane(fixed, further, values - base, measured=len(moving))
+
+
+def with_end(axis: Array) -> Array:
+    """Return an axis with a point far beyond; one of a single point has no end as it is."""
+    return np.append(axis, axis[-1] * _FAR) if len(axis) > 1 else axis
+
+
 def seconds_plane(
     fixed: Sequence[float], moving: Sequence[float], seconds: Sequence[Sequence[float]] | Array
 ) -> Plane:
@@ -128,7 +164,7 @@ def seconds_plane(
     if not (np.isfinite(table).all() and (table > 0).all()):
         raise ValueError("seconds must be finite and > 0")
     raised = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
-    return Plane(axes[0], axes[1], raised)
+    return rising_plane(axes[0], axes[1], raised)
 
 
 def rising(values: Array, *dimensions: int) -> Array:

@@ -11,11 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from mist_sim.hardware.grids import Array, Axis, resampled
+from mist_sim.hardware.grids import Array, Axis, resampled, with_end
 
 FourAxes = tuple[Array, Array, Array, Array]
-
-_FAR = 64.0  # times the last measured point: where values are carried on to
 
 
 class Volume:
@@ -116,7 +114,7 @@ def carried_on(axes: FourAxes, values: Array, base: Callable[..., Array]) -> Vol
     one would cross it.
     """
     chunks, counts, contexts, means = axes
-    further = chunks, _with_end(counts), contexts, _with_end(means)
+    further = chunks, with_end(counts), contexts, with_end(means)
     for dimension in (1, 3):
         values = resampled(values, axes[dimension], further[dimension], dimension)
     rest = base(*further)
@@ -124,8 +122,3 @@ def carried_on(axes: FourAxes, values: Array, base: Callable[..., Array]) -> Vol
     for dimension in range(4):
         values = np.maximum.accumulate(values, axis=dimension)
     return Volume(further, values - rest, measured=(counts, means))
-
-
-def _with_end(axis: Array) -> Array:
-    """Return an axis with a point far beyond; one of a single point has no end as it is."""
-    return np.append(axis, axis[-1] * _FAR) if len(axis) > 1 else axis

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mist_sim.core.batch import StepBatch
@@ -136,6 +136,7 @@ def no_less(more: float, less: float) -> bool:
 
 @pytest.mark.parametrize("name", MAKERS)
 @given(prompt=prompts, new=more, prior=more)
+@example(prompt=(1, 19_409), new=1, prior=0)  # beyond the last context that was measured
 def test_a_longer_prompt_or_more_context_of_it_never_takes_less_time(name, prompt, new, prior):
     step_time = predictor(name).step_time
     longer = StepBatch(((prompt[0] + new, prompt[1] + prior),))

@@ -16,7 +16,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.grids import Curve, Plane, resampled, rising
+from mist_sim.hardware.grids import Curve, resampled, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.identity import check_measured, profiled_ranks, read_meta
 from mist_sim.hardware.tables.layers import layers_curve
@@ -106,8 +106,8 @@ class _Attention:
         mixed = rising(mixed, 0, 1, 2, 3) * scale
         alone = resampled(resampled(prefill, sizes, new, 0), contexts, before, 1)
         alone = alone[:, np.newaxis, :, np.newaxis]
-        self.decode = Plane(counts, lengths, pure)
-        self.prefill = Plane(sizes, contexts, prefill)
+        self.decode = rising_plane(counts, lengths, pure)
+        self.prefill = rising_plane(sizes, contexts, prefill)
         self.beside = carried_on((new, counted, before, means), mixed - alone, lambda *_: alone)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.grids import Curve, Plane, rising
+from mist_sim.hardware.grids import Curve, Plane, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.layers import layers_curve
 from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
@@ -87,8 +87,8 @@ def _attention(
     counts, times = full_grid(decodes, ("batch_size", "kv_cache_size"), "time")
     scale = model.num_layers * _MS
     return (
-        Plane(lengths, contexts, rising(seconds, 0, 1) * scale),
-        Plane(counts[0], counts[1], rising(times, 0, 1) * scale),
+        rising_plane(lengths, contexts, rising(seconds, 0, 1) * scale),
+        rising_plane(counts[0], counts[1], rising(times, 0, 1) * scale),
     )
 
 

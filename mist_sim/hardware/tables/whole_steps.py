@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mist_sim.hardware.grids import Array, Curve, Plane, resampled, rising
+from mist_sim.hardware.grids import Array, Curve, Plane, resampled, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables
 from mist_sim.hardware.volumes import Volume, carried_on
 
@@ -33,7 +33,7 @@ def whole_steps(prefill: Grid, decode: Grid, mixed: Grid | None = None) -> StepT
     nothing = Curve(np.zeros(1), np.zeros(1))
     beside: Plane | Volume
     if mixed is None:
-        beside = Plane(counts, lengths, decodes - decodes[:, :1])
+        beside = rising_plane(counts, lengths, decodes - decodes[:, :1], decodes[:, :1])
     else:
         new, counted, context, means = mixed.points
         alone = resampled(resampled(prompts, sizes, new, 0), contexts, context, 1)
@@ -50,8 +50,8 @@ def whole_steps(prefill: Grid, decode: Grid, mixed: Grid | None = None) -> StepT
         alone=nothing,
         tokens=tokens,
         sequences=nothing,
-        prefill=Plane(sizes, contexts, prompts - prompts[:, :1]),
-        decode=Plane(counts, lengths, decodes),
+        prefill=rising_plane(sizes, contexts, prompts - prompts[:, :1], prompts[:, :1]),
+        decode=rising_plane(counts, lengths, decodes),
         beside=beside,
         most_tokens=float(sizes[-1] + (0 if mixed is None else mixed.points[1][-1])),
     )
