@@ -74,7 +74,13 @@ def main(
         if result["stuck"]:
             Console().print(f"{name}, seed {seed}: vLLM is stuck")
             continue
-        difference = compare(spec, result, asynchronous=asynchronous, options=options)
+        difference = compare(
+            spec,
+            result,
+            release=found["version"],
+            asynchronous=asynchronous,
+            options=options,
+        )
         tallies.setdefault(name, Tally()).found.append(difference)
         if seeds and difference.times:
             Console().print(f"{name}, seed {seed}: differs from {difference.first:.4f} s on")

@@ -38,8 +38,16 @@ def write(path: Path, header: dict[str, Any], results: list[Entry]) -> None:
 
 def options(path: Path) -> dict[str, Any]:
     """Return the options of the scheduler whose log it is, beside those of the workloads."""
-    header = json.loads(path.read_text().partition("\n")[0])
-    return dict(header.get("options", {}))
+    return dict(_header(path).get("options", {}))
+
+
+def release(path: Path) -> str:
+    """Return the release of vLLM whose log it is, such as 0.33.0."""
+    return str(_header(path)["vllm"])
+
+
+def _header(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text().partition("\n")[0]))
 
 
 def read(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients import EngineConfig, LlmClient
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, KvCacheConfig
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
@@ -20,6 +21,7 @@ from mist_sim.core.request import Request
 from mist_sim.environment import Environment
 from mist_sim.metrics import Result
 from mist_sim.rng import Streams
+from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
 
@@ -140,18 +142,33 @@ def steps_of(noted: list[Noted], result: Result, track: int) -> list[list[Any]]:
     return steps
 
 
+def rules_of(release: str) -> EngineRules:
+    """Return the rules of the newest version that a release of vLLM, such as 0.19.1, can be."""
+    fitting = [
+        version.rules
+        for name, version in VERSIONS.items()
+        if _number(name.removeprefix("vllm-")) <= _number(release)
+    ]
+    return fitting[-1]
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".")[:2])
+
+
 def run(
     spec: dict[str, Any],
     arrivals: list[float],
     *,
     asynchronous: bool,
+    rules: EngineRules,
     options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Serve a workload's jobs, which arrive at given times.
 
     The times at which vLLM's next turns came are as good as to wait for the turns before: if all
     tokens come at the same times here, so would these turns.
-    options: of the scheduler, beside those of the workload.
+    rules: of the version. options: of the scheduler, beside those of the workload.
     Returns the token times of each job, their preemptions and their cached tokens, and the steps.
     """
     order = sorted(range(len(arrivals)), key=lambda number: arrivals[number])
@@ -177,7 +194,8 @@ def run(
         data_parallel_size=spec["num_engines"],
     )
     memory = EngineMemory(num_gpu_blocks=spec["num_gpu_blocks"] - NULL_BLOCKS)
-    client = DealtClient("engine", config, predictor=StepLaw(*spec["step"]), memory=memory)
+    law = StepLaw(*spec["step"])
+    client = DealtClient("engine", config, predictor=law, memory=memory, rules=rules)
     client.engine_of = tuple(number % spec["num_engines"] for number in order)
     workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
     result = Simulation(clients=[client], workload=workload).run()

@@ -59,11 +59,18 @@ def compare(
     spec: dict[str, Any],
     theirs: dict[str, Any],
     *,
+    release: str,
     asynchronous: bool,
     options: dict[str, Any] | None = None,
 ) -> Difference:
-    """Run a workload here and compare; times to the bit."""
-    ours = mist_side.run(spec, theirs["arrivals"], asynchronous=asynchronous, options=options)
+    """Run a workload here and compare with what a release of vLLM did; times to the bit."""
+    ours = mist_side.run(
+        spec,
+        theirs["arrivals"],
+        asynchronous=asynchronous,
+        rules=mist_side.rules_of(release),
+        options=options,
+    )
     expected, got = token_times(theirs), ours["token_times"]
     found = Difference(
         times=got != expected,

@@ -15,6 +15,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.engine_config import ROLES, EngineConfig
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
@@ -42,6 +43,7 @@ class LlmClient(Client):
     predictor: times the steps, with drafting and overhead; may be shared. A `PipelinePredictor`
         makes an engine a pipeline with as many lanes as ranks.
     memory: the KV cache of each engine.
+    rules: what the version of its engines decides; None: as vLLM 0.12.
     Raises ScenarioError for parts that do not go together.
     """
 
@@ -52,11 +54,13 @@ class LlmClient(Client):
         *,
         predictor: Predictor | PipelinePredictor,
         memory: EngineMemory,
+        rules: EngineRules | None = None,
     ) -> None:
         super().__init__(name, ROLES[config.role])
         if config.scheduler is None:
             raise ScenarioError("scheduler must be given; llm_client chooses one by the GPU")
         self.config = config
+        self.rules = rules or EngineRules()
         self.scheduler = scheduler = config.scheduler
         self.predictor = ranks_of(predictor)
         num_lanes = len(self.predictor.ranks)
@@ -71,6 +75,7 @@ class LlmClient(Client):
             num_lanes,
             drafting=config.speculative_config,
             swaps=scheduler.preemption == "swap",
+            uncached_first=self.rules.uncached_first,
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size

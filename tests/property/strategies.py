@@ -213,6 +213,7 @@ def cases(
         windows=windows,
         **parallel,
         caching=caching,
+        uncached_first=draw(st.booleans()),
         tiers=draw(some_tiers(num_blocks, lanes)) if caching and windows is None else (),
         drafting=drafting,
         max_num_waiting=draw(st.sampled_from([*[None] * 6, 1, 3])),

@@ -43,8 +43,9 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
     """Admissions, pieces of prompts, decodes, ends and preemptions in any order."""
     size = data.draw(st.integers(1, 8))
     num_blocks = data.draw(st.integers(4, 40))
-    manager = PrefixCachingManager(BlockPool(num_blocks, size))
-    memory = Memory(num_blocks, size, caching=True)
+    first = data.draw(st.booleans())
+    manager = PrefixCachingManager(BlockPool(num_blocks, size), uncached_first=first)
+    memory = Memory(num_blocks, size, caching=True, uncached_first=first)
     content, waiting, running = data.draw(contents(size)), [], []
     for _ in range(data.draw(st.integers(1, 40))):
         action = data.draw(st.sampled_from(["add", "admit", "compute", "compute", "end", "end"]))

@@ -85,6 +85,7 @@ class EngineOptions:
     data_parallel_size: int = 1
     lockstep: bool = False
     caching: bool = False
+    uncached_first: bool = False
     drafting: SpeculativeConfig | None = None
     async_scheduling: bool = False
     max_num_waiting: int | None = None
@@ -140,6 +141,7 @@ class EngineOptions:
             watermark=self.watermark,
             kv_groups=self.kv_groups,
             enable_prefix_caching=self.caching,
+            uncached_first=self.uncached_first,
             cache_tiers=[
                 CacheTier(
                     f"tier{k}",
@@ -250,6 +252,7 @@ class EngineOptions:
             max_model_len=self.max_model_len,
             windows=self.windows,
             caching=self.caching,
+            uncached_first=self.uncached_first,
             plans_ahead=self.async_scheduling,
             host=self.host,
             max_num_waiting=inf if self.max_num_waiting is None else self.max_num_waiting,

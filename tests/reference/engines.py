@@ -6,10 +6,12 @@ from dataclasses import fields
 from typing import Any
 
 from mist_sim.clients import EngineConfig, LlmClient
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, KvCacheConfig
 from mist_sim.hardware.predictors import PipelinePredictor, Predictor
 
 _MEMORY = {item.name for item in fields(EngineMemory)}
+_RULES = {item.name for item in fields(EngineRules)}
 _KV_CACHE = {item.name for item in fields(KvCacheConfig)}
 
 
@@ -20,10 +22,17 @@ def llm_engine(
     kind: type[LlmClient] = LlmClient,
     **options: Any,
 ) -> LlmClient:
-    """Return a client whose options are those of an engine, of its KV cache and of its memory."""
+    """Return a client from options of its engine, KV cache, memory and rules."""
     memory = {key: options.pop(key) for key in _MEMORY & set(options)}
     kv_cache = {key: options.pop(key) for key in _KV_CACHE & set(options)}
+    rules = {key: options.pop(key) for key in _RULES & set(options)}
     num_ranks = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
     options = {"pipeline_parallel_size": num_ranks, "kv_cache": KvCacheConfig(**kv_cache)} | options
     config = EngineConfig(**options)
-    return kind(name, config, predictor=predictor, memory=EngineMemory(**memory))
+    return kind(
+        name,
+        config,
+        predictor=predictor,
+        memory=EngineMemory(**memory),
+        rules=EngineRules(**rules),
+    )

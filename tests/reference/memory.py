@@ -20,7 +20,8 @@ something else. Rules:
   the nearest tier that has it.
 - What comes from another client is named when the request goes on with it. Blocks that the cache
   has of it are held instead, as of a prompt; tiers are not asked.
-- Free blocks are used first in, first out; a request that leaves queues its last block first.
+- Free blocks are used first in, first out; a request that leaves queues its last block first. As an
+  option, those that its computed tokens do not fill go to the front of the queue instead.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ class Memory:
         caching: bool,
         tiers: Iterable[Tier] = (),
         num_recomputed: int = 0,
+        uncached_first: bool = False,
     ) -> None:
+        self.uncached_first = uncached_first
         self.num_recomputed = num_recomputed
         self.block_size = block_size
         self.caching = caching
@@ -253,13 +256,18 @@ class Memory:
         for tier in self.tiers:
             tier.use(self.names(live, live.num_entered))
             tier.use([object() for _ in range(num_full - live.num_entered)])
-        self.give_back(live)
+        self.give_back(live, num_full)
 
-    def give_back(self, live: Any) -> None:
-        for block in reversed(live.blocks):
+    def give_back(self, live: Any, num_full: int = 0) -> None:
+        """Free the blocks of a request, of which the first are full or have names."""
+        for position, block in reversed([*enumerate(live.blocks)]):
             block.holders -= 1
             if not block.holders:
-                self.free.append(block)
+                is_empty = block.name is None and position >= num_full
+                if self.uncached_first and is_empty:
+                    self.free.appendleft(block)
+                else:
+                    self.free.append(block)
         live.blocks = []
 
     # --- tiers --------------------------------------------------------------------------------

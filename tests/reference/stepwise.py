@@ -248,6 +248,7 @@ class StepwiseEngine(ABC):
     num_drafts: int = 0
     num_lookahead: int = 0
     num_recomputed: int = 0  # last blocks of what is found, where a layer drafts
+    uncached_first: bool = False
     plans_ahead: bool = False
     host: Host = field(default_factory=Host)
     max_num_waiting: float = inf
@@ -524,7 +525,12 @@ class StepwiseEngine(ABC):
             most, again = self.most_in_window, self.num_recomputed
             return WindowMemory(self.num_blocks, self.block_size, self.windows, most, again)
         return Memory(
-            self.num_blocks, self.block_size, self.caching, self.tiers, self.num_recomputed
+            self.num_blocks,
+            self.block_size,
+            self.caching,
+            self.tiers,
+            self.num_recomputed,
+            self.uncached_first,
         )
 
     def next_blocks(self, live: Live) -> int:

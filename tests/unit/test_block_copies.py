@@ -1,5 +1,7 @@
 """Blocks that are cached twice, and blocks of answers that are still being written."""
 
+import pytest
+
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
@@ -13,8 +15,8 @@ SIZE = 4
 
 
 def arrive(manager, num_tokens, content_id=0):
-    """Queue a prompt of one content id."""
-    content = ((content_id, num_tokens),)
+    """Queue a prompt of one content id, or of none."""
+    content = () if content_id is None else ((content_id, num_tokens),)
     request = Request(0, 0.0, completion(num_tokens, 9), num_tokens, 9, content=content)
     sequence = SequenceState(Visit(request, request.stages, 0.0), num_tokens, 9)
     manager.add(sequence)
@@ -43,6 +45,34 @@ def test_a_whole_prompt_that_comes_again_makes_a_second_copy_of_its_last_block()
     assert manager.pool.num_used == 5
     manager.compute(again, 4 * SIZE)
     assert copies(manager) == [(0, 4), (3, 4)]
+
+
+@pytest.mark.parametrize(("uncached_first", "num_cached"), [(False, 1), (True, 2)])
+def test_blocks_that_nobody_can_find_are_used_first_where_the_version_does(
+    uncached_first, num_cached
+):
+    """Of a request that leaves, the partly filled block goes before what others left earlier."""
+    manager = PrefixCachingManager(BlockPool(3, SIZE), uncached_first=uncached_first)
+    first = compute(manager, 2 * SIZE)
+    manager.free(first, 2, 2 * SIZE)
+    second = compute(manager, 1, content_id=1)
+    manager.free(second, 1, 1)
+    compute(manager, 1, content_id=2)
+    assert manager.num_cached_tokens(arrive(manager, 3 * SIZE)) == num_cached * SIZE
+
+
+def test_full_blocks_of_a_request_without_content_wait_their_turn():
+    """They have a hash in vLLM, although nobody asks for it."""
+    manager = PrefixCachingManager(BlockPool(5, SIZE), uncached_first=True)
+    first = compute(manager, 2 * SIZE)
+    manager.free(first, 2, 2 * SIZE)
+    manager.grow(3)
+    manager.free(arrive(manager, 3 * SIZE, content_id=None), 3, 2 * SIZE + 1)
+    assert [(piece.entry is None, piece.num_blocks) for piece in manager.free_queue] == [
+        (True, 1),
+        (False, 2),
+        (True, 2),
+    ]
 
 
 def test_the_second_copy_is_found_when_the_first_is_evicted():

@@ -49,6 +49,17 @@ def test_defaults_of_a_version_in_a_file_and_in_python(engine, ahead, share):
     assert made.num_gpu_blocks == whole.num_gpu_blocks
 
 
+@pytest.mark.parametrize(
+    ("engine", "first"),
+    [(None, True), ("vllm-0.19", False), ("vllm-0.24", True), ("vllm-0.33", True)],
+)
+def test_rules_follow_from_the_version(engine, first):
+    """In a file and in Python."""
+    for client in (build_one(llm(engine=engine)), llm_client("llm", engine=engine)):
+        assert client.rules.uncached_first is first
+        assert client.memory.uncached_first is first
+
+
 def build_one(part):
     return next(iter(part.clients("llama-3.1-8b")))
 

@@ -115,6 +115,14 @@ class FreeQueue:
         if entry is not None:
             entry.pieces.append(piece)
 
+    def prepend(self, num_blocks: int) -> None:
+        """Queue blocks with nothing in them to be used first."""
+        first = self._ends.next
+        if first.entry is None and first.grows and first is not self._ends:
+            first.num_blocks += num_blocks
+        else:
+            self._insert(Piece(None, num_blocks), first)
+
     def take(self, entry: Entry, num_blocks: int) -> None:
         """Take blocks of an entry out, wherever they are: the first ones that are free."""
         while num_blocks:

@@ -30,6 +30,8 @@ class LaneMemory:
     num_extra_slots: tokens of a sequence that its windows keep for drafts.
     num_recomputed: last blocks of a hit that are computed again, for drafts.
     caches_prefixes: whether full blocks are kept for later requests with equal tokens.
+    uncached_first: whether free blocks that are not are used before all others; with sliding
+        windows they never are.
     tiers: memory below the GPU, the nearest first. swap_space: where the blocks of preempted
         sequences are kept; None where they are computed again.
     """
@@ -42,6 +44,7 @@ class LaneMemory:
     num_extra_slots: int
     num_recomputed: int
     caches_prefixes: bool
+    uncached_first: bool
     tiers: tuple[CacheTier, ...]
     swap_space: SwapSpace | None
 
@@ -58,14 +61,14 @@ class LaneMemory:
 
     def manager(self, links: Sequence[TierLink]) -> KvCacheManager:
         """Return what lends the blocks of a lane; all are free."""
-        pool = self.pool()
+        pool, again, first = self.pool(), self.num_recomputed, self.uncached_first
         if self.tiers:
-            return TieredManager(pool, self.tiers, links, self.num_recomputed)
+            return TieredManager(pool, self.tiers, links, again, uncached_first=first)
         if not self.caches_prefixes:
             return KvCacheManager(pool)
         if isinstance(pool, WindowPool):
-            return WindowCachingManager(pool, self.num_recomputed)
-        return PrefixCachingManager(pool, self.num_recomputed)
+            return WindowCachingManager(pool, again)
+        return PrefixCachingManager(pool, again, uncached_first=first)
 
     def history(self) -> PrefixHistory | None:
         """Return what tells how much of a prompt earlier ones had; None where nothing is kept."""
@@ -104,10 +107,12 @@ def lane_memory(
     *,
     drafting: SpeculativeConfig | None,
     swaps: bool,
+    uncached_first: bool = False,
 ) -> LaneMemory:
     """Divide an engine's memory among its lanes.
 
     drafting: how it drafts tokens. swaps: whether its scheduler preempts by swapping.
+    uncached_first: of its `EngineRules`.
     Raises ScenarioError for too few blocks and for parts that do not go together.
     """
     if memory.num_gpu_blocks < num_lanes:
@@ -134,6 +139,7 @@ def lane_memory(
         num_extra_slots=drafting.num_extra_slots if drafting else 0,
         num_recomputed=drafting.num_recomputed_blocks if drafting else 0,
         caches_prefixes=caches_prefixes,
+        uncached_first=uncached_first,
         tiers=tuple(tier.divided_by(num_lanes) for tier in memory.cache_tiers),
         swap_space=memory.swap_space.divided_by(num_lanes) if memory.swap_space else None,
     )

@@ -214,13 +214,18 @@ class PrefixCachingManager(KvCacheManager):
 
     num_recomputed: last blocks of what is found that are not used
         (`SpeculativeConfig.num_recomputed_blocks`).
+    uncached_first: whether free blocks that no step has filled are used before all others (see
+        `EngineRules`).
     """
 
     enters_answers: ClassVar[bool] = True  # whether in the step that fills a block, or at the end
 
-    def __init__(self, pool: BlockPool, num_recomputed: int = 0) -> None:
+    def __init__(
+        self, pool: BlockPool, num_recomputed: int = 0, *, uncached_first: bool = False
+    ) -> None:
         super().__init__(pool)
         self.num_recomputed = num_recomputed
+        self.uncached_first = uncached_first
         self.cache = PrefixCache(pool.num_blocks)
         self.answers = Answers(self.cache, pool.block_size)
         self.shares_blocks = False
@@ -368,7 +373,7 @@ class PrefixCachingManager(KvCacheManager):
     def give_back(self, num_blocks: int) -> None:
         self.pool.release(num_blocks)
         if num_blocks and self.shares_blocks:
-            self.cache.queue.append(None, num_blocks)
+            self._queue_own(num_blocks, 0)
 
     def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
         if sequence.chain is not None:
@@ -394,17 +399,29 @@ class PrefixCachingManager(KvCacheManager):
             sequence.chain.start_over()
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
-        """Queue the blocks of a sequence, its last one first."""
+        """Queue the blocks of a sequence, its last one first.
+
+        Those that its computed tokens fill have a hash in vLLM, whether anybody asks for it or not.
+        """
         if not self.shares_blocks:
             self.pool.release(num_blocks)
             return
         num_held = chain.num_held if chain is not None else 0
         num_freed = num_blocks - num_held
         if num_freed:
-            self.cache.queue.append(None, num_freed)
+            num_full = num_computed_tokens // self.pool.block_size
+            self._queue_own(num_freed, max(0, num_full - num_held))
         if chain is not None and num_held:
             num_freed += self.cache.release(chain)
         self.pool.release(num_freed)
+
+    def _queue_own(self, num_blocks: int, num_full: int) -> None:
+        """Queue blocks in which no other sequence finds anything, the first of them full."""
+        num_first = num_blocks - num_full if self.uncached_first else 0
+        if num_first:
+            self.cache.queue.prepend(num_first)
+        if num_blocks > num_first:
+            self.cache.queue.append(None, num_blocks - num_first)
 
     def _chain(self, content: Content) -> Chain:
         """Return a chain of blocks; with the first one, keep the order of the free blocks."""

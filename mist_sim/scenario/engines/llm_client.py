@@ -120,7 +120,10 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     if length.is_too_long:
         assumed += ("max_model_len",)
     config = replace(config, max_model_len=length.max_model_len)
-    clients = [LlmClient(name, config, predictor=predictor, memory=memory) for name in names]
+    rules = version_of(config.engine).rules
+    clients = [
+        LlmClient(name, config, predictor=predictor, memory=memory, rules=rules) for name in names
+    ]
     for client in clients:
         client.assumed = assumed
         client.imitates = imitated(config)

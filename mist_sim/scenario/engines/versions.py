@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mist_sim.clients.engine_config import AUTO_LENGTH as AUTO
+from mist_sim.clients.engine_rules import EngineRules
 
 GIB = 2**30
 
@@ -106,8 +107,9 @@ class Lack:
 class EngineVersion:
     """A version of vLLM.
 
-    name: as in a scenario. defaults: by option, as `clients.N` has them. lacks: options of a
-    scenario that it does not have. notes: what it does by default that is not simulated.
+    name: as in a scenario. defaults: by option, as `clients.N` has them; what it decides without
+    one, as `rules.` and the name in `EngineRules`. lacks: options of a scenario that it does not
+    have. notes: what it does by default that is not simulated.
     """
 
     name: str
@@ -119,6 +121,12 @@ class EngineVersion:
     def title(self) -> str:
         """What it is called in text: "vLLM 0.19"."""
         return f"vLLM {self.name.removeprefix('vllm-')}"
+
+    @property
+    def rules(self) -> EngineRules:
+        """What it decides where there is no option."""
+        found = {key: each.value for key, each in self.defaults.items() if key.startswith(_RULES)}
+        return EngineRules(**{key.removeprefix(_RULES): value for key, value in found.items()})
 
     def default(self, key: str) -> Any:
         """Return the value of an option."""
@@ -149,6 +157,8 @@ LIMITS = "scheduler.max_num_seqs, max_num_batched_tokens"
 RESERVE = "scheduler.scheduler_reserve_full_isl"
 PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
+_RULES = "rules."
+_UNCACHED_FIRST = "rules.uncached_first"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -157,6 +167,7 @@ _GRAPH_SIZES = "VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py"
 _POST_INIT = "VllmConfig.__post_init__ in vllm/config/vllm.py"
 _CACHE = "in vllm/config/cache.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
+_FREE_BLOCKS = "BlockPool.free_blocks in vllm/v1/core/block_pool.py"
 
 V0_12 = EngineVersion(
     "vllm-0.12",
@@ -181,6 +192,7 @@ V0_12 = EngineVersion(
         RESERVE: Default(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
+        _UNCACHED_FIRST: Default(False, _FREE_BLOCKS),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -239,14 +251,13 @@ V0_24 = _after(
             0.92, f"CacheConfig.gpu_memory_utilization {_CACHE}, since 0.20"
         ),
         "kv_cache.watermark": Default(0.0, f"SchedulerConfig.watermark {_SCHEDULER}"),
+        _UNCACHED_FIRST: Default(True, f"{_FREE_BLOCKS}, not yet in 0.22"),
     },
     gains=("kv_cache.watermark",),
     notes={
         "memory of CUDA graphs": "counted within gpu_memory_utilization "
         "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20)",
         "prefill_schedule_interval": f"1 (SchedulerConfig {_SCHEDULER})",
-        "eviction": "blocks that the prefix cache does not know go first "
-        "(BlockPool.free_blocks in vllm/v1/core/block_pool.py, not yet in 0.22)",
     },
 )
 

@@ -39,8 +39,10 @@ class TieredManager(PrefixCachingManager):
         tiers: Sequence[CacheTier],
         links: Sequence[TierLink],
         num_recomputed: int = 0,
+        *,
+        uncached_first: bool = False,
     ) -> None:
-        super().__init__(pool, num_recomputed)
+        super().__init__(pool, num_recomputed, uncached_first=uncached_first)
         self.stores = stores_of(tiers, links)
         self.cache.on_evict = taken_by(self.stores)
 

@@ -1,0 +1,17 @@
+"""What an engine decides by its version alone, where vLLM has no option to choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """The rules of a version; by default those of vLLM 0.12 to 0.22.
+
+    uncached_first: whether free blocks in which the prefix cache knows nothing are used before all
+        others, and not in the order in which they were freed (`BlockPool.free_blocks` in
+        `vllm/v1/core/block_pool.py`, in 0.24 and not in 0.22). Not with sliding windows here.
+    """
+
+    uncached_first: bool = False
