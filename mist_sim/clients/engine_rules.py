@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
-    """The rules of a version; by default those of vLLM 0.12 to 0.22.
+    """The rules of a version; by default those of vLLM 0.12 and 0.19.
 
     uncached_first: whether free blocks in which the prefix cache knows nothing are used before all
         others, and not in the order in which they were freed (`BlockPool.free_blocks` in
         `vllm/v1/core/block_pool.py`, in 0.24 and not in 0.22). Not with sliding windows here.
+    threshold_spares_one: whether a request that is alone, running or waiting, gets more
+        tokens in a step than `long_prefill_token_threshold` (`Scheduler.schedule` in
+        `vllm/v1/core/sched/scheduler.py`, in 0.31 and not in 0.28). In a pipeline of ours, alone in
+        its lane.
     """
 
     uncached_first: bool = False
+    threshold_spares_one: bool = False

@@ -132,6 +132,7 @@ class LlmClient(Client):
             plans_ahead=self.async_scheduling,
             needs_longest_context=self.predictor.traits.needs_longest_context,
             by_piece=self.scheduler.by_piece,
+            rules=self.rules,
         )
         self.lane_states.append(state)
         return Lane(

@@ -78,6 +78,7 @@ class EngineOptions:
     watermark: float = 0.0
     max_model_len: int | None = None
     threshold: int | None = None
+    threshold_spares_one: bool = False
     max_partial: int = 1
     whole_must_fit: bool = True
     windows: Windows | None = None
@@ -142,6 +143,7 @@ class EngineOptions:
             kv_groups=self.kv_groups,
             enable_prefix_caching=self.caching,
             uncached_first=self.uncached_first,
+            threshold_spares_one=self.threshold_spares_one,
             cache_tiers=[
                 CacheTier(
                     f"tier{k}",
@@ -239,6 +241,7 @@ class EngineOptions:
         if self.policy == "chunked":
             more |= {"threshold": self.threshold, "max_partial": self.max_partial}
             more |= {"whole_must_fit": self.whole_must_fit}
+            more |= {"threshold_spares_one": self.threshold_spares_one}
         size = self.pipeline_parallel_size
         num_blocks = self.num_blocks // size
         return kind(

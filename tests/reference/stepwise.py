@@ -31,6 +31,9 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   preempts who gives way; when it has preempted itself, those behind it get nothing in that step,
   not even decodes (but with drafts, they do). Who waits is admitted when all its known tokens
   would fit, or, as an option, its first piece.
+- Of a prompt, a step computes no more than a threshold says; as an option, of one that is alone
+  when the step is planned, as much as fits. Alone is who runs or waits with nobody else; those who
+  have ended and keep their seats until then are counted, those who came later are not.
 - With a swap space, the blocks of a preempted request's computed tokens are copied there, if they
   fit, and to new blocks when it goes on, as it was. Those swapped go on first come, first served,
   in a step that preempts nobody, when there is a seat and room for all their next step needs;
@@ -900,10 +903,15 @@ class StepwiseChunked(StepwiseEngine):
 
     max_num_batched_tokens: int
     threshold: int | None = None
+    threshold_spares_one: bool = False
     max_partial: int = 1
     whole_must_fit: bool = True
+    is_alone: bool = field(default=False, init=False)  # who is there, when a plan begins
 
     def plan(self) -> Plan:
+        waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
+        known = [live for live in waiting if not live.has_given_up]
+        self.is_alone = len(known) + len(self.running) == 1
         if self.in_turn:
             disturbed, chunks, decodes = self.run_in_turn()
         else:
@@ -1025,7 +1033,9 @@ class StepwiseChunked(StepwiseEngine):
 
     def piece(self, live: Live, budget: int) -> int:
         num_new = min(self.to_compute(live), budget)
-        return num_new if self.threshold is None else min(num_new, self.threshold)
+        if self.threshold is None or (self.threshold_spares_one and self.is_alone):
+            return num_new
+        return min(num_new, self.threshold)
 
 
 @dataclass(kw_only=True)

@@ -58,6 +58,7 @@ def test_rules_follow_from_the_version(engine, first):
     for client in (build_one(llm(engine=engine)), llm_client("llm", engine=engine)):
         assert client.rules.uncached_first is first
         assert client.memory.uncached_first is first
+        assert client.rules.threshold_spares_one is (engine in (None, "vllm-0.33"))
 
 
 def build_one(part):

@@ -15,7 +15,7 @@ from mist_sim.clients.scheduling.admission import (
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
-from mist_sim.clients.scheduling.in_turn import take_in_turn
+from mist_sim.clients.scheduling.in_turn import Cut, take_in_turn
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import make_room
@@ -36,7 +36,8 @@ class ChunkedScheduler(Scheduler):
         what vLLM's server takes, 8,192 on GPUs of 70 GiB and more but A100s and else 2,048 (vLLM's
         name).
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
-        share it (vLLM's name); None: the whole budget.
+        share it (vLLM's name); None: the whole budget. From `engine: vllm-0.33` on, not for a
+        request that is alone.
     max_num_partial_prefills: prompts that may be in pieces at a time (vLLM v0's name; v1 refuses
         it and sets no limit, nor does None); a prompt that fits whole into what is left does not
         count. Only with long_prefill_token_threshold, which v0 derived as 4 % of max_model_len:
@@ -88,19 +89,23 @@ class ChunkedScheduler(Scheduler):
         """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
         if not lane.running and lane.head() is None and not (lane.swapped or lane.moved):
             return None
-        plan = StepPlan()
+        plan, cut = StepPlan(), self._chunk
+        may_spare = self.long_prefill_token_threshold and lane.rules.threshold_spares_one
+        if may_spare and len(lane.running) + lane.num_waiting == 1:
+            cut = _as_fits
         if lane.by_piece:
-            most = self.max_num_batched_tokens
-            disturbed, budget = take_in_turn(lane, plan, most, self._chunk)
+            disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut)
             if disturbed and lane.waiting.takes_from_anywhere:
                 limit = 1
         else:
-            disturbed, budget = self._at_once(lane, plan)
+            disturbed, budget = self._at_once(lane, plan, cut)
         plan.decodes = lane.clock.num_decodes > 0
         if disturbed and (budget or lane.swapped or lane.moved):
             limit = 1 if self._asks_for_a_piece(lane) else steps_until_join(lane, limit)
         elif not disturbed and budget and (lane.waiting or lane.loaded):
-            budget = self._admit(lane, plan, budget)
+            budget = self._admit(lane, plan, budget, cut)
+        if may_spare and plan.prefills and lane.num_running == 1:
+            limit = 1  # it is alone as soon as nobody waits, and no longer when somebody comes
         plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None
 
@@ -111,7 +116,7 @@ class ChunkedScheduler(Scheduler):
         """Tell whether for a prompt to be admitted only its first piece has to fit."""
         return not self.scheduler_reserve_full_isl and lane.by_piece
 
-    def _at_once(self, lane: LaneState, plan: StepPlan) -> tuple[bool, int]:
+    def _at_once(self, lane: LaneState, plan: StepPlan, cut: Cut) -> tuple[bool, int]:
         """Let decodes and prompts go on that have all their blocks.
 
         Returns whether anybody was preempted, and the budget left.
@@ -120,7 +125,7 @@ class ChunkedScheduler(Scheduler):
         budget = self.max_num_batched_tokens - lane.clock.num_decodes * lane.clock.num_queries_each
         for sequence in lane.prefilling:
             num_to_go = sequence.num_tokens - sequence.num_computed_tokens
-            if chunk := self._chunk(num_to_go, budget):
+            if chunk := cut(num_to_go, budget):
                 budget -= add_prefill(lane, plan, sequence, chunk)
         return disturbed, budget
 
@@ -128,21 +133,25 @@ class ChunkedScheduler(Scheduler):
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
         return min(num_tokens, budget, self.long_prefill_token_threshold or budget)
 
-    def _admit(self, lane: LaneState, plan: StepPlan, budget: int) -> int:
+    def _admit(self, lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> int:
         """Admit prompts while budget and number of pieces allow it; return the budget left."""
         most = self.max_num_partial_prefills
         num_partial = 0 if most is None else _num_partial(plan)
         whole = self.scheduler_reserve_full_isl or not lane.by_piece
-        piece = None if whole else self._chunk(budget, budget)
+        piece = None if whole else cut(budget, budget)
         while budget and (sequence := next_to_admit(lane, plan, piece)):
             num_tokens = tokens_to_compute(lane, sequence)
-            chunk = self._chunk(num_tokens, budget)
+            chunk = cut(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
             num_partial += chunk < num_tokens
             budget -= admit(lane, plan, sequence, chunk)
-            piece = piece and self._chunk(budget, budget)
+            piece = piece and cut(budget, budget)
         return budget
+
+
+def _as_fits(num_tokens: int, budget: int) -> int:
+    return min(num_tokens, budget)
 
 
 def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:

@@ -10,6 +10,7 @@ from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
 from mist_sim.clients.decode.speculative_window_clock import SpeculativeWindowClock
 from mist_sim.clients.decode.window_clock import WindowClock
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling.order import WaitingQueue
@@ -61,6 +62,7 @@ class LaneState:
         plans_ahead: bool = False,
         needs_longest_context: bool = False,
         by_piece: bool = False,
+        rules: EngineRules | None = None,
     ) -> None:
         """Begin with nobody.
 
@@ -71,6 +73,7 @@ class LaneState:
         plans_ahead: whether the next step is planned before this one ends.
         needs_longest_context: whether batches say how long the longest context is.
         by_piece: whether the scheduler lets prompts take blocks piece by piece.
+        rules: what the engine's version decides; None: as vLLM 0.12.
         """
         self.kv_cache = kv_cache
         self.pool = kv_cache.pool
@@ -81,6 +84,7 @@ class LaneState:
         self.speculation = speculation
         self.swap_space = swap_space
         self.plans_ahead = plans_ahead
+        self.rules = rules or EngineRules()
         takes_all = self.pool.groups or kv_cache.has_tiers or swap_space
         self.by_piece = by_piece and not takes_all
         # blocks of one token are taken by the step that fills them, which may be lost

@@ -159,6 +159,7 @@ PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 _RULES = "rules."
 _UNCACHED_FIRST = "rules.uncached_first"
+_SPARES_ONE = "rules.threshold_spares_one"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -167,6 +168,7 @@ _GRAPH_SIZES = "VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py"
 _POST_INIT = "VllmConfig.__post_init__ in vllm/config/vllm.py"
 _CACHE = "in vllm/config/cache.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
+_SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
 _FREE_BLOCKS = "BlockPool.free_blocks in vllm/v1/core/block_pool.py"
 
 V0_12 = EngineVersion(
@@ -193,6 +195,7 @@ V0_12 = EngineVersion(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
         _UNCACHED_FIRST: Default(False, _FREE_BLOCKS),
+        _SPARES_ONE: Default(False, _SCHEDULE),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -272,14 +275,13 @@ V0_33 = _after(
             f"{_BATCH_DEFAULTS}, since 0.28",
         ),
         LARGEST_GRAPH: Default(LargestGraph(512, 1024), f"{_GRAPH_SIZES}, since 0.28"),
+        _SPARES_ONE: Default(True, f"{_SCHEDULE}, not yet in 0.28"),
     },
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
     notes={
         "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
-        "long_prefill_token_threshold": "not for a request that is alone "
-        "(Scheduler.schedule, since 0.29 to 0.31)",
         "preemption with a step in flight": "the request waits until that step is over "
         "(Scheduler.schedule, since 0.27)",
         "preemption under priority": "who preempts itself does not end the pass "
