@@ -16,7 +16,11 @@ class EngineRules:
         tokens in a step than `long_prefill_token_threshold` (`Scheduler.schedule` in
         `vllm/v1/core/sched/scheduler.py`, in 0.31 and not in 0.28). In a pipeline of ours, alone in
         its lane.
+    pass_goes_on: whether under `priority` those behind a request that preempts itself get their
+        turn all the same, and nobody's is missed for one who gave way (`Scheduler.schedule`, in
+        0.33 and not in 0.31).
     """
 
     uncached_first: bool = False
     threshold_spares_one: bool = False
+    pass_goes_on: bool = False

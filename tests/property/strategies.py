@@ -209,6 +209,7 @@ def cases(
         max_model_len=draw(st.none() | st.integers(longest // 2, 2 * longest)),
         threshold=draw(st.none() | st.integers(1, 40)),
         threshold_spares_one=draw(st.booleans()),
+        pass_goes_on=draw(st.booleans()),
         max_partial=draw(st.just(1) | st.integers(1, 4)),
         whole_must_fit=draw(st.sampled_from([True, True, False])),
         windows=windows,

@@ -79,6 +79,7 @@ class EngineOptions:
     max_model_len: int | None = None
     threshold: int | None = None
     threshold_spares_one: bool = False
+    pass_goes_on: bool = False
     max_partial: int = 1
     whole_must_fit: bool = True
     windows: Windows | None = None
@@ -144,6 +145,7 @@ class EngineOptions:
             enable_prefix_caching=self.caching,
             uncached_first=self.uncached_first,
             threshold_spares_one=self.threshold_spares_one,
+            pass_goes_on=self.pass_goes_on,
             cache_tiers=[
                 CacheTier(
                     f"tier{k}",
@@ -242,6 +244,7 @@ class EngineOptions:
             more |= {"threshold": self.threshold, "max_partial": self.max_partial}
             more |= {"whole_must_fit": self.whole_must_fit}
             more |= {"threshold_spares_one": self.threshold_spares_one}
+            more |= {"pass_goes_on": self.pass_goes_on}
         size = self.pipeline_parallel_size
         num_blocks = self.num_blocks // size
         return kind(

@@ -15,7 +15,7 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   A plan that computes nothing leaves nothing ahead: the next one is made when it is needed, and
   knows everything.
 - Under priorities, if who is preempted has ended with that step and had its turn before, the next
-  one misses its turn: vLLM's place in the list does not move up.
+  one misses its turn: vLLM's place in the list does not move up. As an option, it does.
 - A step in flight is never preempted; it ends at start + step time. Its time is the GPU's and the
   host's, or the longer of them when it was planned ahead.
 - A prefill computes all known tokens (the prompt, and outputs from before a preemption) and emits
@@ -29,8 +29,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   for what it computes in the step, prompts for their piece alone. What decodes fill in a step is
   cached then, too, but not where it is planned ahead or blocks have one token. Who gets none
   preempts who gives way; when it has preempted itself, those behind it get nothing in that step,
-  not even decodes (but with drafts, they do). Who waits is admitted when all its known tokens
-  would fit, or, as an option, its first piece.
+  not even decodes (but with drafts, or as an option, they do). Who waits is admitted when all its
+  known tokens would fit, or, as an option, its first piece.
 - Of a prompt, a step computes no more than a threshold says; as an option, of one that is alone
   when the step is planned, as much as fits. Alone is who runs or waits with nobody else; those who
   have ended and keep their seats until then are counted, those who came later are not.
@@ -904,6 +904,7 @@ class StepwiseChunked(StepwiseEngine):
     max_num_batched_tokens: int
     threshold: int | None = None
     threshold_spares_one: bool = False
+    pass_goes_on: bool = False
     max_partial: int = 1
     whole_must_fit: bool = True
     is_alone: bool = field(default=False, init=False)  # who is there, when a plan begins
@@ -982,14 +983,19 @@ class StepwiseChunked(StepwiseEngine):
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
                 missed += victim in self.late and victim not in turns
+                missed *= not self.pass_goes_on
                 had_its_turn = victim in [other for other, *_ in served]
                 self.preempt(victim, was_served=had_its_turn)
-                if victim is live:
-                    return served
                 served = [entry for entry in served if entry[0] is not victim]
                 turns = [each for each in turns if each is not victim]
-            served.append((live, num_new, need))
-            del turns[:missed]
+                if victim is live:
+                    break
+            else:
+                served.append((live, num_new, need))
+                del turns[:missed]
+                continue
+            if not self.pass_goes_on:
+                break
         return served
 
     def needs_of_all(self) -> list[tuple[Live, int, int]]:

@@ -59,6 +59,7 @@ def test_rules_follow_from_the_version(engine, first):
         assert client.rules.uncached_first is first
         assert client.memory.uncached_first is first
         assert client.rules.threshold_spares_one is (engine in (None, "vllm-0.33"))
+        assert client.rules.pass_goes_on is (engine in (None, "vllm-0.33"))
 
 
 def build_one(part):

@@ -232,14 +232,21 @@ def test_decodes_evict_before_those_who_wait_look_their_prefix_up():
     assert list(result.requests.num_cached_tokens) == [0, 0, 0, 4]
 
 
-def test_decodes_sit_a_step_out_behind_one_that_preempts_itself():
-    """Nine blocks are full at 5 s, when the second needs one and has the least urgent priority."""
+@pytest.mark.parametrize(
+    ("goes_on", "third_at"), [(False, [3.0, 4.0, 5.0, 7.0, 8.0]), (True, [3.0, 4.0, 5.0, 6.0, 7.0])]
+)
+def test_decodes_sit_a_step_out_behind_one_that_preempts_itself(goes_on, third_at):
+    """Nine blocks are full at 5 s, when the second needs one and has the least urgent priority.
+
+    vLLM 0.33 lets those behind it have their turn.
+    """
     jobs = ([5, 8, 9], [30, 20, 20], [0.0, 0.0, 1.5])
     scheduler = ChunkedScheduler(order="priority")
-    result = run(scheduler, *jobs, [0, 1, 0], num_gpu_blocks=9, block_size=4)
+    sizes = {"num_gpu_blocks": 9, "block_size": 4}
+    result = run(scheduler, *jobs, [0, 1, 0], **sizes, pass_goes_on=goes_on)
     first, second, third = tokens(result)
     assert first[:8] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    assert third[:5] == [3.0, 4.0, 5.0, 7.0, 8.0]
+    assert third[:5] == third_at
     assert second[:5] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert list(result.requests.num_preemptions) == [0, 2, 1]
 

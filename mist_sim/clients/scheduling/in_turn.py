@@ -5,9 +5,11 @@ looks its prefix up. Who gets none preempts the running request that gives way, 
 room or it has preempted itself. Then those behind it get nothing in this step: prompts stand still,
 and decodes sit it out. That happens only where another than the last to run gives way. There, as
 well, one turn is missed for each who gives way after its own and has ended with the step in flight:
-vLLM's place in the list does not move up with those behind it.
+vLLM's place in the list does not move up with those behind it. Both are over in 0.33
+(`EngineRules.pass_goes_on`): everybody gets a turn.
 
-Source: the first loop of `Scheduler.schedule` in vLLM 0.19, `vllm/v1/core/sched/scheduler.py`.
+Source: the first loop of `Scheduler.schedule` in vLLM 0.19 and 0.33,
+`vllm/v1/core/sched/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ def _preempt(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Pie
 
 def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
     """Preempt for each who runs as its turn comes; return the pieces of those who get theirs."""
-    turns = list(lane.running)
+    turns, goes_on = list(lane.running), lane.rules.pass_goes_on
     served: dict[SequenceState, tuple[int, int]] = {}  # tokens and blocks of each
     missed: list[SequenceState] = []  # whose turn is over
     while turns:
@@ -120,14 +122,15 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
         next_turn = 1
         while sum(taken for _, taken in served.values()) + num_blocks > lane.pool.num_free:
             victim = lane.waiting.victim(lane.running)
-            next_turn += victim in lane.leaving and victim not in turns
+            next_turn += not goes_on and victim in lane.leaving and victim not in turns
             preempt(lane, plan, victim, was_served=victim in served)
             served.pop(victim, None)
             if victim in turns:
                 turns.remove(victim)
             if victim is sequence:
-                missed += turns
-                turns.clear()
+                if not goes_on:
+                    missed += turns
+                    turns.clear()
                 break
         else:
             served[sequence] = num_new, num_blocks

@@ -160,6 +160,7 @@ LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 _RULES = "rules."
 _UNCACHED_FIRST = "rules.uncached_first"
 _SPARES_ONE = "rules.threshold_spares_one"
+_GOES_ON = "rules.pass_goes_on"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -196,6 +197,7 @@ V0_12 = EngineVersion(
         ),
         _UNCACHED_FIRST: Default(False, _FREE_BLOCKS),
         _SPARES_ONE: Default(False, _SCHEDULE),
+        _GOES_ON: Default(False, _SCHEDULE),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -276,6 +278,7 @@ V0_33 = _after(
         ),
         LARGEST_GRAPH: Default(LargestGraph(512, 1024), f"{_GRAPH_SIZES}, since 0.28"),
         _SPARES_ONE: Default(True, f"{_SCHEDULE}, not yet in 0.28"),
+        _GOES_ON: Default(True, f"{_SCHEDULE}, not yet in 0.31"),
     },
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
@@ -284,8 +287,6 @@ V0_33 = _after(
         "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
         "preemption with a step in flight": "the request waits until that step is over "
         "(Scheduler.schedule, since 0.27)",
-        "preemption under priority": "who preempts itself does not end the pass "
-        "(Scheduler.schedule, not yet in 0.31)",
     },
 )
 
