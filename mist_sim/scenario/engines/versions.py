@@ -285,8 +285,9 @@ V0_33 = _after(
     },
     notes={
         "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
-        "preemption with a step in flight": "the request waits until that step is over "
-        "(Scheduler.schedule, since 0.27)",
+        "preemption with a step in flight": "the request waits until that step is over, which it "
+        "is when the next one but one is planned (Scheduler.schedule, since 0.27); not so in a "
+        "pipeline",
     },
 )
 
