@@ -281,8 +281,8 @@ MUTANTS = [
     Mutant(
         "a block of an answer can be found a step late",
         f"{CACHE}/answers.py",
-        "num_tokens = self.clock.context(sequence) + in_step",
-        "num_tokens = self.clock.context(sequence)",
+        "num_tokens += in_step - (not is_known)",
+        "num_tokens -= not is_known",
     ),
     Mutant(
         "blocks that were handed over stay held",
@@ -330,14 +330,14 @@ MUTANTS = [
     Mutant(
         "who stands behind one that preempted itself goes on",
         f"{SCHEDULING}/in_turn.py",
-        "                _pause(lane, plan, turns)\n",
+        "                    missed += turns\n",
         "",
     ),
     Mutant(
         "the gate asks for the first piece alone",
         f"{SCHEDULING}/chunked.py",
-        "piece = None if whole else self._chunk(budget, budget)",
-        "piece = self._chunk(budget, budget)",
+        "piece = None if whole else cut(budget, budget)",
+        "piece = cut(budget, budget)",
     ),
     Mutant(
         "later pieces of a run take no blocks",
@@ -348,14 +348,32 @@ MUTANTS = [
     Mutant(
         "decodes evict after those who wait looked their prefix up",
         f"{SCHEDULING}/in_turn.py",
-        "        lane.num_taken = num_blocks\n        if num_blocks:",
-        "        if lane.num_taken:",
+        "    lane.num_taken = num_blocks\n    if num_blocks:",
+        "    if lane.num_taken:",
     ),
     Mutant(
         "whose blocks came last goes on first",
         f"{SCHEDULING}/lane_state.py",
         "else self.moved).append(sequence)",
         "else self.moved).appendleft(sequence)",
+    ),
+    Mutant(
+        "free blocks that the prefix cache does not know wait their turn",
+        f"{CACHE}/manager.py",
+        "num_first = num_blocks - num_full if self.uncached_first else 0",
+        "num_first = 0",
+    ),
+    Mutant(
+        "a request that preempts itself always ends the pass",
+        f"{SCHEDULING}/in_turn.py",
+        "turns, goes_on = list(lane.running), lane.rules.pass_goes_on",
+        "turns, goes_on = list(lane.running), False",
+    ),
+    Mutant(
+        "a prompt that is alone now gets large pieces for a whole run",
+        f"{SCHEDULING}/chunked.py",
+        "            limit = 1  # it is alone",
+        "            limit += 0  # it is alone",
     ),
 ]
 
@@ -366,7 +384,7 @@ def main() -> int:
     parser.add_argument("-j", type=int, default=1, help="copies tested at the same time")
     parser.add_argument("numbers", type=int, nargs="*", help="mutants, from 1; all by default")
     options = parser.parse_args()
-    stale = [mutant for mutant in MUTANTS if _source(mutant).count(mutant.old) != 1]
+    stale = stale_mutants()
     for mutant in stale:
         print(f"{mutant.path}: not there once: {mutant.old!r}", file=sys.stderr)
     if stale:
@@ -374,6 +392,11 @@ def main() -> int:
     numbers = options.numbers or range(1, len(MUTANTS) + 1)
     with ThreadPoolExecutor(options.j) as pool:
         return sum(pool.map(_survives, numbers))
+
+
+def stale_mutants() -> list[Mutant]:
+    """Return those whose text does not stand once in its file."""
+    return [mutant for mutant in MUTANTS if _source(mutant).count(mutant.old) != 1]
 
 
 def _source(mutant: Mutant) -> str:
