@@ -108,6 +108,7 @@ class Simulation:
             num_gpu_blocks=[client.num_gpu_blocks for client in self.clients],
             estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
             assumed={c.name: c.assumed for c in self.clients if c.assumed},
+            assumed_hosts={c.name: c.assumed_host for c in self.clients if c.assumed_host},
             engines={c.name: c.imitates for c in self.clients if c.imitates},
             slo=self.slo,
             warmup=self.warmup,

@@ -1,9 +1,10 @@
-"""`mist list`: what a scenario can name: models, GPUs, plugins of every family, presets."""
+"""`mist list`: what a scenario can name: models, GPUs, hosts, plugins of every family, presets."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -28,7 +29,7 @@ def list_(
         autocompletion=_families,
     ),
 ) -> None:
-    """List what a scenario can name: models, GPUs, plugins, presets."""
+    """List what a scenario can name: models, GPUs, hosts, plugins, presets."""
     from rich.console import Console
 
     from mist_sim.errors import UnknownPluginError, did_you_mean
@@ -47,6 +48,7 @@ def list_(
 _PLACES = {
     "models": "model, clients.N.model",
     "gpus": "clients.N.gpu",
+    "hosts": "clients.N.host, for GPUs that PCIe links",
     "clients": "clients",
     "routers": "router",
     "schedulers": "clients.N.scheduler",
@@ -69,11 +71,11 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
 
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
-    return {"models": _models, "gpus": _gpus, **plugins, "options": _options, "presets": _presets}
+    return {"models": _models, "gpus": _gpus, "hosts": _hosts, **plugins, "options": _options, "presets": _presets}
 
 
 def _overview() -> RenderableType:
-    from mist_sim.hardware import gpu_names
+    from mist_sim.hardware import gpu_names, host_names
     from mist_sim.models import model_names
     from mist_sim.scenario.options.listing import engine_options
     from mist_sim.scenario.plugins import FAMILIES
@@ -82,6 +84,7 @@ def _overview() -> RenderableType:
     names = {
         "models": model_names(),
         "gpus": gpu_names(),
+        "hosts": host_names(),
         **{name: list(family.registry) for name, family in FAMILIES.items()},
         "options": [option.key for option in engine_options() if "." not in option.key],
         "presets": preset_names(),
@@ -164,6 +167,26 @@ def _gpus() -> RenderableType:
         )
     titles = ("gpu", "memory", "bandwidth", "bf16", "link", "estimates")
     return _captioned(listed(titles, rows, right=range(1, 4)), "or the path of a .toml spec file")
+
+
+def _hosts() -> RenderableType:
+    from mist_sim.hardware import host_names, load_gpu, load_host
+    from mist_sim.hardware.hosts import bus_rate
+    from mist_sim.report.layout import listed
+
+    rows = []
+    for name in host_names():
+        host = load_host(name)
+        card = load_gpu("l40s" if host.pcie_generation == 4 else "rtx-pro-6000")
+        link = replace(card.interconnect, host=host)
+        rates = (f"{bus_rate(link, ranks) / 1e9:.1f} GB/s" for ranks in (2, 4, 8))
+        rows.append((name, "yes" if host.peer_access else "no", *rates))
+    titles = ("host", "peer access", "2 GPUs", "4 GPUs", "8 GPUs")
+    caption = (
+        "bus bandwidth of large collectives, with PCIe 5.0 cards where the host takes them; "
+        "or the path of a .toml spec file, or a mapping"
+    )
+    return _captioned(listed(titles, rows, right=range(2, 5)), caption)
 
 
 def _captioned(body: RenderableType, caption: str) -> RenderableType:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from simpy.events import Event
 
@@ -36,7 +38,9 @@ class Client(ABC):
         nobody asks.
     estimate: where its step times come from, for the summary; None where they are given.
     assumed: its options that were not set and whose default is an assumption: fitted on another
-        GPU, or a `max_model_len` for which it has too little memory.
+        GPU, a `max_model_len` for which it has too little memory, or the `host` of its GPUs.
+    assumed_host: what that host is worth: the milliseconds that GPUs spend on one another in a step
+        of the most tokens, there and on another host; empty where it is named or does not count.
     imitates: the engine whose defaults it has, for the summary; empty for none.
     """
 
@@ -47,6 +51,7 @@ class Client(ABC):
     history: ContentHistory | None = None
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
+    assumed_host: Mapping[str, Any] = MappingProxyType({})
     imitates: str = ""
 
     name: str

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import Cluster, GpuSpec
+from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.specs import AllReduce
 from mist_sim.models import ModelSpec
@@ -75,6 +75,9 @@ class EngineConfig:
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
     expert_load_imbalance: tokens of the GPU with the busiest experts over the mean (>= 1).
     all_reduce: how ranks sum their parts of a layer, where the GPU's entry says otherwise.
+    host: what GPUs that PCIe links sit in: a catalog name (`mist list hosts`), the path of a .toml
+        spec, or a mapping of a spec's keys. Without it, a slow one without peer access, and the
+        results say what that is worth.
     speculative_config: drafts tokens, and verifies several of a request in one step.
     scheduler: forms the batches of a step.
     kv_cache: memory for keys and values.
@@ -88,7 +91,7 @@ class EngineConfig:
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
         or what fits of it. Without it, the model's own, fit or not.
 
-    In Python, model and GPU may be the specs themselves. Without a scheduler there is chunked
+    In Python, model, GPU and host may be the specs themselves. Without a scheduler there is chunked
     prefill with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an
     object, which clients may share, or what makes one for a model and a cluster; without it, a
     roofline. What is None of the overhead is what the GPU's entry says; None of the other options
@@ -108,6 +111,7 @@ class EngineConfig:
     enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
     expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
     all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
+    host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
     speculative_config: SpeculativeConfig | None = None
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()

@@ -1,12 +1,12 @@
 """What it costs to sum, gather and scatter over the accelerators of a group.
 
 A collective takes a start-up time, a time for each of the hops that its data make one after
-another, and its bytes over the bandwidth. NCCL has three protocols: one that sends a flag with
-every word starts fast and wastes bandwidth, the plain one waits for a barrier and fills the link.
+another, and its bytes over the bandwidth. There are several ways to do it: one that sends a flag
+with every word starts fast and wastes bandwidth, another waits for a barrier and fills the link.
 The fastest is taken for each message, so the bandwidth rises with the size of the message.
 
-Source of latencies and shares: the constants of NCCL's tuning model (`baseLat`, `hwLat` and the
-bandwidth corrections in `src/graph/tuning.cc`, 2.20 to 2.28).
+Over NVLink and PCIe the ways were fitted on measured collectives (`collective_ways`); those of one
+algorithm of NCCL's have the constants of its own tuning model.
 """
 
 from __future__ import annotations
@@ -15,39 +15,20 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from mist_sim.hardware.collective_ways import (
+    RING,
+    TREE,
+    Line,
+    gathers_over_nvlink,
+    gathers_over_pcie,
+    sends_over_pcie,
+    sums_over_nvlink,
+    sums_over_pcie,
+    tuned_lines,
+)
 from mist_sim.hardware.specs import Interconnect
 from mist_sim.units import SIZE
-
-
-class _Protocol(NamedTuple):
-    """Seconds to start, seconds a hop by kind of link, and the share of the bandwidth."""
-
-    base: float
-    nvlink_hop: float
-    pcie_hop: float
-    share: float
-
-
-# low latency, low latency with 128-byte words, simple
-_RING = (
-    _Protocol(6.6e-6, 0.6e-6, 1.0e-6, 0.5),
-    _Protocol(14.0e-6, 1.9e-6, 2.5e-6, 0.92),
-    _Protocol(8.4e-6, 3.4e-6, 5.7e-6, 1.0),
-)
-_TREE = (
-    _Protocol(6.8e-6, 0.6e-6, 1.0e-6, 0.92 / 3.8),
-    _Protocol(14.0e-6, 1.25e-6, 1.9e-6, 0.92 * 7 / 9),
-    _Protocol(8.4e-6, 4.0e-6, 4.0e-6, 0.92),
-)
-
-
-class Line(NamedTuple):
-    """One way to do it: seconds for nothing, and seconds for each byte of the tensor."""
-
-    latency: float
-    per_byte: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +68,12 @@ def all_reduce(link: Interconnect, ranks: int) -> Callable[[float], float]:
     """Return what gives the seconds to sum a tensor of so many bytes over `ranks`.
 
     With `reach` = link bandwidth x efficiency x the protocol's share and `n` ranks:
+    auto         over NVLink what vLLM takes: kernels of its own for small messages, or NCCL.
+                 Elsewhere the faster of ring and tree for each message.
+    host         over PCIe, as the host lets the cards (`Interconnect.host`).
     ring         2 (n - 1) hops; each rank sends and receives 2 (n - 1) / n of the tensor.
     tree         2 log2(n) hops up and down a binary tree; twice the tensor over the link.
-    auto         the faster of ring and tree for each message, as NCCL chooses.
-    host_shared  as a ring, but all through the host bridge: (n - 1) times the tensor (PCIe
-                 without peer access).
+    host_shared  as a ring, but all through the host bridge: (n - 1) times the tensor.
     bestserve    no latency; as much time as one n-th of the elements, counted as one byte each,
                  takes over one link, so two bytes an element.
     A measured `bus_bandwidth` takes the place of all but the last.
@@ -106,30 +88,38 @@ def all_reduce(link: Interconnect, ranks: int) -> Callable[[float], float]:
         return Collective((Line(0.0, 1 / (2 * ranks * reach)),)).time
     if link.bus_bandwidth:
         return _measured(link, 2 * (ranks - 1) / ranks).time
+    if link.all_reduce == "host":
+        return Collective(sums_over_pcie(link, ranks)).time
+    if _is_fitted(link):
+        return Collective(sums_over_nvlink(link, ranks)).time
     hops = 2 * (ranks - 1)
     if link.all_reduce == "host_shared":
-        return Collective(_lines(link, _RING, hops, (ranks - 1) / reach)).time
+        return Collective(tuned_lines(link, RING, hops, (ranks - 1) / reach)).time
     lines: tuple[Line, ...] = ()
     if link.all_reduce in ("ring", "auto"):
-        lines += _lines(link, _RING, hops, hops / ranks / reach)
+        lines += tuned_lines(link, RING, hops, hops / ranks / reach)
     if link.all_reduce in ("tree", "auto"):
-        lines += _lines(link, _TREE, 2 * math.ceil(math.log2(ranks)), 2 / reach)
+        lines += tuned_lines(link, TREE, 2 * math.ceil(math.log2(ranks)), 2 / reach)
     return Collective(lines).time
 
 
 def all_gather(link: Interconnect, ranks: int) -> Callable[[float], float]:
     """Return what gives the seconds to gather a tensor of so many bytes on every rank.
 
-    Also for a reduce-scatter of it: each is one half of an all-reduce over a ring, with half of
-    its hops and bytes.
+    Also for a reduce-scatter of it. Where nothing was fitted, each is one half of an all-reduce
+    over a ring, with half of its hops and bytes.
     """
     if ranks == 1:
         return Collective().time
     if link.bus_bandwidth:
         return _measured(link, (ranks - 1) / ranks).time
+    if link.all_reduce == "host":
+        return Collective(gathers_over_pcie(link, ranks)).time
+    if _is_fitted(link):
+        return Collective(gathers_over_nvlink(link, ranks)).time
     reach = link.bandwidth * link.efficiency
     passes = (ranks - 1) / 2 if link.all_reduce == "host_shared" else (ranks - 1) / ranks
-    return Collective(_lines(link, _RING, ranks - 1, passes / reach)).time
+    return Collective(tuned_lines(link, RING, ranks - 1, passes / reach)).time
 
 
 def send(link: Interconnect) -> Callable[[float], float]:
@@ -139,18 +129,14 @@ def send(link: Interconnect) -> Callable[[float], float]:
     """
     if link.bus_bandwidth:
         return _measured(link, 1.0).time
+    if link.all_reduce == "host":
+        return Collective(sends_over_pcie(link)).time
     reach = link.bandwidth * link.efficiency
-    return Collective(_lines(link, _RING, 1, 1 / reach)).time
+    return Collective(tuned_lines(link, RING, 1, 1 / reach)).time
 
 
-def _lines(
-    link: Interconnect, protocols: tuple[_Protocol, ...], hops: int, per_byte: float
-) -> tuple[Line, ...]:
-    nvlink = link.kind != "pcie"  # the others publish no such figures and are taken as NVLink
-    return tuple(
-        Line(p.base + hops * (p.nvlink_hop if nvlink else p.pcie_hop), per_byte / p.share)
-        for p in protocols
-    )
+def _is_fitted(link: Interconnect) -> bool:
+    return link.kind == "nvlink" and link.all_reduce == "auto"
 
 
 def _measured(link: Interconnect, passes: float) -> Measured:

@@ -30,7 +30,7 @@ from mist_sim.units import Kind
 from mist_sim.user_paths import read_spec, user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
-_DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host_shared", "hccs": "auto"}
+_DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host", "hccs": "auto"}
 
 
 def gpu_names() -> list[str]:
@@ -52,7 +52,7 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
-    return gpu_from_table(_parse(read_spec(path), str(path)), name=path.stem, source=str(path))
+    return gpu_from_table(parse_toml(read_spec(path), str(path)), name=path.stem, source=str(path))
 
 
 def device_of(gpu: GpuSpec) -> GpuSpec:
@@ -74,11 +74,12 @@ def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> Gp
         if slug is None:
             raise _unknown(str(table["based_on"]), f"{source}: based_on: no accelerator is named")
         base = _entry(slug) | {"confidence": "spec-only"}
-        own = _merge(base, own) | {"sources": _merged_sources(base, own, source)}
+        own = merge_tables(base, own) | {"sources": _merged_sources(base, own, source)}
     return _read_entry(own, name, source)
 
 
-def _merge(base: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+def merge_tables(base: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+    """Return a base's table with what a file says of its own; `sources` are the caller's."""
     merged = {**base, **own}
     for key, value in own.items():
         under = base.get(key)
@@ -104,16 +105,19 @@ def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
         entry["interconnect"] = {"all_reduce": all_reduce, **link}
     if isinstance(entry.get("sources"), dict):
         entry["sources"] = _flatten(entry["sources"])
-    spec: GpuSpec = _read(GpuSpec, entry, where, "")
+    spec: GpuSpec = read_table(GpuSpec, entry, where, "")
     return spec
 
 
-def _read(cls: type[Any], table: object, where: str, prefix: str) -> Any:
+def read_table(cls: type[Any], table: object, where: str, prefix: str) -> Any:
     """Make a dataclass of a table; strings become quantities of the kind the field names."""
     place = f"{where}: {prefix.removesuffix('.')}".removesuffix(": ")
     if not isinstance(table, dict):
         raise ScenarioError(f"{place} must be a table, got {brief(table)}")
     hints = get_type_hints(cls, include_extras=True)
+    for item in fields(cls):
+        if not item.metadata.get("in_files", True):
+            del hints[item.name]
     for key in table:
         if key not in hints:
             hint = did_you_mean(key, hints)
@@ -131,7 +135,7 @@ def _read(cls: type[Any], table: object, where: str, prefix: str) -> Any:
 def _convert(hint: Any, value: object, where: str, name: str) -> object:
     origin, args = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint):
-        return _read(hint, value, where, f"{name}.")
+        return read_table(hint, value, where, f"{name}.")
     if origin is Annotated and isinstance(args[1], Kind):
         return _quantity(args[1], value, f"{where}: {name}")
     if origin is Mapping:
@@ -142,7 +146,11 @@ def _convert(hint: Any, value: object, where: str, name: str) -> object:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ScenarioError(f"{where}: {name} must be a number, got {brief(value)}")
         return float(value)
-    if hint == int | None:
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ScenarioError(f"{where}: {name} must be true or false, got {brief(value)}")
+        return value
+    if hint in (int, int | None):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ScenarioError(f"{where}: {name} must be a whole number, got {brief(value)}")
         return value
@@ -178,7 +186,7 @@ def _catalog() -> Mapping[str, Mapping[str, object]]:
     folder = resources.files("mist_sim.hardware") / "catalog"
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     return {
-        entry.name.removesuffix(".toml"): _parse(entry.read_text("utf-8"), entry.name)
+        entry.name.removesuffix(".toml"): parse_toml(entry.read_text("utf-8"), entry.name)
         for entry in entries
         if entry.name.endswith(".toml")
     }
@@ -209,7 +217,8 @@ def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
     return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(gpu_names())}{path}")
 
 
-def _parse(text: str, where: str) -> Mapping[str, object]:
+def parse_toml(text: str, where: str) -> Mapping[str, object]:
+    """Return the table of a TOML file. Raises ScenarioError where it is none."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:

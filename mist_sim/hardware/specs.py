@@ -12,8 +12,15 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
 LinkKind = Literal["nvlink", "pcie", "hccs", "xgmi", "ici"]
-AllReduce = Literal["auto", "ring", "tree", "host_shared", "bestserve"]
+AllReduce = Literal["auto", "ring", "tree", "host", "host_shared", "bestserve"]
 Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
+
+PCIE_GENERATIONS = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9, 7: 256e9}
+"""Bytes/s of 16 lanes in one direction."""
+PCIE_LANES = (1, 2, 4, 8, 16)
+
+NOT_IN_FILES = {"in_files": False}
+"""Metadata of a field that a spec file cannot say."""
 
 DTYPES = ("bf16", "fp8", "int8", "fp4")  # fp16 runs at the bf16 rate on every card listed
 MODULES = ("rmsnorm", "attention", "mlp")
@@ -58,6 +65,84 @@ TYPICAL_PREFILL = Efficiency(mfu=0.65, mbu=0.8)
 TYPICAL_DECODE = Efficiency(mfu=0.55, mbu=0.8)
 
 
+HOST_EFFICIENCY = 0.8  # with it, 0.63 of PCIe's rate: see catalog/hosts/pcie-peer.toml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """What lies between the accelerators of a node that are linked by PCIe alone.
+
+    peer_access: whether one accelerator reads another's memory. Otherwise everything between them
+        is written to the host's memory and read from there.
+    pcie_generation: of the slots, 3 to 7; None: that of the cards.
+    pcie_lanes: of each slot: 1, 2, 4, 8 or 16.
+    gpus_per_switch: accelerators that share one uplink to the host's memory (>= 1).
+    efficiency: what a collective of large tensors keeps of the bandwidth that the cards' protocols
+        leave (the interconnect's bandwidth x efficiency), in (0, 1].
+    bus_bandwidth: measured bytes/s of large collectives by number of accelerators ("4"), as
+        nccl-tests prints them (busbw); takes the place of efficiency and switches.
+    sources: where each figure comes from, by field name.
+    """
+
+    name: str
+    peer_access: bool
+    pcie_generation: int | None = None
+    pcie_lanes: int = 16
+    gpus_per_switch: int = 1
+    efficiency: float = HOST_EFFICIENCY
+    bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.pcie_generation is not None and self.pcie_generation not in PCIE_GENERATIONS:
+            raise ValueError(f"pcie_generation must be 3 to 7, got {self.pcie_generation}")
+        if self.pcie_lanes not in PCIE_LANES:
+            raise ValueError(f"pcie_lanes must be 1, 2, 4, 8 or 16, got {self.pcie_lanes}")
+        if self.gpus_per_switch < 1:
+            raise ValueError(f"gpus_per_switch must be >= 1, got {self.gpus_per_switch}")
+        _check_fraction("efficiency", self.efficiency)
+        if self.bus_bandwidth and self.efficiency != HOST_EFFICIENCY:
+            raise ValueError(
+                f"efficiency must be left out with bus_bandwidth, which is measured, "
+                f"got {self.efficiency}"
+            )
+        if self.gpus_per_switch > 1 and (self.peer_access or self.bus_bandwidth):
+            reason = "a ring crosses an uplink once" if self.peer_access else "rates are measured"
+            raise ValueError(
+                f"gpus_per_switch must be 1 with {self._without_switches}, where {reason}, "
+                f"got {self.gpus_per_switch}"
+            )
+        self._check_bus_bandwidth()
+
+    @property
+    def _without_switches(self) -> str:
+        return "peer_access" if self.peer_access else "bus_bandwidth"
+
+    def _check_bus_bandwidth(self) -> None:
+        for written, rate in self.bus_bandwidth.items():
+            if not (written.isdecimal() and len(written) <= 4 and int(written) > 1):
+                raise ValueError(
+                    f"bus_bandwidth: a number of accelerators must be >= 2, got {written!r}"
+                )
+            _check_positive(f"bus_bandwidth.{written}", rate)
+        for (few, rate), (more, faster) in pairwise(self.bus_rates):
+            if (1 - 1 / more) / faster < (1 - 1 / few) / rate:
+                raise ValueError(
+                    f"bus_bandwidth must not make {more} accelerators faster than {few}, "
+                    f"got {rate:g} and {faster:g} B/s"
+                )
+
+    @property
+    def bus_rates(self) -> list[tuple[int, float]]:
+        """Measured bytes/s by number of accelerators, sorted."""
+        return sorted((int(ranks), rate) for ranks, rate in self.bus_bandwidth.items())
+
+    def slot_rate(self, card: float) -> float:
+        """Return the bytes/s of a card in its slot. card: its bytes/s in the best slot."""
+        best = card if self.pcie_generation is None else PCIE_GENERATIONS[self.pcie_generation]
+        return min(card, best * self.pcie_lanes / 16)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interconnect:
     """How the accelerators of one node reach one another.
@@ -68,6 +153,11 @@ class Interconnect:
     all_reduce: which algorithm sums over the ranks (see `collectives.all_reduce`).
     bus_bandwidth: measured bytes/s of collectives by size of the message ("1 MiB"), as
         nccl-tests prints them (busbw); takes the place of latencies and efficiency.
+    nccl_latency, kernel_latency: latencies of NCCL and of vLLM's own all-reduce over NVLink, over
+        those of an H100.
+    peer_access: whether the driver lets one device read another's memory over PCIe.
+    host: what the devices sit in, where they are linked by PCIe; None: the cautious default.
+        Clients say it; a GPU's file does not.
     """
 
     kind: LinkKind
@@ -75,12 +165,24 @@ class Interconnect:
     all_reduce: AllReduce
     efficiency: float = 0.8
     bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
+    nccl_latency: float = 1.0
+    kernel_latency: float = 1.0
+    peer_access: bool = True
+    host: HostSpec | None = field(default=None, metadata=NOT_IN_FILES)
 
     def __post_init__(self) -> None:
         _check_choice("kind", self.kind, get_args(LinkKind))
         _check_choice("all_reduce", self.all_reduce, get_args(AllReduce))
-        _check_positive("bandwidth", self.bandwidth)
+        for name in ("bandwidth", "nccl_latency", "kernel_latency"):
+            _check_positive(name, getattr(self, name))
         _check_fraction("efficiency", self.efficiency)
+        if self.all_reduce == "host" and self.kind != "pcie":
+            raise ValueError(f"all_reduce must not be host with {self.kind}, which is no PCIe")
+        if self.host and self.host.peer_access and not self.peer_access:
+            raise ValueError(
+                f"host must not be {self.host.name}, which has peer access: the driver of these "
+                "cards has none (interconnect.peer_access in a GPU's file says otherwise)"
+            )
         self._check_bus_bandwidth()
 
     def _check_bus_bandwidth(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,8 @@ class Result:
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: where the step times came from, by client. assumed: options that were not set
-    and whose default was fitted on another GPU, by client. engines: whose defaults each client
+    and whose default is an assumption, by client. assumed_hosts: what the host of a client's GPUs
+    is worth where nobody named it (`Client.assumed_host`). engines: whose defaults each client
     has.
     scenario: the resolved scenario as YAML text, when the run came from one. title: what was
     simulated, in words. client_groups: for each client the name of the group of equal clients that
@@ -43,6 +45,7 @@ class Result:
     open_loop: bool = True
     estimates: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    assumed_hosts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
     scenario: str | None = None
     title: str = ""
@@ -68,6 +71,7 @@ class Result:
             open_loop=self.open_loop,
             estimates=self.estimates,
             assumed=self.assumed,
+            assumed_hosts=self.assumed_hosts,
         )
 
     @cached_property

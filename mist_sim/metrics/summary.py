@@ -26,6 +26,7 @@ def summarise(
     open_loop: bool,
     estimates: Mapping[str, str],
     assumed: Mapping[str, tuple[str, ...]],
+    assumed_hosts: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return the metrics of a run; the parameters are as in `Result`.
 
@@ -56,6 +57,8 @@ def summarise(
     }
     if assumed:
         summary["assumed"] = {name: list(options) for name, options in assumed.items()}
+    if assumed_hosts:
+        summary["assumed_host"] = {name: dict(worth) for name, worth in assumed_hosts.items()}
     if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary

@@ -136,7 +136,7 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield SPEC_ONLY
     if "assumed" in summary:
         options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
-        if times := [name for name in options if name != "max_model_len"]:
+        if times := [name for name in options if name.startswith("overhead.")]:
             yield (
                 f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
                 "fitted on H100 runs. Say your own where you know it."
@@ -146,6 +146,21 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "The KV cache is too small for the model's longest context, so vLLM would not "
                 "start without max_model_len. Say what yours is, or auto for what fits."
             )
+    yield from _host_lines(summary.get("assumed_host", {}))
+
+
+def _host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what the hosts that nobody named are worth; once for clients for which it is the same.
+
+    worth: the summary's `assumed_host`.
+    """
+    for found in {tuple(each.values()): each for each in worth.values()}.values():
+        here, there = found["communication_ms"], found["other_communication_ms"]
+        yield (
+            f"The host of the GPUs is an assumption here ({found['host']}, a slow one without peer "
+            f"access): in a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one "
+            f"another, and {there:,.4g} ms on {found['other_host']}. Say yours: host."
+        )
 
 
 def _reasons(result: Result) -> list[tuple[int, str]]:

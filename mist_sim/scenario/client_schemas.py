@@ -22,7 +22,7 @@ from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.hardware import load_gpu
+from mist_sim.hardware import host_from_table, load_gpu, load_host
 from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.models import load_model
@@ -56,6 +56,16 @@ def _gpu(text: str, info: ValidationInfo) -> str:
     return paths.spec(text, info, ".toml", load_gpu)
 
 
+def _host(said: object, info: ValidationInfo) -> object:
+    if isinstance(said, str):
+        return paths.spec(said, info, ".toml", load_host)
+    if isinstance(said, dict):
+        host_from_table(said, name="host", source="its mapping")
+    elif said is not None:
+        raise ScenarioError(f"must be a name, a path or a mapping, got {shown(said)}")
+    return said
+
+
 ModelName = Annotated[
     str,
     Field(
@@ -64,6 +74,7 @@ ModelName = Annotated[
     ),
     AfterValidator(_model),
 ]
+HostName = Annotated[str | dict[str, Any] | None, BeforeValidator(_host)]
 GpuName = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_gpu)]
 EngineName = Annotated[
     str,
@@ -299,6 +310,7 @@ _ENGINE = {
     "engine": EngineName | None,
     "async_scheduling": bool,
     "gpu": GpuName,
+    "host": HostName,
     "predictor": Annotated[Part, PREDICTOR],
     Count: AtLeastOne,
     TokenLimit | None: ContextTokens | None,

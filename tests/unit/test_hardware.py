@@ -120,7 +120,7 @@ def test_figures_are_of_the_right_size(name):
             assert gpu.flops[dtype] < gpu.flops["bf16"] / 10  # Blackwell Ultra
         elif dtype in gpu.flops:
             assert factors[0] < gpu.flops[dtype] / gpu.flops["bf16"] < factors[1]
-    assert (gpu.interconnect.kind == "pcie") == (gpu.interconnect.all_reduce == "host_shared")
+    assert (gpu.interconnect.kind == "pcie") == (gpu.interconnect.all_reduce == "host")
     assert bool(gpu.dispatch) == (name == "ascend-910b3")
 
 

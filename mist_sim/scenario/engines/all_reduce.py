@@ -30,7 +30,10 @@ def with_all_reduce(
             f"all_reduce must be null with {gpu.name}, whose collectives were measured "
             f"(bus_bandwidth in its entry), got {all_reduce}"
         )
-    return replace(gpu, interconnect=replace(link, all_reduce=all_reduce))
+    try:
+        return replace(gpu, interconnect=replace(link, all_reduce=all_reduce))
+    except ValueError as error:
+        raise ScenarioError(f"{error} (the links of {gpu.name})") from None
 
 
 def check_sums_over_links(predictor: PipelinePredictor) -> None:

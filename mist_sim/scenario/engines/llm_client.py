@@ -37,6 +37,7 @@ from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
 from mist_sim.scenario.engines.default_overhead import assumed_times, own_time
+from mist_sim.scenario.engines.hosts import assumed_host, check_times_links, with_host
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import (
     largest_graph,
@@ -99,6 +100,7 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     model = stored_as(config.model, config.quantization, config.kv_cache)
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
+    gpu = with_host(gpu, config)
     cluster = cluster_of(gpu, model, config)
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
@@ -106,8 +108,13 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     predictor = _predictor(config, model, cluster, scheduler)
     if config.all_reduce is not None:
         check_sums_over_links(predictor)
+    check_times_links(predictor, config)
     overhead = own_time(config.overhead, predictor, gpu)
     assumed = assumed_times(overhead, predictor, gpu)
+    num_tokens = getattr(scheduler, "max_num_batched_tokens", None) or longest
+    worth = assumed_host(predictor, config, model, cluster, min(num_tokens, longest))
+    if worth:
+        assumed += ("host",)
     config = replace(config, scheduler=scheduler, overhead=overhead)
     draft = None
     if config.speculative_config:
@@ -126,6 +133,7 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     ]
     for client in clients:
         client.assumed = assumed
+        client.assumed_host = worth
         client.imitates = imitated(config)
     return clients
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
+from mist_sim.hardware.hosts import DEFAULT_HOST
+from mist_sim.scenario.engines.hosts import goes_by_host, in_contact
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
@@ -110,7 +112,16 @@ def _comment(client: Mapping[str, Any]) -> str:
     assumed = "" if client["engine"] else " (assumed: no engine is named)"
     lines = [f"the defaults of {version.title}{assumed}, with their places in its package"]
     lines += [f"#   {key}: {shown(value)} ({source})" for key, value, source in origins(client)]
+    if _assumes_a_host(client):
+        lines.append(f"# host: {DEFAULT_HOST}, where steps are timed by links (assumed: none named)")
     return "\n".join(lines) + "\n"
+
+
+def _assumes_a_host(client: Mapping[str, Any]) -> bool:
+    shares = client["data_parallel_size"] if client["enable_expert_parallel"] else 1
+    sizes = client["tensor_parallel_size"], client["pipeline_parallel_size"], shares
+    by_host = goes_by_host(load_gpu(client["gpu"]), client["all_reduce"])
+    return client["host"] is None and by_host and in_contact(*sizes)
 
 
 def lacking(client: Mapping[str, Any], version: EngineVersion) -> Iterator[Problem]:

@@ -136,7 +136,7 @@ REFUSED: Mapping[str, Refused] = {
     ),
     "--enable-dbo": Refused("batches are not overlapped", "leave it out", ("False",)),
     "--disable-custom-all-reduce": Refused(
-        "it is a choice of the sum here", "--set clients.0.all_reduce=auto", ("False",)
+        "it is a choice of the sum here", "--set clients.0.all_reduce=ring", ("False",)
     ),
     "--cpu-offload-gb": Refused(_NO_OFFLOADING, "leave it out", ("0", "0.0")),
     "--kv-offloading-backend": Refused(
