@@ -71,7 +71,8 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
 
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
-    return {"models": _models, "gpus": _gpus, "hosts": _hosts, **plugins, "options": _options, "presets": _presets}
+    specs = {"models": _models, "gpus": _gpus, "hosts": _hosts}
+    return {**specs, **plugins, "options": _options, "presets": _presets}
 
 
 def _overview() -> RenderableType:

@@ -60,20 +60,29 @@ class Way(NamedTuple):
 # H100 and 2 (n - 1) hops; latencies of others are `Interconnect.nccl_latency` times these
 SUM_OVER_NVLINK = (
     Way(4.9e-6, 0.81e-6, 0.58, flat=True),
-    Way(16.1e-6, 0.89e-6, 0.79),
-    Way(8.6e-6, 3.8e-6, 1.26, flat=True),
+    Way(15.8e-6, 0.90e-6, 0.79),
+    Way(7.7e-6, 4.1e-6, 1.27, flat=True),
 )
 # n - 1 hops
 GATHER_OVER_NVLINK = (
-    Way(4.9e-6, 0.83e-6, 0.45, flat=True),
+    Way(4.9e-6, 0.82e-6, 0.45, flat=True),
     Way(6.3e-6, 5.5e-6, 1.16, flat=True),
-    Way(15.5e-6, 2.1e-6, 1.07, flat=True),
+    Way(25.7e-6, 0.48e-6, 1.05, flat=True),
 )
-# vLLM's own: every rank reads the tensors of all others, or sums a slice and reads the others'
-ONE_SHOT = Way(4.4e-6, 0.0, 0.61)
-TWO_SHOT = Way(9.4e-6, 0.0, 0.99, flat=True)
-PEER_RATE = 221e9
-"""Bytes/s at which a rank's kernel reads one other rank, however fast the link is."""
+
+
+class Kernels(NamedTuple):
+    """vLLM's own all-reduce: every rank reads all tensors, or sums a slice and reads the others'.
+
+    peer_rate: bytes/s at which a rank reads one other rank, however fast the link is.
+    """
+
+    one_shot: Way
+    two_shots: Way
+    peer_rate: float
+
+
+VLLM_KERNELS = Kernels(Way(4.4e-6, 0.0, 0.60), Way(9.4e-6, 0.0, 0.98, flat=True), 218e9)
 
 # With peer access, as NCCL; shares of the host's bus rate
 OVER_PEERS = (Way(3.3e-6, 1.5e-6, 0.5), Way(8.0e-6, 3.5e-6, 1.0))
@@ -98,25 +107,23 @@ def tuned_lines(
 def sums_over_nvlink(link: Interconnect, ranks: int) -> tuple[Line, ...]:
     """Return the ways to sum a tensor over NVLink: NCCL's and those of vLLM's own kernels."""
     reach = link.bandwidth * link.efficiency
-    one, two = ONE_SHOT, TWO_SHOT
     return (
-        Line(one.base * link.kernel_latency, max((ranks - 1) / reach / one.share, 1 / PEER_RATE)),
-        Line(two.base * link.kernel_latency, 2 / reach / two.share),
-        *_lines(SUM_OVER_NVLINK, 2, ranks, reach, link.nccl_latency),
+        *kernel_lines(VLLM_KERNELS, ranks, reach, link.kernel_latency),
+        *lines_of(SUM_OVER_NVLINK, 2, ranks, reach, link.nccl_latency),
     )
 
 
 def gathers_over_nvlink(link: Interconnect, ranks: int) -> tuple[Line, ...]:
     """Return the ways to gather a tensor over NVLink, or to sum and scatter it."""
     reach = link.bandwidth * link.efficiency
-    return _lines(GATHER_OVER_NVLINK, 1, ranks, reach, link.nccl_latency)
+    return lines_of(GATHER_OVER_NVLINK, 1, ranks, reach, link.nccl_latency)
 
 
 def sums_over_pcie(link: Interconnect, ranks: int) -> tuple[Line, ...]:
     """Return the ways to sum a tensor over PCIe on a host."""
     lines = _over_pcie(link, 2, ranks)
     if ranks == 2 and _has_peer_access(link):
-        lines += _lines((PAIR_OVER_PCIE,), 2, 2, bus_rate(link, 2), 1.0)
+        lines += lines_of((PAIR_OVER_PCIE,), 2, 2, bus_rate(link, 2), 1.0)
     return lines
 
 
@@ -134,14 +141,23 @@ def sends_over_pcie(link: Interconnect) -> tuple[Line, ...]:
 
 def _over_pcie(link: Interconnect, rounds: int, ranks: int) -> tuple[Line, ...]:
     ways = OVER_PEERS if _has_peer_access(link) else OVER_HOST
-    return _lines(ways, rounds, ranks, bus_rate(link, ranks), 1.0)
+    return lines_of(ways, rounds, ranks, bus_rate(link, ranks), 1.0)
 
 
 def _has_peer_access(link: Interconnect) -> bool:
     return (link.host or default_host()).peer_access
 
 
-def _lines(
+def kernel_lines(kernels: Kernels, ranks: int, reach: float, latency: float) -> tuple[Line, ...]:
+    """Return the ways of vLLM's own all-reduce. latency: over that of the constants."""
+    one, two, peer_rate = kernels
+    return (
+        Line(latency * one.base, max((ranks - 1) / reach / one.share, 1 / peer_rate)),
+        Line(latency * two.base, 2 / reach / two.share),
+    )
+
+
+def lines_of(
     ways: tuple[Way, ...], rounds: int, ranks: int, rate: float, latency: float
 ) -> tuple[Line, ...]:
     """Return ways that go `rounds` times around a ring. latency: over that of the constants."""

@@ -10,7 +10,7 @@ catalog entry, to change what differs:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from itertools import pairwise
@@ -67,7 +67,7 @@ def host_from_table(table: Mapping[str, object], *, name: str, source: str) -> H
     return spec
 
 
-def _left_out(own: Mapping[str, object]) -> Set[str]:
+def _left_out(own: Mapping[str, object]) -> Collection[str]:
     """Return the keys of a base that a file's own take the place of."""
     if "bus_bandwidth" in own:
         return _BY_RULE

@@ -138,9 +138,9 @@ class HostSpec:
         return sorted((int(ranks), rate) for ranks, rate in self.bus_bandwidth.items())
 
     def slot_rate(self, card: float) -> float:
-        """Return the bytes/s of a card in its slot. card: its bytes/s in the best slot."""
+        """Return the bytes/s of a card in its slot. card: its bytes/s over 16 lanes."""
         best = card if self.pcie_generation is None else PCIE_GENERATIONS[self.pcie_generation]
-        return min(card, best * self.pcie_lanes / 16)
+        return min(card, best) * self.pcie_lanes / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

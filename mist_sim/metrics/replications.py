@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE_LEVEL = 0.95
-_NAMES = ("engines", "estimates", "assumed", "assumed_host")  # keys of a summary that are the same in every run
+# keys of a summary that are the same in every run
+_NAMES = ("engines", "estimates", "assumed", "assumed_host")
 
 
 class Estimate(NamedTuple):

@@ -158,8 +158,8 @@ def _host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         here, there = found["communication_ms"], found["other_communication_ms"]
         yield (
             f"The host of the GPUs is an assumption here ({found['host']}, a slow one without peer "
-            f"access): in a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one "
-            f"another, and {there:,.4g} ms on {found['other_host']}. Say yours: host."
+            f"access): in a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on "
+            f"one another, and {there:,.4g} ms on {found['other_host']}. Say yours: host."
         )
 
 

@@ -18,9 +18,10 @@ BATCH, PROMPT, ROUNDS = 16, 512, 20
 SPLITS = [(8, 1), (4, 2), (2, 4), (1, 8)]  # tensor and pipeline parallel sizes
 MODEL = load_model("llama-2-13b")
 L4 = load_gpu("l4")
+SEESAW_L4 = replace(L4, interconnect=replace(L4.interconnect, all_reduce="host_shared"))
 
 
-def served(tensor, pipeline, num_requests, num_output_tokens, gpu=L4):
+def served(tensor, pipeline, num_requests, num_output_tokens, gpu=SEESAW_L4):
     """Serve requests that come at once, in micro-batches of 16 / pipeline prompts."""
     client = llm_client(
         "l4",

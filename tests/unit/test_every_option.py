@@ -67,8 +67,9 @@ CASES = [
     Case("expert_load_imbalance", 1.5, EXPERTS | {"enable_expert_parallel": True}),
     *(
         Case("all_reduce", way, FOUR)
-        for way in ("auto", "ring", "tree", "bestserve")  # the L40S has host_shared
+        for way in ("auto", "ring", "tree", "host_shared", "bestserve")  # the L40S has host
     ),
+    *(Case("host", host, FOUR) for host in ("pcie-peer", {"peer_access": False, "pcie_lanes": 8})),
     Case("scheduler.type", "static", replaces="scheduler"),
     Case("scheduler.type", "continuous", replaces="scheduler"),
     Case("scheduler.type", "mixed", replaces="scheduler"),

@@ -105,12 +105,16 @@ def assumed_host(
     if not goes_by_host(cluster.gpu, config.all_reduce) or not _times_links(predictor, config):
         return {}
     other = _WITH_PEERS if link.peer_access else _WITHOUT
+    here, there = (
+        1e3 * _communication(_in_host(cluster, name), model, num_tokens)
+        for name in (DEFAULT_HOST, other)
+    )
     return {
         "host": DEFAULT_HOST,
         "num_tokens": num_tokens,
-        "communication_ms": 1e3 * _communication(_in_host(cluster, DEFAULT_HOST), model, num_tokens),
+        "communication_ms": here,
         "other_host": other,
-        "other_communication_ms": 1e3 * _communication(_in_host(cluster, other), model, num_tokens),
+        "other_communication_ms": there,
     }
 
 

@@ -113,7 +113,7 @@ def _comment(client: Mapping[str, Any]) -> str:
     lines = [f"the defaults of {version.title}{assumed}, with their places in its package"]
     lines += [f"#   {key}: {shown(value)} ({source})" for key, value, source in origins(client)]
     if _assumes_a_host(client):
-        lines.append(f"# host: {DEFAULT_HOST}, where steps are timed by links (assumed: none named)")
+        lines.append(f"# host: {DEFAULT_HOST} (assumed: none is named), where links count")
     return "\n".join(lines) + "\n"
 
 
