@@ -55,6 +55,7 @@ def test_vidur(shared):
     assert_alike(table(heading), list(collectives.of_vidur()))
 
 
+@pytest.mark.deep
 def test_left_out_systems_are_hardly_worse(rows):
     """The constants are no more than those of the systems that the fit has seen."""
     nvlink = rows[~rows["system"].isin(collectives.HOSTS)]
