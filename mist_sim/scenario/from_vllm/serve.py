@@ -49,7 +49,8 @@ def _parser() -> Parser:
             parser.add_switches([flag], *short)
         else:
             nargs = "+" if honoured.many else None
-            parser.add_argument(flag, *short, type=honoured.read, nargs=nargs)
+            more = {"type": honoured.read, "nargs": nargs, "choices": honoured.choices}
+            parser.add_argument(flag, *short, **more)
     for flag, refused in REFUSED.items():
         short = [refused.short] if refused.short else []
         if set(refused.neutral) <= {"True", "False"} and refused.neutral:

@@ -27,7 +27,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "kv_cache.kv_cache_dtype": "--kv-cache-dtype",
     "kv_cache.num_gpu_blocks_override": "--num-gpu-blocks-override",
     "kv_cache.context_memory": NO_COUNTERPART,
-    "kv_cache.watermark": NO_COUNTERPART,
+    "kv_cache.watermark": "--watermark (from 0.24)",
     "kv_cache.swap_space": "--swap-space (v0)",
     "kv_cache.tiers.name": NO_COUNTERPART,
     "kv_cache.tiers.capacity": "--kv-offloading-size (host memory)",
