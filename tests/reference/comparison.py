@@ -254,7 +254,7 @@ class EngineOptions:
             max_num_seqs=len(range(number, self.max_num_seqs, size)),
             max_num_batched_tokens=self.max_num_batched_tokens,
             order=self.order,
-            num_reserved=int(self.watermark * num_blocks),
+            num_reserved=min(int(self.watermark * (num_blocks + 1)), num_blocks - 1),
             max_model_len=self.max_model_len,
             windows=self.windows,
             caching=self.caching,

@@ -33,8 +33,8 @@ class ChunkedScheduler(Scheduler):
     is admitted. No prompt is admitted in a step that preempted one (vLLM v1).
 
     max_num_batched_tokens: token budget of a step, at least max_num_seqs, in scenarios by default
-        what vLLM's server takes, 8,192 on GPUs of 70 GiB and more but A100s and else 2,048 (vLLM's
-        name).
+        what vLLM's server takes, 8,192 on GPUs of 70 GiB and more but A100s, 16,384 from 160 GiB on
+        under `engine: vllm-0.33`, and else 2,048 (vLLM's name).
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget. From `engine: vllm-0.33` on, not for a
         request that is alone.

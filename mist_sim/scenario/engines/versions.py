@@ -125,8 +125,8 @@ class EngineVersion:
     @property
     def rules(self) -> EngineRules:
         """What it decides where there is no option."""
-        found = {key: each.value for key, each in self.defaults.items() if key.startswith(_RULES)}
-        return EngineRules(**{key.removeprefix(_RULES): value for key, value in found.items()})
+        found = {key: each.value for key, each in self.defaults.items() if key.startswith(RULES)}
+        return EngineRules(**{key.removeprefix(RULES): value for key, value in found.items()})
 
     def default(self, key: str) -> Any:
         """Return the value of an option."""
@@ -157,7 +157,7 @@ LIMITS = "scheduler.max_num_seqs, max_num_batched_tokens"
 RESERVE = "scheduler.scheduler_reserve_full_isl"
 PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
-_RULES = "rules."
+RULES = "rules."
 _UNCACHED_FIRST = "rules.uncached_first"
 _SPARES_ONE = "rules.threshold_spares_one"
 _GOES_ON = "rules.pass_goes_on"
