@@ -109,6 +109,18 @@ def test_a_file_holds_a_command_line(tmp_path):
         (f"{SERVE} -tp two", "invalid int value: 'two'"),
         (f"{SERVE} --compilation-config.level 3", "give one JSON object"),
         (f"{SERVE} --speculative-config ngram", "not valid JSON"),
+        (
+            f"""{SERVE} -sc '{{"method": "eagle3", "model": "x/E", "num_speculative_tokens": 3}}'""",
+            "write method eagle, without model",
+        ),
+        (
+            f"""{SERVE} -sc '{{"method": "deepseek_mtp", "num_speculative_tokens": 1}}'""",
+            "write method mtp",
+        ),
+        (
+            f"""{SERVE} -sc '{{"method": "ngram", "prompt_lookup_max": 4}}'""",
+            "prompt_lookup_max has no effect beside an acceptance rate; leave it out",
+        ),
         (f"{SERVE} --max-num-batched-tokens 1.5K", "decimals are not allowed"),
         ("vllm serve", "the model is missing"),
         ("CUDA_VISIBLE_DEVICES=0 vllm serve m", "variables of the environment are not read"),

@@ -262,6 +262,8 @@ V0_24 = _after(
     notes={
         "memory of CUDA graphs": "counted within gpu_memory_utilization "
         "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20)",
+        "tokens of a step, experts exchanged by deepep_low_latency or nixl_ep": "256 (use_batched_"
+        "dp_moe in vllm/config/parallel.py, since 0.20): say max_num_batched_tokens",
         "prefill_schedule_interval": f"1 (SchedulerConfig {_SCHEDULER})",
     },
 )
@@ -285,6 +287,7 @@ V0_33 = _after(
     },
     notes={
         "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
+        "limits on GB10": "256 and 2,048, whatever its memory (EngineArgs.get_batch_defaults)",
         "preemption with a step in flight": "the request waits until that step is over, which it "
         "is when the next one but one is planned (Scheduler.schedule, since 0.27); not so in a "
         "pipeline",
