@@ -110,7 +110,7 @@ def test_a_file_holds_a_command_line(tmp_path):
         (f"{SERVE} --compilation-config.level 3", "give one JSON object"),
         (f"{SERVE} --speculative-config ngram", "not valid JSON"),
         (
-            f"""{SERVE} -sc '{{"method": "eagle3", "model": "x/E", "num_speculative_tokens": 3}}'""",
+            f"""{SERVE} -sc '{{"method": "eagle3", "model": "x/EAGLE3"}}'""",
             "write method eagle, without model",
         ),
         (
