@@ -138,11 +138,22 @@ class EngineConfig:
             raise ScenarioError(
                 "scheduler must not be static with role decode: nobody joins a static batch"
             )
+        if self.pipeline_parallel_size > 1 and self.prefill_interval > 1:
+            raise ScenarioError(
+                f"scheduler must have prefill_schedule_interval 1 with pipeline_parallel_size "
+                f"{self.pipeline_parallel_size}, got {self.prefill_interval}; vLLM counts the "
+                "steps of all micro-batches together, which is not simulated"
+            )
         if self.async_scheduling and self.no_planning_ahead:
             raise ScenarioError(
                 f"async_scheduling must be false with {self.no_planning_ahead}; that combination "
                 "is not simulated"
             )
+
+    @property
+    def prefill_interval(self) -> int:
+        """Of how many steps one carries prompts; 1 where the scheduler has no such option."""
+        return int(getattr(self.scheduler, "prefill_schedule_interval", 1))
 
     @property
     def no_planning_ahead(self) -> str:

@@ -34,6 +34,7 @@ def client(arguments):
         ("--max-model-len -1", {"max_model_len": "auto"}),
         ("--max-num-seqs 64", {"scheduler": {"max_num_seqs": 64}}),
         ("--scheduling-policy priority", {"scheduler": {"order": "priority"}}),
+        ("--prefill-schedule-interval 4", {"scheduler": {"prefill_schedule_interval": 4}}),
         ("--no-async-scheduling", {"async_scheduling": False}),
         ("--no-enable-prefix-caching", {"kv_cache": {"enable_prefix_caching": False}}),
         ("--quantization awq_marlin", {"quantization": "int4"}),

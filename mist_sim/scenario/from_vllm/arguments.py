@@ -89,6 +89,7 @@ HONOURED: Mapping[str, Honoured] = {
     "--long-prefill-token-threshold": Honoured("scheduler.long_prefill_token_threshold", int),
     "--scheduling-policy": Honoured("scheduler.order", choices=("fcfs", "priority")),
     "--scheduler-reserve-full-isl": Honoured("scheduler.scheduler_reserve_full_isl", None),
+    "--prefill-schedule-interval": Honoured("scheduler.prefill_schedule_interval", int),
     "--block-size": Honoured("kv_cache.block_size", int),
     "--gpu-memory-utilization": Honoured("kv_cache.gpu_memory_utilization", float),
     "--kv-cache-dtype": Honoured("kv_cache.kv_cache_dtype"),
@@ -178,9 +179,6 @@ REFUSED: Mapping[str, Refused] = {
     ),
     "--long-prefill-token-threshold-adaptive": Refused(
         "the threshold is fixed here", "--long-prefill-token-threshold", ("False",)
-    ),
-    "--prefill-schedule-interval": Refused(
-        "prompts are admitted in every step", "leave it out", ("1",)
     ),
     "--scheduler-cls": Refused("a class of vLLM does not run here", "a scheduler plugin"),
     "--disable-hybrid-kv-cache-manager": Refused(

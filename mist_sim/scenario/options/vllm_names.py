@@ -21,6 +21,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "scheduler.long_prefill_token_threshold": "--long-prefill-token-threshold",
     "scheduler.max_num_partial_prefills": "--max-num-partial-prefills",
     "scheduler.scheduler_reserve_full_isl": "--scheduler-reserve-full-isl (from 0.19)",
+    "scheduler.prefill_schedule_interval": "--prefill-schedule-interval (from 0.24)",
     # kv_cache
     "kv_cache.block_size": "--block-size",
     "kv_cache.gpu_memory_utilization": "--gpu-memory-utilization",
