@@ -281,6 +281,7 @@ def test_defaults_do_not_hide_what_is_wrong(key, value):
             "scheduler.long_prefill_token_threshold",
         ),
         ("vllm-0.12", "scheduler.preemption", "swap", "recompute"),
+        ("vllm-0.19", "scheduler.prefill_schedule_interval", 2, "engine: vllm-0.24 or newer"),
     ],
 )
 def test_an_option_that_the_version_does_not_have(engine, key, value, instead):
