@@ -15,6 +15,7 @@ from mist_sim.bounds import COPIES
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
@@ -153,7 +154,7 @@ class EngineConfig:
     @property
     def prefill_interval(self) -> int:
         """Of how many steps one carries prompts; 1 where the scheduler has no such option."""
-        return int(getattr(self.scheduler, "prefill_schedule_interval", 1))
+        return interval_of(self.scheduler)
 
     @property
     def no_planning_ahead(self) -> str:

@@ -20,7 +20,7 @@ from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import LaneState
-from mist_sim.clients.scheduling.cadence import Cadence, StepCount
+from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
@@ -151,10 +151,9 @@ class LlmClient(Client):
 
     def _cadence(self) -> Cadence | None:
         """Return when the steps of a lane may carry prompts; None where they always may."""
-        interval = self.config.prefill_interval
-        if interval == 1 or not (self.lockstep or self.rules.local_cadence):
-            return None
-        return Cadence(interval, self._step_count if self.lockstep else None)
+        if self.lockstep:
+            return cadence_of(self.scheduler, self._step_count)
+        return cadence_of(self.scheduler) if self.rules.local_cadence else None
 
     def _speculation(self) -> Speculation | None:
         config = self.speculative_config

@@ -34,10 +34,10 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - Of a prompt, a step computes no more than a threshold says; as an option, of one that is alone
   when the step is planned, as much as fits. Alone is who runs or waits with nobody else; those who
   have ended and keep their seats until then are counted, those who came later are not.
-- As an option, prompts have a step in every so many, counted from the last step that carried one, or
-  in engines in lockstep from the first step after all were idle. In those between, while any who
-  runs decodes or has ended, running prompts stand still, and who waits is admitted only with no more
-  than its last token to compute, or, as an option, only when its blocks were loaded. But if the last
+- As an option, prompts have a step in every so many, counted from the last step that carried one,
+  or in engines in lockstep from the first step after all were idle. In those between, while any
+  who runs decodes or has ended, running prompts stand still, and who waits is admitted only with
+  its last token to compute, or, as an option, only when its blocks were loaded. But if the last
   plan that could admit, and preempted nobody, left any in the queue, every step is free. A prompt
   that gave way in its step counts as carried, one admitted for its last token does not.
 - With a swap space, the blocks of a preempted request's computed tokens are copied there, if they

@@ -64,3 +64,14 @@ class Cadence:
         """Account for executed steps of the plan."""
         if not self._carries:
             self._num_since += num_steps
+
+
+def cadence_of(scheduler: object, count: StepCount | None = None) -> Cadence | None:
+    """Return the cadence of a scheduler's lane; None where every step may carry prompts."""
+    interval = interval_of(scheduler)
+    return None if interval == 1 else Cadence(interval, count)
+
+
+def interval_of(scheduler: object) -> int:
+    """Return of how many steps one is for prompts; 1 for a scheduler without such an option."""
+    return int(getattr(scheduler, "prefill_schedule_interval", 1))

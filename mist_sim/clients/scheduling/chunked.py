@@ -152,7 +152,9 @@ class ChunkedScheduler(Scheduler):
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
         return min(num_tokens, budget, self.long_prefill_token_threshold or budget)
 
-    def _admit(self, lane: LaneState, plan: StepPlan, budget: int, cut: Cut, *, is_held: bool) -> int:
+    def _admit(
+        self, lane: LaneState, plan: StepPlan, budget: int, cut: Cut, *, is_held: bool
+    ) -> int:
         """Admit prompts while budget and number of pieces allow it; return the budget left.
 
         is_held: whether the step is for decodes.
