@@ -182,6 +182,7 @@ def run(
         max_num_seqs=spec["max_num_seqs"],
         max_num_batched_tokens=spec["max_num_batched_tokens"],
         long_prefill_token_threshold=spec["long_prefill_token_threshold"] or None,
+        prefill_schedule_interval=spec["prefill_schedule_interval"],
         order=spec["policy"],
         **(options or {}),
     )

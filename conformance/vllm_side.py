@@ -22,6 +22,7 @@ from typing import Any
 _BESIDE = 1e-7  # seconds between an answer's end and the next turn, so that no two things meet
 _COUNTS = ("preemptions", "cached")  # of each job
 _RESERVE = "scheduler_reserve_full_isl"  # since 0.19; before, prompts go by their first chunk
+_INTERVAL = "prefill_schedule_interval"  # since 0.24; in engines of their own since 0.33
 _MOST_EMPTY = 3  # passes that schedule nothing before the clock goes to the next arrival
 
 
@@ -68,7 +69,8 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
     """Return what the schedulers of vLLM 0.12 to 0.33 read of a `VllmConfig`."""
     from vllm.config import SchedulerConfig
 
-    longest = 10**7
+    longest, interval = 10**7, spec[_INTERVAL]
+    has_interval = _INTERVAL in inspect.signature(SchedulerConfig).parameters
     scheduler_config = SchedulerConfig(
         max_num_seqs=spec["max_num_seqs"],
         max_num_batched_tokens=spec["max_num_batched_tokens"],
@@ -78,6 +80,7 @@ def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any])
         enable_chunked_prefill=True,
         async_scheduling=asynchronous,
         policy=spec["policy"],
+        **({_INTERVAL: interval} if has_interval else {}),
         **options,
     )
     return SimpleNamespace(

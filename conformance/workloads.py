@@ -40,6 +40,7 @@ class WorkloadClass:
     caching: bool = True
     long: bool = False
     num_engines: int = 1
+    interval: bool = False
 
 
 class Draw:
@@ -217,6 +218,17 @@ CLASSES = {
         plain, scarce=True, policy="priority", num_engines=2
     ),
     "two engines, prefixes": WorkloadClass(prefixes, num_engines=2),
+    "interval, ample": WorkloadClass(plain, caching=False, interval=True),
+    "interval, scarce": WorkloadClass(plain, scarce=True, interval=True),
+    "interval, scarce, priority": WorkloadClass(
+        conversations, scarce=True, policy="priority", interval=True
+    ),
+    "interval, scarce, threshold": WorkloadClass(
+        prefixes, scarce=True, threshold=True, interval=True
+    ),
+    "interval, scarce, repeats": WorkloadClass(repeats, scarce=True, interval=True),
+    "interval, overlapping turns": WorkloadClass(overlapping, scarce=True, interval=True),
+    "interval, long": WorkloadClass(long_conversations, long=True, interval=True),
     "long": WorkloadClass(long_plain, long=True),
     "long, conversations": WorkloadClass(long_conversations, long=True),
 }
@@ -240,6 +252,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         full = int(max(blocks) * draw.one_of(1, 1.3, 2, 3))
         num_blocks = full if kind.scarce else sum(blocks) + 64
         budget, seats = draw.one_of(32, 64, 256, 512, 2_048), draw.one_of(2, 4, 8, 16, 32)
+    interval = draw.integer(2, 8) if kind.interval else 1
     return {
         "name": name,
         "seed": seed,
@@ -250,6 +263,7 @@ def workload(name: str, seed: int, most_jobs: int = 16) -> Spec:
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(seats, budget),
         "long_prefill_token_threshold": draw.one_of(8, 24, 100, 300) if kind.threshold else 0,
+        "prefill_schedule_interval": interval,
         "policy": kind.policy,
         "enable_prefix_caching": kind.caching,
         "step": list(STEP),

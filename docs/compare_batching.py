@@ -2,14 +2,14 @@
 
     python docs/compare_batching.py AzureLLMInferenceTrace_code.csv [ENGINE]
 
-docs/background/batching.md shows both; with a version of vLLM there is no picture. The picture
-needs matplotlib: `pip install matplotlib`.
+docs/background/batching.md shows both, and what `prefill_schedule_interval` does; with a version of
+vLLM there is the first table alone. The picture needs matplotlib: `pip install matplotlib`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,12 @@ STRATEGIES = {
     "chunked, 2,048 tokens": lambda: ChunkedScheduler(max_num_batched_tokens=2048),
     "chunked, 512 tokens": lambda: ChunkedScheduler(max_num_batched_tokens=512),
 }
+CADENCES = {
+    "every step": lambda: ChunkedScheduler(max_num_batched_tokens=2048),
+    "one of 2": lambda: ChunkedScheduler(max_num_batched_tokens=2048, prefill_schedule_interval=2),
+    "one of 4": lambda: ChunkedScheduler(max_num_batched_tokens=2048, prefill_schedule_interval=4),
+    "one of 8": lambda: ChunkedScheduler(max_num_batched_tokens=2048, prefill_schedule_interval=8),
+}
 COLUMNS = {
     "TTFT, p50": "p50_ttft_ms",
     "TTFT, p99": "p99_ttft_ms",
@@ -43,9 +49,13 @@ COLORS = ("#888888", "#e07b39", "#b5a642", "#2a6f97", "#7fb3d5")
 IMAGE = Path(__file__).parent / "images" / "batching.png"
 
 
-def runs(trace: str | Path, engine: str | None = None) -> Iterator[tuple[str, mist.Result]]:
+def runs(
+    trace: str | Path,
+    engine: str | None = None,
+    strategies: Mapping[str, Callable[[], mist.Scheduler]] = STRATEGIES,
+) -> Iterator[tuple[str, mist.Result]]:
     """Yield the result of each strategy on two groups of four H100s, Llama-3.1-70B."""
-    for name, scheduler in STRATEGIES.items():
+    for name, scheduler in strategies.items():
         clients = [
             mist.llm_client(
                 f"llm-{i}",
@@ -102,12 +112,18 @@ def main() -> None:
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     results = dict(runs(*sys.argv[1:]))
+    print_table(results)
+    if len(sys.argv) == 2:
+        draw(results)
+        print_table(dict(runs(sys.argv[1], strategies=CADENCES)))
+
+
+def print_table(results: dict[str, mist.Result]) -> None:
+    """Print a row for each result."""
     print("| | " + " | ".join(COLUMNS) + " |")
     print("|" + "---|" * (len(COLUMNS) + 1))
     for name, result in results.items():
         print(f"| {name} | " + " | ".join(cells(result)) + " |")
-    if len(sys.argv) == 2:
-        draw(results)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mist_sim.cli.settings import overrides_of
+
 MISSED = 3
 
 if TYPE_CHECKING:
@@ -25,9 +27,11 @@ def _presets(incomplete: str) -> list[str]:
 
 
 def run(
-    scenario: str = typer.Argument(
+    scenario: str | None = typer.Argument(
+        None,
         metavar="SCENARIO",
-        help="A YAML file, the name of a preset (mist list presets), or - for standard input.",
+        help="A YAML file, the name of a preset (mist list presets), or - for standard input; "
+        "none where --from-vllm says all.",
         show_default=False,
         autocompletion=_presets,
     ),
@@ -78,11 +82,16 @@ def run(
     from mist_sim.errors import ScenarioError
     from mist_sim.report import shortcomings
 
-    overrides = _of_vllm(commands) | _overrides(settings)
+    overrides = _of_vllm(commands) | overrides_of(settings)
     if seed is not None:
         overrides["seed"] = seed
     if replications is not None:
         overrides["replications"] = replications
+    if scenario is None and not commands:
+        raise ScenarioError(
+            "SCENARIO is required: a file, a preset (mist list presets) or -; without it, "
+            "--from-vllm must say both the server and its load"
+        )
     loaded = _load(scenario, overrides)
     if force and out is None:
         raise ScenarioError("--force has no effect without --out; give --out too")
@@ -100,9 +109,11 @@ def run(
         raise typer.Exit(MISSED)
 
 
-def _load(name: str, overrides: dict[str, Any]) -> Scenario:
+def _load(name: str | None, overrides: dict[str, Any]) -> Scenario:
     from mist_sim.scenario import Scenario
 
+    if name is None:
+        return Scenario.from_dict({}, overrides)
     if name != "-":
         return Scenario.load(name, overrides)
     from mist_sim.scenario.format.yaml_text import decoded
@@ -123,17 +134,3 @@ def _of_vllm(commands: list[str]) -> dict[str, Any]:
     found = from_vllm(commands)
     note_left_out(found.left_out)
     return found.keys
-
-
-def _overrides(settings: list[str]) -> dict[str, Any]:
-    """Return values by path; a value is read as YAML, as it would be in the file."""
-    from mist_sim.errors import ScenarioError
-    from mist_sim.scenario.format import yaml_text
-
-    overrides = {}
-    for setting in settings:
-        path, equals, value = setting.partition("=")
-        if not equals:
-            raise ScenarioError(f"--set {setting}: must be KEY=VALUE, such as clients.0.count=8")
-        overrides[path.strip()] = yaml_text.parse(value, f"--set {path}")
-    return overrides

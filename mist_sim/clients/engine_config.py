@@ -15,6 +15,7 @@ from mist_sim.bounds import COPIES
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
@@ -142,11 +143,22 @@ class EngineConfig:
             raise ScenarioError(
                 "scheduler must not be static with role decode: nobody joins a static batch"
             )
+        if self.pipeline_parallel_size > 1 and self.prefill_interval > 1:
+            raise ScenarioError(
+                f"scheduler must have prefill_schedule_interval 1 with pipeline_parallel_size "
+                f"{self.pipeline_parallel_size}, got {self.prefill_interval}; vLLM counts the "
+                "steps of all micro-batches together, which is not simulated"
+            )
         if self.async_scheduling and self.no_planning_ahead:
             raise ScenarioError(
                 f"async_scheduling must be false with {self.no_planning_ahead}; that combination "
                 "is not simulated"
             )
+
+    @property
+    def prefill_interval(self) -> int:
+        """Of how many steps one carries prompts; 1 where the scheduler has no such option."""
+        return interval_of(self.scheduler)
 
     @property
     def no_planning_ahead(self) -> str:

@@ -19,8 +19,15 @@ class EngineRules:
     pass_goes_on: whether under `priority` those behind a request that preempts itself get their
         turn all the same, and nobody's is missed for one who gave way (`Scheduler.schedule`, in
         0.33 and not in 0.31).
+    local_cadence: whether `prefill_schedule_interval` holds in an engine that is not in lockstep
+        with others (`Scheduler.schedule`, in 0.33 and not in 0.32).
+    held_spares_hits: whether a step in which prompts wait for their turn admits one of which all
+        but the last token is cached, and not one whose blocks have come from elsewhere
+        (`Scheduler.schedule`, in 0.31 and not in 0.24).
     """
 
     uncached_first: bool = False
     threshold_spares_one: bool = False
     pass_goes_on: bool = False
+    local_cadence: bool = False
+    held_spares_hits: bool = False

@@ -20,6 +20,7 @@ from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import LaneState
+from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
@@ -109,6 +110,7 @@ class LlmClient(Client):
         self._gate = self._make_gate()
         self.lane_states: list[LaneState] = []  # engine by engine
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
+        self._step_count = StepCount()
         self._engines = Engines(
             env,
             self._shares,
@@ -133,6 +135,7 @@ class LlmClient(Client):
             needs_longest_context=self.predictor.traits.needs_longest_context,
             by_piece=self.scheduler.by_piece,
             rules=self.rules,
+            cadence=self._cadence(),
         )
         self.lane_states.append(state)
         return Lane(
@@ -145,6 +148,12 @@ class LlmClient(Client):
             receive=self._receive,
             gate=self._gate,
         )
+
+    def _cadence(self) -> Cadence | None:
+        """Return when the steps of a lane may carry prompts; None where they always may."""
+        if self.lockstep:
+            return cadence_of(self.scheduler, self._step_count)
+        return cadence_of(self.scheduler) if self.rules.local_cadence else None
 
     def _speculation(self) -> Speculation | None:
         config = self.speculative_config

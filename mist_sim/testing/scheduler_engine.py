@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
+from mist_sim.clients.scheduling.cadence import cadence_of
 from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
@@ -83,6 +84,7 @@ class SteppingEngine:
             scheduler.new_queue(),
             max_num_seqs=self.max_num_seqs,
             by_piece=scheduler.by_piece,
+            cadence=cadence_of(scheduler),
         )
 
     def require(self, holds: object, rule: str) -> None:

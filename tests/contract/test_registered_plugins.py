@@ -70,6 +70,7 @@ SCHEDULERS_TO_CHECK: Configurations = {
             "long_prefill_token_threshold": 16,
             "scheduler_reserve_full_isl": False,
         },
+        {"max_num_batched_tokens": 300, "prefill_schedule_interval": 3},
     ],
     "continuous": [
         {},

@@ -82,6 +82,9 @@ class EngineOptions:
     pass_goes_on: bool = False
     max_partial: int = 1
     whole_must_fit: bool = True
+    prefill_schedule_interval: int = 1  # not in pipelines
+    local_cadence: bool = False
+    held_spares_hits: bool = False
     windows: Windows | None = None
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -104,6 +107,13 @@ class EngineOptions:
         return 1024.0 * self.block_size
 
     @property
+    def interval(self) -> int:
+        """Of how many steps one is for prompts."""
+        in_lockstep = self.lockstep and self.data_parallel_size > 1
+        holds = self.pipeline_parallel_size == 1 and (in_lockstep or self.local_cadence)
+        return self.prefill_schedule_interval if holds else 1
+
+    @property
     def kv_groups(self) -> KvGroups | None:
         if self.windows is None:
             return None
@@ -123,6 +133,8 @@ class EngineOptions:
             if self.threshold is not None:  # without it there is never a second one
                 more["max_num_partial_prefills"] = self.max_partial
             more["scheduler_reserve_full_isl"] = self.whole_must_fit
+            if self.pipeline_parallel_size == 1:
+                more["prefill_schedule_interval"] = self.prefill_schedule_interval
         scheduler = kind(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -146,6 +158,8 @@ class EngineOptions:
             uncached_first=self.uncached_first,
             threshold_spares_one=self.threshold_spares_one,
             pass_goes_on=self.pass_goes_on,
+            local_cadence=self.local_cadence,
+            held_spares_hits=self.held_spares_hits,
             cache_tiers=[
                 CacheTier(
                     f"tier{k}",
@@ -244,7 +258,8 @@ class EngineOptions:
             more |= {"threshold": self.threshold, "max_partial": self.max_partial}
             more |= {"whole_must_fit": self.whole_must_fit}
             more |= {"threshold_spares_one": self.threshold_spares_one}
-            more |= {"pass_goes_on": self.pass_goes_on}
+            more |= {"pass_goes_on": self.pass_goes_on, "interval": self.interval}
+            more |= {"held_spares_hits": self.held_spares_hits}
         size = self.pipeline_parallel_size
         num_blocks = self.num_blocks // size
         return kind(
@@ -254,7 +269,7 @@ class EngineOptions:
             max_num_seqs=len(range(number, self.max_num_seqs, size)),
             max_num_batched_tokens=self.max_num_batched_tokens,
             order=self.order,
-            num_reserved=int(self.watermark * num_blocks),
+            num_reserved=min(int(self.watermark * (num_blocks + 1)), num_blocks - 1),
             max_model_len=self.max_model_len,
             windows=self.windows,
             caching=self.caching,

@@ -28,7 +28,9 @@ from mist_sim.core.batch import StepBatch
 from tests.reference.stepwise import (
     Live,
     Outcome,
+    Rounds,
     Step,
+    StepwiseChunked,
     StepwiseEngine,
     TimesSteps,
     prompt,
@@ -154,10 +156,14 @@ class StepwisePipeline(StepwiseGroup):
         self.returns = [inf for _ in numbers]  # inf: no pass is under way
         self.asleep = [True for _ in numbers]  # there is nothing to compute
         self.busy = [0.0 for _ in numbers]
+        self.rounds = Rounds()  # of engines in lockstep
+        self.last_end = -inf
         self.computing: list[list[StepwiseEngine]] = [[] for _ in numbers]
         for engine in engines:
             for lane in engine:
                 lane.memory.share_links(engine[0].memory)
+                if len(engines) > 1 and len(ranks) == 1 and isinstance(lane, StepwiseChunked):
+                    lane.rounds = self.rounds
 
     def choose(self) -> StepwiseEngine:
         scores = [
@@ -183,6 +189,8 @@ class StepwisePipeline(StepwiseGroup):
         elif self.asleep[number]:
             self.ready[number] = now
             self.asleep[number] = False
+            if now > self.last_end:
+                self.rounds.number = 0
 
     def is_computing(self, lane: StepwiseEngine) -> bool:
         return self.returns[self.number(lane)] < inf
@@ -222,6 +230,8 @@ class StepwisePipeline(StepwiseGroup):
                     self.complete(lane, self.ready[number], now, self.busy[number])
                 self.ready[number] = now
                 self.returns[number] = inf
+                self.rounds.number += 1
+                self.last_end = now
                 self.asleep[number] = self.is_empty(number)
 
     def plan(self, now: float) -> None:
@@ -236,6 +246,7 @@ class StepwisePipeline(StepwiseGroup):
                 self.pass_through(number, batches, now)
             else:
                 self.asleep[number] = True
+                self.rounds.number = 0
 
     def pass_through(self, number: int, batches: list[StepBatch | None], now: float) -> None:
         waits = max(self.hand_over(num_tokens(batch)) for batch in batches if batch)

@@ -34,6 +34,12 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - Of a prompt, a step computes no more than a threshold says; as an option, of one that is alone
   when the step is planned, as much as fits. Alone is who runs or waits with nobody else; those who
   have ended and keep their seats until then are counted, those who came later are not.
+- As an option, prompts have a step in every so many, counted from the last step that carried one,
+  or in engines in lockstep from the first step after all were idle. In those between, while any
+  who runs decodes or has ended, running prompts stand still, and who waits is admitted only with
+  its last token to compute, or, as an option, only when its blocks were loaded. But if the last
+  plan that could admit, and preempted nobody, left any in the queue, every step is free. A prompt
+  that gave way in its step counts as carried, one admitted for its last token does not.
 - With a swap space, the blocks of a preempted request's computed tokens are copied there, if they
   fit, and to new blocks when it goes on, as it was. Those swapped go on first come, first served,
   in a step that preempts nobody, when there is a seat and room for all their next step needs;
@@ -897,6 +903,13 @@ def time_left(job: Job) -> float:
     return (job.arrival_time + job.ttft_deadline) - job.arrival_time
 
 
+@dataclass
+class Rounds:
+    """Steps of engines in lockstep since all were idle."""
+
+    number: int = 0
+
+
 @dataclass(kw_only=True)
 class StepwiseChunked(StepwiseEngine):
     """Decodes first; the rest of the token budget goes to prompts, cut where it ends."""
@@ -907,9 +920,18 @@ class StepwiseChunked(StepwiseEngine):
     pass_goes_on: bool = False
     max_partial: int = 1
     whole_must_fit: bool = True
+    interval: int = 1
+    held_spares_hits: bool = False
+    rounds: Rounds | None = None
     is_alone: bool = field(default=False, init=False)  # who is there, when a plan begins
+    is_held: bool = field(default=False, init=False)  # for prompts, in the latest plan
+    is_bound: bool = field(default=False, init=False)  # some could not be admitted
+    carries: bool = field(default=False, init=False)  # some of a prompt, in the latest plan
+    last_carrying: int | None = field(default=None, init=False)  # number of the step, from 1
 
     def plan(self) -> Plan:
+        self.is_held = self.is_for_decodes()
+        self.carries = False
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         known = [live for live in waiting if not live.has_given_up]
         self.is_alone = len(known) + len(self.running) == 1
@@ -924,14 +946,41 @@ class StepwiseChunked(StepwiseEngine):
             first = None if self.whole_must_fit or not self.in_turn else self.first_piece(budget)
             if not self.head_fits(first):
                 break
+            if self.is_held and not self.may_pass():
+                break
             num_new = self.piece(self.head(), budget)
             in_pieces = [live for live, new in chunks if live.num_cached + new < live.num_known]
             if num_new < self.to_compute(self.head()) and len(in_pieces) >= self.max_partial:
                 break
+            self.carries |= self.to_compute(self.head()) > 1
             live = self.admit_head(num_new if self.in_turn else None)
             chunks.append(self.chunk(live, num_new))
             budget -= num_new
+        if not self.is_held and not disturbed:
+            self.is_bound = bool(self.queue)
+        if self.carries:
+            self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes
+
+    def is_for_decodes(self) -> bool:
+        """Tell whether prompts wait for another step."""
+        if self.interval == 1 or self.is_bound:
+            return False
+        if not any(live.decoding or live in self.late for live in self.running):
+            return False
+        if self.rounds is not None:
+            return self.rounds.number % self.interval != 0
+        if self.last_carrying is None:
+            return False
+        return len(self.steps) + 1 - self.last_carrying < self.interval
+
+    def may_pass(self) -> bool:
+        """Tell whether the head is admitted although the step is for decodes."""
+        return self.to_compute(self.head()) <= 1 if self.held_spares_hits else bool(self.loaded)
+
+    def running_piece(self, live: Live, budget: int) -> int:
+        """Tokens of a prompt that runs."""
+        return 0 if self.is_held else self.piece(live, budget)
 
     @property
     def in_turn(self) -> bool:
@@ -947,7 +996,8 @@ class StepwiseChunked(StepwiseEngine):
         """Let the prompts that run go on, which have their blocks."""
         budget, chunks = self.budget, []
         for live in self.active:
-            if not live.decoding and (num_new := self.piece(live, budget)):
+            if not live.decoding and (num_new := self.running_piece(live, budget)):
+                self.carries = True
                 chunks.append(self.chunk(live, num_new))
                 budget -= num_new
         return chunks
@@ -978,7 +1028,7 @@ class StepwiseChunked(StepwiseEngine):
             if live in self.late:
                 continue
             new = sum(num_new for other, num_new, _ in served if not other.decoding)
-            num_new = 1 if live.decoding else self.piece(live, self.budget - new)
+            num_new = 1 if live.decoding else self.running_piece(live, self.budget - new)
             need, missed = self.blocks_in_turn(live, num_new), 0
             while sum(number for *_, number in served) + need > self.num_free:
                 victim = self.victim()
@@ -992,6 +1042,7 @@ class StepwiseChunked(StepwiseEngine):
                     break
             else:
                 served.append((live, num_new, need))
+                self.carries |= num_new > 0 and not live.decoding
                 del turns[:missed]
                 continue
             if not self.pass_goes_on:
@@ -1010,7 +1061,7 @@ class StepwiseChunked(StepwiseEngine):
         budget, needs = self.budget, []
         for live in self.active:
             if not live.decoding:
-                num_new = self.piece(live, budget)
+                num_new = self.running_piece(live, budget)
                 needs.append((live, num_new, self.blocks_in_turn(live, num_new)))
                 budget -= num_new
         return needs
@@ -1033,6 +1084,7 @@ class StepwiseChunked(StepwiseEngine):
         chunks = []
         for live, num_new, need in served:
             if not live.decoding and num_new:
+                self.carries = True
                 self.memory.grow([(live, live.num_cached + num_new, need)])
                 chunks.append(self.chunk(live, num_new))
         return chunks, decodes

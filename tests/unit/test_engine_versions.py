@@ -281,6 +281,7 @@ def test_defaults_do_not_hide_what_is_wrong(key, value):
             "scheduler.long_prefill_token_threshold",
         ),
         ("vllm-0.12", "scheduler.preemption", "swap", "recompute"),
+        ("vllm-0.19", "scheduler.prefill_schedule_interval", 2, "engine: vllm-0.24 or newer"),
     ],
 )
 def test_an_option_that_the_version_does_not_have(engine, key, value, instead):
@@ -305,6 +306,8 @@ def test_the_resolved_scenario_names_values_and_their_origins():
     assert "# clients 0: the defaults of vLLM 0.24, with their places in its package" in text
     assert "#   kv_cache.gpu_memory_utilization: 0.92 (CacheConfig.gpu_memory_utilization" in text
     assert "#   async_scheduling: true (" in text
+    assert "#   kv_cache.enable_prefix_caching: true (" in text
+    assert "#   rules.uncached_first: true (BlockPool.free_blocks in" in text
     said = Scenario.load(
         "demo", overrides={"engine": "vllm-0.24", "clients.0.async_scheduling": False}
     )
@@ -378,14 +381,14 @@ def test_every_engine_can_be_built():
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_options_of_the_scheduler_by_version(name):
-    """Those that the class has; `scheduler_reserve_full_isl` where it is one of them."""
+    """In a file and in Python."""
     defaults = {
         key.removeprefix("scheduler."): default.value
         for key, default in VERSIONS[name].defaults.items()
         if key.startswith("scheduler.")
     }
     options = {field.name for field in fields(ChunkedScheduler)} & defaults.keys()
-    assert {"order", "long_prefill_token_threshold"} <= options
+    assert {"order", "long_prefill_token_threshold", "scheduler_reserve_full_isl"} <= options
     for scheduler in (llm(engine=name).scheduler, llm_client("llm", engine=name).scheduler):
         assert {option: getattr(scheduler, option) for option in options} == {
             option: defaults[option] for option in options

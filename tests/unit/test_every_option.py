@@ -87,6 +87,7 @@ CASES = [
         {"scheduler.long_prefill_token_threshold": 64},
     ),
     Case("scheduler.scheduler_reserve_full_isl", False),
+    Case("scheduler.prefill_schedule_interval", 4),
     Case("kv_cache.block_size", 8),
     Case("kv_cache.gpu_memory_utilization", 0.76, SMALL),
     Case("kv_cache.kv_cache_dtype", "fp8"),

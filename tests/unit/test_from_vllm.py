@@ -14,6 +14,9 @@ SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 BENCH = "vllm bench serve --request-rate 20 --num-prompts 30 --input-len 100 --output-len 10"
 
 
+DRAFTS = """'{"method": "ngram", "num_speculative_tokens": 3}'"""
+
+
 def client(arguments):
     return from_vllm([f"{SERVE} {arguments}"]).keys["clients"][0]
 
@@ -27,8 +30,11 @@ def client(arguments):
         ("-dp 2 -ep", {"data_parallel_size": 2, "enable_expert_parallel": True}),
         ("--max-model-len 16k", {"max_model_len": 16_000}),
         ("--max-model-len 16K", {"max_model_len": 16_384}),
+        ("--max-model-len auto", {"max_model_len": "auto"}),
+        ("--max-model-len -1", {"max_model_len": "auto"}),
         ("--max-num-seqs 64", {"scheduler": {"max_num_seqs": 64}}),
         ("--scheduling-policy priority", {"scheduler": {"order": "priority"}}),
+        ("--prefill-schedule-interval 4", {"scheduler": {"prefill_schedule_interval": 4}}),
         ("--no-async-scheduling", {"async_scheduling": False}),
         ("--no-enable-prefix-caching", {"kv_cache": {"enable_prefix_caching": False}}),
         ("--quantization awq_marlin", {"quantization": "int4"}),
@@ -47,7 +53,7 @@ def test_arguments_of_the_server(arguments, found):
 
 
 def test_drafts_are_read_as_json():
-    said = client("""--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'""")
+    said = client(f"--speculative-config {DRAFTS}")
     assert said["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 3}
 
 
@@ -93,6 +99,8 @@ def test_a_file_holds_a_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
+        (f"{SERVE} --scheduling-policy shortest_prompt_first", "invalid choice"),
+        (f"{SERVE} --all2all-backend deepep_low_latency", "vllm serve --all2all-backend deepep"),
         (f"{SERVE} --enable-lora", "vllm serve --enable-lora: adapters are not simulated"),
         (f"{SERVE} --no-enable-chunked-prefill", "instead: --set clients.0.scheduler.type=mixed"),
         (f"{SERVE} -dcp 2", "vllm serve --decode-context-parallel-size 2: "),
@@ -102,6 +110,18 @@ def test_a_file_holds_a_command_line(tmp_path):
         (f"{SERVE} -tp two", "invalid int value: 'two'"),
         (f"{SERVE} --compilation-config.level 3", "give one JSON object"),
         (f"{SERVE} --speculative-config ngram", "not valid JSON"),
+        (
+            f"""{SERVE} -sc '{{"method": "eagle3", "model": "x/EAGLE3"}}'""",
+            "write method eagle, without model",
+        ),
+        (
+            f"""{SERVE} -sc '{{"method": "deepseek_mtp", "num_speculative_tokens": 1}}'""",
+            "write method mtp",
+        ),
+        (
+            f"""{SERVE} -sc '{{"method": "ngram", "prompt_lookup_max": 4}}'""",
+            "prompt_lookup_max has no effect beside an acceptance rate; leave it out",
+        ),
         (f"{SERVE} --max-num-batched-tokens 1.5K", "decimals are not allowed"),
         ("vllm serve", "the model is missing"),
         ("CUDA_VISIBLE_DEVICES=0 vllm serve m", "variables of the environment are not read"),
@@ -129,8 +149,14 @@ def test_each_command_once():
 @pytest.mark.parametrize("flag", HONOURED)
 def test_what_is_honoured_is_an_option(flag):
     keys = {option.key for option in engine_options()} | {"speculative_config", "kv_cache.tiers"}
-    waits_for_its_option = {"scheduler.scheduler_reserve_full_isl"}
-    assert HONOURED[flag].key in keys | waits_for_its_option
+    assert HONOURED[flag].key in keys
+
+
+@pytest.mark.parametrize("flag", [flag for flag, one in HONOURED.items() if "." in one.key])
+def test_the_list_of_options_names_the_flag(flag):
+    """`mist list options` says which flag of vLLM an option is."""
+    options = [each for each in engine_options() if each.key.startswith(HONOURED[flag].key)]
+    assert any(flag in option.vllm for option in options)
 
 
 def test_nothing_is_honoured_and_refused():
@@ -165,6 +191,23 @@ def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
             (f"{SERVE} --kv-offloading-size 8 --no-enable-prefix-caching", BENCH, "--gpu", "l40s"),
             "tiers must be empty without a prefix cache",
         ),
+        ((SERVE, "--gpu", "rtx9999"), "gpu: no accelerator"),
+        ((SERVE, "--gpu", "l40s", "--engine", "vllm-0.15"), "write vllm-0.14 or vllm-0.19"),
+        ((BENCH, "--engine", "vllm-0.15"), "write vllm-0.14 or vllm-0.19"),
+        ((f"{SERVE} --kv-cache-dtype nvfp4", "--gpu", "l40s"), "got 'nvfp4'"),
+        (
+            (f"{SERVE} --watermark 0.1", "--gpu", "l40s", "--engine", "vllm-0.19"),
+            "vLLM 0.19 has no such option (it came in 0.24)",
+        ),
+        (
+            (f"{SERVE} --max-model-len auto", "--gpu", "l40s", "--engine", "vllm-0.12"),
+            "auto came in 0.14",
+        ),
+        ((f"{SERVE} --max-model-len 1M", "--gpu", "l40s"), "max_model_len: must be <= "),
+        ((f"{SERVE} -sc {DRAFTS}", "--gpu", "l40s"), "acceptance_rate: is required"),
+        (("vllm bench serve --request-rate 0",), "rate: must be finite and > 0"),
+        ((SERVE, "--gpu", "l40s", "--set", "clients.0.count"), "must be KEY=VALUE"),
+        ((BENCH, "--set", "clients.0.count=2"), "clients: must be a list"),
     ],
 )
 def test_the_command_refuses_what_cannot_run(capsys, args, said):
@@ -172,6 +215,43 @@ def test_the_command_refuses_what_cannot_run(capsys, args, said):
     out, err = capsys.readouterr()
     assert said in err
     assert out == ""
+
+
+def test_the_command_fills_in_what_a_command_line_does_not_say(capsys, tmp_path):
+    rate = "clients.0.speculative_config.acceptance_rate=0.7"
+    assert mist("from-vllm", f"{SERVE} -sc {DRAFTS}", BENCH, "--gpu", "l40s", "--set", rate) == 0
+    path = tmp_path / "made.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert Scenario.load(path).clients[0].speculative_config.acceptance_rate == 0.7
+
+
+def test_half_a_scenario_is_printed_with_a_note(capsys):
+    assert mist("from-vllm", SERVE, "--gpu", "l40s") == 0
+    out, err = capsys.readouterr()
+    assert "workload" not in out
+    assert "a scenario needs workload, too" in err
+    assert mist("from-vllm", BENCH) == 0
+    out, err = capsys.readouterr()
+    assert "clients" not in out
+    assert "a scenario needs clients, too" in err
+
+
+def test_a_run_of_two_command_lines_needs_no_scenario(capsys):
+    said = ("--set", "clients.0.gpu=h100-sxm", "--set", "engine=vllm-0.19", "-q")
+    assert mist("run", "--from-vllm", f"{SERVE} -tp 2", "--from-vllm", BENCH, *said) == 0
+    assert "meta-llama/Llama-3.1-8B-Instruct on 2 x h100-sxm" in capsys.readouterr().out
+    assert mist("run", "--from-vllm", SERVE, *said) == BAD_INPUT
+    assert "workload: is required" in capsys.readouterr().err
+    assert mist("run") == BAD_INPUT
+    assert "SCENARIO" in capsys.readouterr().err
+
+
+def test_a_file_may_hold_the_arguments_alone(tmp_path):
+    path = tmp_path / "args.txt"
+    path.write_text("--model qwen3-4b\n--tensor-parallel-size 2  # both GPUs\n")
+    found = from_vllm([str(path)])
+    assert found.keys["model"] == "qwen3-4b"
+    assert found.keys["clients"] == [{"name": "llm", "tensor_parallel_size": 2}]
 
 
 def test_a_run_with_the_server_of_a_command_line(capsys):

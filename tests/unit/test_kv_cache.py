@@ -2,8 +2,9 @@
 
 import pytest
 
-from mist_sim.clients.kv_cache import BlockPool, KvCacheConfig, num_gpu_blocks
-from mist_sim.clients.kv_cache.capacity import activation_bytes
+from mist_sim.clients.kv_cache import BlockPool, EngineMemory, KvCacheConfig, num_gpu_blocks
+from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, activation_bytes
+from mist_sim.clients.kv_cache.lane_memory import lane_memory
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import load_model
@@ -155,3 +156,15 @@ def test_config_refuses_nonsense(change):
     (name,) = change
     with pytest.raises(ValueError, match=name):
         KvCacheConfig(**change)
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "watermark", "num_reserved"),
+    [(1_000, 0.01, 10), (1_000, 0.0, 0), (99, 0.01, 0), (2, 0.9, 0), (3, 0.99, 1)],
+)
+def test_the_watermark_is_a_share_of_all_blocks(num_blocks, watermark, num_reserved):
+    """The null block is one of them: `KVCacheManager.watermark_blocks` in vllm/v1/core, 0.24."""
+    config = KvCacheConfig(watermark=watermark)
+    memory = EngineMemory(num_gpu_blocks=num_blocks - NULL_BLOCKS)
+    lane = lane_memory(memory, config, 1, drafting=None, swaps=False)
+    assert lane.pool().num_reserved == num_reserved

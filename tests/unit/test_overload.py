@@ -41,7 +41,7 @@ def engine(
     num_engines=1,
     async_scheduling=False,
     rank=None,
-    enable_prefix_caching=None,
+    enable_prefix_caching=True,
     **admission,
 ):
     rank = rank or ConstantPredictor()

@@ -95,6 +95,7 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
         "long_prefill_token_threshold": None,
         "max_num_partial_prefills": None,
         "scheduler_reserve_full_isl": True,
+        "prefill_schedule_interval": 1,
     }
     assert data["slo"] == {"ttft": "0.25 s", "tpot": None, "e2el": None, "percentiles": [99.0]}
     assert data["router"] == {"type": "round_robin"}

@@ -184,3 +184,21 @@ def test_the_list_of_options_shows_both():
         ("scheduler.max_num_batched_tokens", "2048 or 8192 or 16384, by GPU"),
         ("scheduler.max_num_batched_tokens", "null"),
     }
+
+
+@pytest.mark.parametrize("engine", [None, "vllm-0.12", "vllm-0.33"])
+def test_a_scheduler_of_others_keeps_its_own_defaults_under_every_version(monkeypatch, engine):
+    monkeypatch.setattr(SCHEDULERS, "_classes", dict(SCHEDULERS._classes))
+
+    @SCHEDULERS.register("own")
+    @dataclass(frozen=True, kw_only=True)
+    class Own(ChunkedScheduler):
+        max_num_batched_tokens: int = 700
+        order: str = "priority"
+        long_prefill_token_threshold: int | None = 300
+
+    overrides = {"engine": engine, "clients.0.scheduler": "own"}
+    found = Scenario.load("demo", overrides=overrides).clients[0].scheduler
+    assert (found.max_num_batched_tokens, found.order) == (700, "priority")
+    assert found.long_prefill_token_threshold == 300
+    assert found.scheduler_reserve_full_isl is (engine != "vllm-0.12")  # inherited

@@ -117,9 +117,9 @@ class Lane:
         if self.state.moved or (sequence is None and self.state.swapped):
             return True  # the first of these, perhaps
         candidate = sequence or self.state.head()
-        return candidate is not None and self.scheduler.would_admit(
-            self.state, candidate, num_steps
-        )
+        if candidate is None:
+            return self.state.cadence is not None  # which asks whether anybody waits
+        return self.scheduler.would_admit(self.state, candidate, num_steps)
 
     def plan(
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None

@@ -58,6 +58,8 @@ class Engine:
         self._ahead = plan_ahead
         self._step_end, self._plan_phase = phases
         self._lane = lanes[0] if len(lanes) == 1 else None
+        cadence = lanes[0].state.cadence
+        self._count = cadence.count if cadence is not None else None
         self._run: Run | None = None
         self._idle = False
         self._wake = env.event()
@@ -88,6 +90,8 @@ class Engine:
             self._run = None
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
+            if self._count is not None:
+                self._count.num_steps += run.num_steps
             if not env.phase_is_last:  # let requests that move at this time enter the queues
                 self._wake = env.at(env.now, self._plan_phase)
                 yield self._wake
@@ -140,6 +144,7 @@ class Engine:
         """Start as many steps as every lane's plan allows."""
         plans = [(lane, plan) for lane in self.lanes if (plan := lane.plan())]
         if not plans:
+            self._forget_count()
             return None
         parts = tuple((lane, plan, lane.state.batch(plan)) for lane, plan in plans)
         num_steps = min(plan.num_steps for _, plan in plans)
@@ -233,6 +238,12 @@ class Engine:
             lane.let_go()
         if self._ahead is not None:
             self._ahead.halt()
+        self._forget_count()
+
+    def _forget_count(self) -> None:
+        """Count steps in lockstep from 0 on, as engines do that start again."""
+        if self._count is not None:
+            self._count.num_steps = 0
 
     def _notice(self, lane: Lane, sequence: SequenceState | None) -> None:
         """Wake, or cut the run that a sequence, or the head of the lane's queue, could join."""
@@ -253,6 +264,7 @@ class Engine:
         Unless there is no seat then either; `always`: all the same, since memory may be free then.
         """
         run, state = self._run, self.lanes[0].state
+        always = always or state.cadence is not None
         if run is not None and (always or len(state.running) < state.max_num_seqs):
             now = self.env.now
             self._end_after(run, run.num_begun(now) + 1 if now > run.start else 1)

@@ -45,10 +45,10 @@ class KvCacheConfig:
     context_memory: bytes a rank needs beside weights, activations and cache (CUDA context,
         communication buffers). vLLM logs it as non_torch_memory: 0.20 and 0.25 GiB in
         vllm-project/vllm#14447 and #13061; 1.79 GiB in the older #10511.
-    watermark: share of the blocks that admissions leave free for running requests, in [0, 1);
-        vLLM v0 keeps 0.01 free, v1 nothing.
+    watermark: share of the blocks that admissions leave free for running requests, in [0, 1)
+        (vLLM's name from 0.24 on; v0 kept 0.01 free).
     enable_prefix_caching: whether full blocks are kept for later requests that begin with the
-        same tokens. None, as in vLLM v1: they are.
+        same tokens.
     tiers: memory below the GPU's that these blocks are also kept in, the nearest first.
     swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.
@@ -60,7 +60,7 @@ class KvCacheConfig:
     num_gpu_blocks_override: int | None = None
     context_memory: Bytes = 0.25 * _GIB
     watermark: float = 0.0
-    enable_prefix_caching: bool | None = None
+    enable_prefix_caching: bool = True
     tiers: tuple[MemoryTier, ...] = ()
     swap_space: Bytes | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.capacity import KvCacheConfig
+from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
@@ -125,8 +125,7 @@ def lane_memory(
             "tiers must be empty for a model with sliding windows; that combination is not "
             "simulated"
         )
-    caches_prefixes = config.enable_prefix_caching is not False
-    if memory.cache_tiers and not caches_prefixes:
+    if memory.cache_tiers and not config.enable_prefix_caching:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(memory.swap_space, swaps, memory.cache_tiers)
     num_blocks = memory.num_gpu_blocks // num_lanes
@@ -134,15 +133,24 @@ def lane_memory(
         num_blocks=num_blocks,
         num_in_all=memory.num_gpu_blocks,
         block_size=config.block_size,
-        num_reserved=int(config.watermark * num_blocks),
+        num_reserved=_reserve(config.watermark, num_blocks),
         groups=memory.kv_groups,
         num_extra_slots=drafting.num_extra_slots if drafting else 0,
         num_recomputed=drafting.num_recomputed_blocks if drafting else 0,
-        caches_prefixes=caches_prefixes,
+        caches_prefixes=config.enable_prefix_caching,
         uncached_first=uncached_first,
         tiers=tuple(tier.divided_by(num_lanes) for tier in memory.cache_tiers),
         swap_space=memory.swap_space.divided_by(num_lanes) if memory.swap_space else None,
     )
+
+
+def _reserve(watermark: float, num_blocks: int) -> int:
+    """Return the blocks that admissions leave free, at most all but one.
+
+    A share of all blocks, the null block among them (`watermark_blocks` in
+    `vllm/v1/core/kv_cache_manager.py`, 0.24).
+    """
+    return min(int(watermark * (num_blocks + NULL_BLOCKS)), num_blocks - 1)
 
 
 def _check_swap_space(space: SwapSpace | None, swaps: bool, tiers: Sequence[CacheTier]) -> None:

@@ -15,6 +15,7 @@ from mist_sim.clients.scheduling.admission import (
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
+from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.in_turn import Cut, take_in_turn
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
@@ -33,8 +34,8 @@ class ChunkedScheduler(Scheduler):
     is admitted. No prompt is admitted in a step that preempted one (vLLM v1).
 
     max_num_batched_tokens: token budget of a step, at least max_num_seqs, in scenarios by default
-        what vLLM's server takes, 8,192 on GPUs of 70 GiB and more but A100s and else 2,048 (vLLM's
-        name).
+        what vLLM's server takes, 8,192 on GPUs of 70 GiB and more but A100s, 16,384 from 160 GiB on
+        under `engine: vllm-0.33`, and else 2,048 (vLLM's name).
     long_prefill_token_threshold: most tokens that one prompt gets in a step, so that others can
         share it (vLLM's name); None: the whole budget. From `engine: vllm-0.33` on, not for a
         request that is alone.
@@ -45,6 +46,10 @@ class ChunkedScheduler(Scheduler):
     scheduler_reserve_full_isl: whether a prompt is admitted when all of it fits into the memory
         that is free, and not its first piece alone (vLLM's name and default from 0.19 on; before,
         it is false). Nothing is reserved either way: blocks are taken piece by piece.
+    prefill_schedule_interval: prompts are computed in one of so many steps, and decodes run alone
+        in those between, unless more wait than the step could admit (vLLM's name, from 0.24 on).
+        Engines in lockstep count steps together; others count from the last step with a prompt on,
+        from `engine: vllm-0.33` on, and before, it does nothing there.
     Source: MIST §III-E1, Fig. 3; Sarathi-Serve (OSDI 2024) Algorithm 3.
     """
 
@@ -54,6 +59,7 @@ class ChunkedScheduler(Scheduler):
     long_prefill_token_threshold: int | None = None
     max_num_partial_prefills: int | None = None
     scheduler_reserve_full_isl: bool = True
+    prefill_schedule_interval: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +72,11 @@ class ChunkedScheduler(Scheduler):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
+        if self.prefill_schedule_interval < 1:
+            raise ValueError(
+                f"prefill_schedule_interval must be >= 1, got {self.prefill_schedule_interval}; "
+                "1 computes prompts in every step"
+            )
         if self.max_num_partial_prefills and self.long_prefill_token_threshold is None:
             raise ValueError(
                 "max_num_partial_prefills must be left out without long_prefill_token_threshold, "
@@ -93,23 +104,31 @@ class ChunkedScheduler(Scheduler):
         may_spare = self.long_prefill_token_threshold and lane.rules.threshold_spares_one
         if may_spare and len(lane.running) + lane.num_waiting == 1:
             cut = _as_fits
+        is_held = lane.cadence is not None and _begin_step(lane, lane.cadence)
+        cut_in_turn = _nothing if is_held else cut
         if lane.by_piece:
-            disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut)
+            disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
             if disturbed and lane.waiting.takes_from_anywhere:
                 limit = 1
         else:
-            disturbed, budget = self._at_once(lane, plan, cut)
+            disturbed, budget = self._at_once(lane, plan, cut_in_turn)
         plan.decodes = lane.clock.num_decodes > 0
         if disturbed and (budget or lane.swapped or lane.moved):
             limit = 1 if self._asks_for_a_piece(lane) else steps_until_join(lane, limit)
         elif not disturbed and budget and (lane.waiting or lane.loaded):
-            budget = self._admit(lane, plan, budget, cut)
+            budget = self._admit(lane, plan, budget, cut, is_held=is_held)
         if may_spare and plan.prefills and lane.num_running == 1:
             limit = 1  # it is alone as soon as nobody waits, and no longer when somebody comes
+        if lane.cadence is not None:
+            limit = _steps_in_cadence(
+                lane, lane.cadence, plan, limit, is_held=is_held, disturbed=disturbed
+            )
         plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
+        if lane.cadence is not None and len(lane.waiting) <= 1:
+            return True  # whether anybody waits decides about later steps
         return may_join(lane, sequence, num_steps, 1 if self._asks_for_a_piece(lane) else None)
 
     def _asks_for_a_piece(self, lane: LaneState) -> bool:
@@ -133,14 +152,21 @@ class ChunkedScheduler(Scheduler):
         """Tokens that a prompt with `num_tokens` to go gets out of a budget."""
         return min(num_tokens, budget, self.long_prefill_token_threshold or budget)
 
-    def _admit(self, lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> int:
-        """Admit prompts while budget and number of pieces allow it; return the budget left."""
+    def _admit(
+        self, lane: LaneState, plan: StepPlan, budget: int, cut: Cut, *, is_held: bool
+    ) -> int:
+        """Admit prompts while budget and number of pieces allow it; return the budget left.
+
+        is_held: whether the step is for decodes.
+        """
         most = self.max_num_partial_prefills
         num_partial = 0 if most is None else _num_partial(plan)
         whole = self.scheduler_reserve_full_isl or not lane.by_piece
         piece = None if whole else cut(budget, budget)
         while budget and (sequence := next_to_admit(lane, plan, piece)):
             num_tokens = tokens_to_compute(lane, sequence)
+            if is_held and not _may_pass(lane, num_tokens):
+                break
             chunk = cut(num_tokens, budget)
             if chunk < num_tokens and most is not None and num_partial >= most:
                 break
@@ -152,6 +178,55 @@ class ChunkedScheduler(Scheduler):
 
 def _as_fits(num_tokens: int, budget: int) -> int:
     return min(num_tokens, budget)
+
+
+def _nothing(num_tokens: int, budget: int) -> int:
+    return 0
+
+
+# --- the cadence of prefills ------------------------------------------------------------------
+
+
+def _begin_step(lane: LaneState, cadence: Cadence) -> bool:
+    """Begin a plan; return whether its steps are for decodes, of which there are some."""
+    cadence.begin()
+    return cadence.num_held > 0 and len(lane.running) > len(lane.prefilling)
+
+
+def _may_pass(lane: LaneState, num_tokens: int) -> bool:
+    """Tell whether the head may be admitted in a step for decodes; `num_tokens` has no cache."""
+    return num_tokens <= 1 if lane.rules.held_spares_hits else bool(lane.loaded)
+
+
+def _steps_in_cadence(
+    lane: LaneState,
+    cadence: Cadence,
+    plan: StepPlan,
+    limit: int,
+    *,
+    is_held: bool,
+    disturbed: bool,
+) -> int:
+    """Note what a plan does for the next ones; return how long these would do the same."""
+    if not (is_held or disturbed):
+        cadence.is_bound = bool(lane.waiting)
+    if any(_is_prefill(plan, each) for each, _ in plan.prefills):
+        cadence.carry()
+    if disturbed:
+        return 1
+    if is_held:
+        holds_some = lane.prefilling or lane.waiting or lane.loaded
+        return min(limit, cadence.num_held) if holds_some else limit
+    return 1 if plan.prefills and plan.decodes and not cadence.is_bound else limit
+
+
+def _is_prefill(plan: StepPlan, sequence: SequenceState) -> bool:
+    """Tell whether a prompt of a plan counts: one that is admitted for its last token does not."""
+    num_to_go = sequence.num_tokens - sequence.num_computed_tokens
+    return num_to_go > 1 or sequence not in plan.admitted
+
+
+# --- how long a plan holds --------------------------------------------------------------------
 
 
 def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:

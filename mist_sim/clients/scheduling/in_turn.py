@@ -134,6 +134,8 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
                 break
         else:
             served[sequence] = num_new, num_blocks
+            if lane.cadence is not None and sequence in lane.prefilling and num_new:
+                lane.cadence.carry()  # even if it gives way to another yet
             missed += turns[1:next_turn]
             del turns[:next_turn]
     if missed:

@@ -13,6 +13,7 @@ from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
@@ -63,6 +64,7 @@ class LaneState:
         needs_longest_context: bool = False,
         by_piece: bool = False,
         rules: EngineRules | None = None,
+        cadence: Cadence | None = None,
     ) -> None:
         """Begin with nobody.
 
@@ -74,6 +76,7 @@ class LaneState:
         needs_longest_context: whether batches say how long the longest context is.
         by_piece: whether the scheduler lets prompts take blocks piece by piece.
         rules: what the engine's version decides; None: as vLLM 0.12.
+        cadence: when steps may carry prompts; None: always.
         """
         self.kv_cache = kv_cache
         self.pool = kv_cache.pool
@@ -85,6 +88,7 @@ class LaneState:
         self.swap_space = swap_space
         self.plans_ahead = plans_ahead
         self.rules = rules or EngineRules()
+        self.cadence = cadence
         takes_all = self.pool.groups or kv_cache.has_tiers or swap_space
         self.by_piece = by_piece and not takes_all
         # blocks of one token are taken by the step that fills them, which may be lost

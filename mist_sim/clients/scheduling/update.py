@@ -16,6 +16,8 @@ def update(
     last step, and sequences that have all their tokens, decodes first.
     """
     pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
+    if lane.cadence is not None:
+        lane.cadence.advance(num_steps)
     if num_steps > 1:  # blocks of the first step were taken and entered by the plan
         if lane.by_piece and plan.prefills:
             kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))

@@ -56,7 +56,7 @@ def with_server_limits(
     if name not in SCHEDULER.registry:
         return scheduler
     plugin = SCHEDULER.registry[name]
-    inherited = _inherited(plugin)
+    inherited = inherited_options(plugin)
     limits = {
         key: value
         for key, value in server_limits(gpu, version=version)._asdict().items()
@@ -83,12 +83,8 @@ def by_gpu(key: str, default: object) -> str | None:
     return f"{' or '.join(map(str, sorted(figures)))}, by GPU"
 
 
-def _inherited(scheduler: type[Any]) -> set[str]:
-    """Return the limits that a class has as our schedulers declare them, not as its own."""
+def inherited_options(scheduler: type[Any]) -> set[str]:
+    """Return the options that a class has as our schedulers declare them, not as its own."""
     ours = {field.name: field for base in (Scheduler, ChunkedScheduler) for field in fields(base)}
     theirs = fields(scheduler) if is_dataclass(scheduler) else ()
-    return {
-        field.name
-        for field in theirs
-        if field.name in ServerLimits._fields and field is ours[field.name]
-    }
+    return {field.name for field in theirs if field is ours.get(field.name)}

@@ -6,11 +6,12 @@ Without `engine` those of the newest version hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import GpuSpec, device_of
+from mist_sim.scenario.engines.server_defaults import inherited_options
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.versions import LARGEST_GRAPH, EngineVersion, LargestGraph
 from mist_sim.scenario.format.families import SCHEDULER
@@ -64,8 +65,11 @@ def scheduler_by_version(said: object, version: EngineVersion) -> object:
 
 
 def scheduler_options(plugin: type[Any], version: EngineVersion) -> dict[str, Any]:
-    """Return a version's defaults of the options that a scheduler's class has, but for limits."""
-    options = {field.name for field in fields(plugin)} if is_dataclass(plugin) else set()
+    """Return a version's defaults of the options that a scheduler's class inherits, but for limits.
+
+    An option that the class declares itself keeps its default.
+    """
+    options = inherited_options(plugin)
     named = {key.removeprefix("scheduler."): key for key in version.defaults}
     return {name: version.default(key) for name, key in named.items() if name in options}
 

@@ -19,6 +19,7 @@ from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.versions import (
     LARGEST_GRAPH,
     LIMITS,
+    RULES,
     VERSIONS,
     EngineVersion,
 )
@@ -72,7 +73,7 @@ def _unlike(config: EngineConfig) -> str:
 
 
 def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
-    """Yield the options of a client whose values are its version's defaults.
+    """Yield the options of a client whose values are its version's defaults, and its rules.
 
     client: an entry of a resolved scenario's `clients`, of type llm.
     """
@@ -88,6 +89,9 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
         elif key == LARGEST_GRAPH:
             most = largest_graph(version, gpu, num_seqs, num_drafts) if num_seqs else None
             expected = {key: most}
+        elif key.startswith(RULES):
+            yield Origin(key, default.value, default.source)
+            continue
         else:
             expected = {key: default.value}
         for name, value in expected.items():

@@ -125,8 +125,8 @@ class EngineVersion:
     @property
     def rules(self) -> EngineRules:
         """What it decides where there is no option."""
-        found = {key: each.value for key, each in self.defaults.items() if key.startswith(_RULES)}
-        return EngineRules(**{key.removeprefix(_RULES): value for key, value in found.items()})
+        found = {key: each.value for key, each in self.defaults.items() if key.startswith(RULES)}
+        return EngineRules(**{key.removeprefix(RULES): value for key, value in found.items()})
 
     def default(self, key: str) -> Any:
         """Return the value of an option."""
@@ -155,12 +155,15 @@ def _after(
 
 LIMITS = "scheduler.max_num_seqs, max_num_batched_tokens"
 RESERVE = "scheduler.scheduler_reserve_full_isl"
+INTERVAL = "scheduler.prefill_schedule_interval"
 PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
-_RULES = "rules."
+RULES = "rules."
 _UNCACHED_FIRST = "rules.uncached_first"
 _SPARES_ONE = "rules.threshold_spares_one"
 _GOES_ON = "rules.pass_goes_on"
+_LOCAL_CADENCE = "rules.local_cadence"
+_SPARES_HITS = "rules.held_spares_hits"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -195,9 +198,12 @@ V0_12 = EngineVersion(
         RESERVE: Default(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
+        INTERVAL: Default(1, "no such option; any step of Scheduler.schedule computes prompts"),
         _UNCACHED_FIRST: Default(False, _FREE_BLOCKS),
         _SPARES_ONE: Default(False, _SCHEDULE),
         _GOES_ON: Default(False, _SCHEDULE),
+        _LOCAL_CADENCE: Default(False, _SCHEDULE),
+        _SPARES_HITS: Default(False, _SCHEDULE),
     },
     lacks={
         "scheduler.preemption": Lack(
@@ -218,6 +224,7 @@ V0_12 = EngineVersion(
             "scheduler.long_prefill_token_threshold",
         ),
         RESERVE: Lack((False,), "it came in 0.19", "engine: vllm-0.19 or newer, or leave it out"),
+        INTERVAL: Lack((1,), "it came in 0.24", "engine: vllm-0.24 or newer, or leave it out"),
     },
     notes={
         "block size": "some attention backends raise it, mostly to 64: say kv_cache.block_size",
@@ -256,13 +263,15 @@ V0_24 = _after(
             0.92, f"CacheConfig.gpu_memory_utilization {_CACHE}, since 0.20"
         ),
         "kv_cache.watermark": Default(0.0, f"SchedulerConfig.watermark {_SCHEDULER}"),
+        INTERVAL: Default(1, f"SchedulerConfig.prefill_schedule_interval {_SCHEDULER}"),
         _UNCACHED_FIRST: Default(True, f"{_FREE_BLOCKS}, not yet in 0.22"),
     },
-    gains=("kv_cache.watermark",),
+    gains=("kv_cache.watermark", INTERVAL),
     notes={
         "memory of CUDA graphs": "counted within gpu_memory_utilization "
         "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS in vllm/envs.py, since 0.20)",
-        "prefill_schedule_interval": f"1 (SchedulerConfig {_SCHEDULER})",
+        "tokens of a step, experts exchanged by deepep_low_latency or nixl_ep": "256 (use_batched_"
+        "dp_moe in vllm/config/parallel.py, since 0.20): say max_num_batched_tokens",
     },
 )
 
@@ -279,12 +288,15 @@ V0_33 = _after(
         LARGEST_GRAPH: Default(LargestGraph(512, 1024), f"{_GRAPH_SIZES}, since 0.28"),
         _SPARES_ONE: Default(True, f"{_SCHEDULE}, not yet in 0.28"),
         _GOES_ON: Default(True, f"{_SCHEDULE}, not yet in 0.31"),
+        _LOCAL_CADENCE: Default(True, f"{_SCHEDULE}, not yet in 0.32"),
+        _SPARES_HITS: Default(True, f"{_SCHEDULE}, in 0.31"),
     },
     loses={
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
     notes={
         "async scheduling with drafts": "on with every kind of drafts that runner V2 has",
+        "limits on GB10": "256 and 2,048, whatever its memory (EngineArgs.get_batch_defaults)",
         "preemption with a step in flight": "the request waits until that step is over, which it "
         "is when the next one but one is planned (Scheduler.schedule, since 0.27); not so in a "
         "pipeline",

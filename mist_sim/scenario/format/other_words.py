@@ -34,7 +34,40 @@ KEYS: Mapping[str, str] = {
     "osl": _LENGTHS,
     "num_warmups": "warmup, a duration",
     "goodput": "slo: {ttft: 500 ms, tpot: 50 ms, e2el: 9 s}",
+    # engine, in the wrong place
+    **{
+        word: f"clients.N.{word}"
+        for word in (
+            "gpu",
+            "quantization",
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "enable_expert_parallel",
+            "speculative_config",
+            "scheduler",
+            "kv_cache",
+            "async_scheduling",
+            "max_model_len",
+        )
+    },
+    **{
+        word: f"clients.N.scheduler.{word}"
+        for word in ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold")
+    },
+    **{
+        word: f"clients.N.kv_cache.{word}"
+        for word in (
+            "block_size",
+            "gpu_memory_utilization",
+            "kv_cache_dtype",
+            "num_gpu_blocks_override",
+            "enable_prefix_caching",
+            "watermark",
+        )
+    },
     # engine
+    "dtype": "clients.N.quantization, for weights of less than 16 bits",
     "tp": "clients.N.tensor_parallel_size",
     "tp_size": "clients.N.tensor_parallel_size",
     "pp": "clients.N.pipeline_parallel_size",

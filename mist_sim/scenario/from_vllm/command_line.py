@@ -20,12 +20,14 @@ COMMANDS = ("vllm serve", "vllm bench serve")
 def split(text: str) -> tuple[str, list[str]]:
     """Return which of `COMMANDS` a command line is, and its arguments.
 
-    text: the command line as a shell takes it, or the path of a file that holds it. Lines may end
-        in a backslash; "#" begins a comment. Variables before the command are refused.
+    text: the command line as a shell takes it, or the path of a file that holds it or the arguments
+        of `vllm serve` alone. Lines may end in a backslash; "#" begins a comment. Variables before
+        the command are refused.
     Raises ScenarioError for what is neither.
     """
     path = user_path(text) if "\n" not in text and len(text) < 1000 else None
-    if path is not None and path.is_file():
+    is_file = path is not None and path.is_file()
+    if path is not None and is_file:
         text = _read(path)
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
@@ -42,6 +44,8 @@ def split(text: str) -> tuple[str, list[str]]:
         return COMMANDS[1], words[3:]
     if len(words) > 2 and words[1:3] == ["-m", _MODULE]:
         return COMMANDS[0], words[3:]
+    if is_file and words and words[0].startswith("-"):
+        return COMMANDS[0], words
     raise ScenarioError(
         f"--from-vllm must be a command line of {' or '.join(COMMANDS)}, or a file that holds "
         f"one, got {text.strip()[:60]!r}"

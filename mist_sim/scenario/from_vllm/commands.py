@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.bench import workload_of
 from mist_sim.scenario.from_vllm.command_line import COMMANDS, split
 from mist_sim.scenario.from_vllm.serve import client_of
@@ -22,10 +21,6 @@ class FromVllm:
 
     keys: dict[str, Any]
     left_out: tuple[str, ...]
-
-    def as_text(self) -> str:
-        """Return the keys as YAML text."""
-        return yaml_text.dump(self.keys)
 
 
 def from_vllm(commands: Iterable[str], *, gpu: str | None = None) -> FromVllm:

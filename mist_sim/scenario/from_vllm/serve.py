@@ -49,7 +49,9 @@ def _parser() -> Parser:
             parser.add_switches([flag], *short)
         else:
             nargs = "+" if honoured.many else None
-            parser.add_argument(flag, *short, type=honoured.read, nargs=nargs)
+            parser.add_argument(
+                flag, *short, type=honoured.read, nargs=nargs, choices=honoured.choices
+            )
     for flag, refused in REFUSED.items():
         short = [refused.short] if refused.short else []
         if set(refused.neutral) <= {"True", "False"} and refused.neutral:
@@ -88,11 +90,28 @@ def _value(flag: str, value: Any) -> Any:
                 "quantization: fp8, int8 or int4 in the scenario"
             )
         return _STORED_AS[value]
+    if flag == "--speculative-config":
+        _check_drafts(value)
     if flag == "--kv-offloading-size":
         return [{"name": "cpu", "capacity": f"{value:g} GiB"}]
     if flag == "--long-prefill-token-threshold":
         return value or None
     return value
+
+
+def _check_drafts(said: Mapping[str, Any]) -> None:
+    """Raise ScenarioError for words of vLLM's speculation that a scenario writes otherwise."""
+    method = str(said.get("method"))
+    instead = ""
+    if method == "eagle3" or (method == "eagle" and "model" in said):
+        instead = "a head is timed as one more layer; write method eagle, without model"
+    elif method.endswith("_mtp"):
+        instead = "write method mtp"
+    for key in ("prompt_lookup_max", "prompt_lookup_min"):
+        if key in said:
+            instead = f"{key} has no effect beside an acceptance rate; leave it out"
+    if instead:
+        raise ScenarioError(f"{_COMMAND} --speculative-config, method {method}: {instead}")
 
 
 def _set(client: dict[str, Any], key: str, value: Any) -> None:

@@ -1,0 +1,22 @@
+"""Values of a scenario that a command line sets: `--set KEY=VALUE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def overrides_of(settings: list[str]) -> dict[str, Any]:
+    """Return values by path; a value is read as YAML, as it would be in the file.
+
+    Raises ScenarioError for what is not KEY=VALUE, and for a value that is no YAML.
+    """
+    from mist_sim.errors import ScenarioError
+    from mist_sim.scenario.format import yaml_text
+
+    overrides = {}
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise ScenarioError(f"--set {setting}: must be KEY=VALUE, such as clients.0.count=8")
+        overrides[path.strip()] = yaml_text.parse(value, f"--set {path}")
+    return overrides
