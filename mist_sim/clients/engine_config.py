@@ -19,6 +19,7 @@ from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
+from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.specs import AllReduce
 from mist_sim.models import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
@@ -150,6 +151,15 @@ class EngineConfig:
                 f"async_scheduling must be false with {self.no_planning_ahead}; that combination "
                 "is not simulated"
             )
+
+        if self.async_scheduling is False:
+            for name in EXPOSED:
+                if getattr(self.overhead, name):
+                    raise ScenarioError(
+                        f"overhead.{name} must be left out with async_scheduling: false; it is "
+                        "host time that async scheduling does not hide, and overhead.step has all "
+                        "of it where nothing is hidden"
+                    )
 
     @property
     def prefill_interval(self) -> int:

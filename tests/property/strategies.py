@@ -262,6 +262,11 @@ def ahead(draw: st.DrawFn) -> Case:
         pipeline_parallel_size=1,
         lockstep=False,
         order=draw(st.sampled_from(["fcfs", "priority"])),
+        host=replace(
+            case.options.host,
+            exposed_step=draw(st.sampled_from([0.0, 2.0**-10, 1e-3 / 7])),
+            exposed_sequence=draw(st.sampled_from([0.0, 2.0**-13, 1e-4 / 7])),
+        ),
         **plain,
     )
     return Case(options, case.jobs)

@@ -115,6 +115,8 @@ CASES = [
     Case("overhead.step", "5 ms"),
     Case("overhead.prefill_step", "5 ms"),
     Case("overhead.sequence", "40 us"),
+    Case("overhead.exposed_step", "1 ms"),
+    Case("overhead.exposed_sequence", "40 us"),
     Case("overhead.request", "20 ms"),
     Case("overhead.prompt_token", "20 us"),
     Case("speculative_config.num_speculative_tokens", 2, DRAFTS),

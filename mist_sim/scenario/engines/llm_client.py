@@ -36,7 +36,11 @@ from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
-from mist_sim.scenario.engines.default_overhead import assumed_times, own_time
+from mist_sim.scenario.engines.default_overhead import (
+    assumed_times,
+    own_time,
+    with_exposed_time,
+)
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import (
     largest_graph,
@@ -108,6 +112,8 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
         check_sums_over_links(predictor)
     overhead = own_time(config.overhead, predictor, gpu)
     assumed = assumed_times(overhead, predictor, gpu)
+    if config.async_scheduling:
+        overhead = with_exposed_time(overhead, version_of(config.engine))
     config = replace(config, scheduler=scheduler, overhead=overhead)
     draft = None
     if config.speculative_config:

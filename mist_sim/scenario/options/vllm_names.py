@@ -75,6 +75,8 @@ VLLM_NAMES: Mapping[str, str] = {
     "overhead.step": NO_COUNTERPART,
     "overhead.prefill_step": NO_COUNTERPART,
     "overhead.sequence": NO_COUNTERPART,
+    "overhead.exposed_step": NO_COUNTERPART,
+    "overhead.exposed_sequence": NO_COUNTERPART,
     "overhead.request": NO_COUNTERPART,
     "overhead.prompt_token": NO_COUNTERPART,
 }

@@ -20,6 +20,10 @@ from mist_sim.user_paths import user_path
 
 Array = NDArray[np.float64]
 
+# Seconds that a step with prompts takes beyond its layers, whose launches no CUDA graph replays:
+# rebuilt step by step, runs on several machines show 2 to 4 ms (docs/background/tables.md).
+_LAUNCHES = 3e-3
+
 _ENDLESS = 1 << 62  # more steps than any run has
 
 
@@ -70,6 +74,7 @@ class TablePredictor:
         """
         return PredictorTraits(
             estimate="measured",
+            beyond_prompts=_LAUNCHES if self.format in OF_LAYERS else 0.0,
             sums_over_links=self.format in OF_LAYERS,
             needs_longest_context=self._tables.uneven is not None,
             steps_inside=self.steps_inside,
