@@ -262,12 +262,22 @@ def ahead(draw: st.DrawFn) -> Case:
         pipeline_parallel_size=1,
         lockstep=False,
         order=draw(st.sampled_from(["fcfs", "priority"])),
-        host=replace(
-            case.options.host,
-            exposed_step=draw(st.sampled_from([0.0, 2.0**-10, 1e-3 / 7])),
-            exposed_sequence=draw(st.sampled_from([0.0, 2.0**-13, 1e-4 / 7])),
-        ),
         **plain,
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
+def exposed(draw: st.DrawFn) -> Case:
+    """An engine that plans ahead, in ample memory, and does not hide all of its host's time."""
+    case = draw(cases(max_jobs=8, longest=60, ample=True, drafts=False))
+    host = replace(
+        case.options.host,
+        exposed_step=draw(st.sampled_from([0.0, 2.0**-10, 1e-3 / 7])),
+        exposed_sequence=draw(st.sampled_from([2.0**-13, 1e-4 / 7])),
+    )
+    options = replace(
+        case.options, async_scheduling=True, pipeline_parallel_size=1, lockstep=False, host=host
     )
     return Case(options, case.jobs)
 

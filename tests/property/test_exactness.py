@@ -25,6 +25,7 @@ from tests.property.strategies import (
     alike,
     alike_in_windows,
     cases,
+    exposed,
     overloads,
     overloads_of_alike,
     pieces_in_windows,
@@ -159,6 +160,12 @@ def test_prompts_that_begin_alike(case, predictor):
 @examples(150)
 @given(case=ahead(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_engines_that_plan_ahead(case, predictor):
+    assert_exact(case, predictor)
+
+
+@examples(60)
+@given(case=exposed(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_engines_that_do_not_hide_all_of_their_hosts_time(case, predictor):
     assert_exact(case, predictor)
 
 
