@@ -112,6 +112,7 @@ CASES = [
         STEPS,
         "predictor",
     ),
+    Case("predictor.scale", 1.1, STEPS),
     Case("overhead.step", "5 ms"),
     Case("overhead.prefill_step", "5 ms"),
     Case("overhead.sequence", "40 us"),

@@ -405,3 +405,97 @@ def test_layers_of_other_kinds_are_refused(tmp_path, name):
     path = measured.write_layer_profile(tmp_path, 32)
     with pytest.raises(ScenarioError, match="experts or sliding windows; measure whole steps"):
         TablePredictor(mist.load_model(name), ONE, str(path), "layer_profile")
+
+
+@pytest.mark.parametrize("form", ["steps", "layer_profile", "vidur", "splitwise"])
+def test_a_scale_multiplies_what_was_measured(tmp_path, form):
+    if form == "splitwise":
+        path, more = measured.write_splitwise(tmp_path), ["m/a"]
+    else:
+        write = getattr(measured, f"write_{form}")
+        layers = [] if form == "steps" else [MODEL.num_layers]
+        path, more = write(tmp_path, *layers), [None]
+    plain = TablePredictor(MODEL, ONE, str(path), form, *more)
+    slower = TablePredictor(MODEL, ONE, str(path), form, *more, scale=1.25)
+    for new, context, n, mean in POINTS:
+        batch = StepBatch(((new, context),) if new else (), n, n * mean)
+        expected = pytest.approx(1.25 * plain.step_time(batch), rel=1e-12)
+        assert slower.step_time(batch) == expected
+    check_predictor(lambda: slower)
+
+
+def test_a_scale_leaves_all_reduces_as_the_link_tells(tmp_path):
+    folder = tmp_path / "tp2"
+    folder.mkdir()
+    path = measured.write_layer_profile(folder, MODEL.num_layers)
+    two = mist.Cluster(mist.load_gpu("h100-sxm"), 2)
+    plain, slower = (
+        TablePredictor(MODEL, two, str(path), "layer_profile", scale=scale) for scale in (1.0, 2.0)
+    )
+    summed = 2 * MODEL.num_layers * two.all_reduce_time(64 * MODEL.hidden_size * 2)
+    batch = StepBatch((), 64, 64 * 512)
+    kernels = plain.step_time(batch) - summed
+    assert slower.step_time(batch) == pytest.approx(2 * kernels + summed, rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_is_above_0(tmp_path, scale):
+    path = measured.write_steps(tmp_path)
+    with pytest.raises(ScenarioError, match="scale must be > 0 and finite"):
+        TablePredictor(MODEL, ONE, str(path), "steps", scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("text", "scale", "problem"),
+    [
+        ("interconnect.bandwidth = '100 GB/s'", 1.0, None),
+        ("memory = '141 GB'", 1.0, None),
+        ("memory_bandwidth = '5 TB/s'", 1.0, "memory_bandwidth of mine must be that of h100-sxm"),
+        ("flops.fp8 = '3 PFLOP/s'", 1.0, "flops of mine must be that of h100-sxm"),
+        ("memory_bandwidth = '5 TB/s'", 0.8, None),
+    ],
+)
+def test_a_gpu_file_based_on_the_measured_one_is_that_gpu(tmp_path, text, scale, problem):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'based_on = "h100-sxm"\n{text}\n')
+    cluster = mist.Cluster(mist.load_gpu(str(file)))
+    path = measured.write_steps(tmp_path)
+    if problem is None:
+        TablePredictor(MODEL, cluster, str(path), "steps", scale=scale)
+    else:
+        with pytest.raises(ScenarioError, match=problem):
+            TablePredictor(MODEL, cluster, str(path), "steps", scale=scale)
+
+
+def test_a_gpu_file_based_on_another_than_the_measured_one_is_refused(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('based_on = "l40s"\n')
+    path = measured.write_steps(tmp_path)
+    with pytest.raises(ScenarioError, match="gpu must be what the client has, l40s, got h100-sxm"):
+        TablePredictor(MODEL, mist.Cluster(mist.load_gpu(str(file))), str(path), "steps")
+
+
+@pytest.mark.parametrize(
+    ("meta", "counts"),
+    [
+        ("skew_profile:\n  enabled: true\nskew_fit:\n  enabled: true  # fitted\n", True),
+        ("model: llama-3.1-8b\nskew_profile:\n  enabled: false\n", False),
+        ("skew_fit:\n  method: wls\n  enabled: False\n  per_tp:\n    enabled: true\n", False),
+        ("other:\n  enabled: false\n", True),
+    ],
+)
+def test_flags_of_a_profile_say_whether_uneven_decodes_count(tmp_path, meta, counts):
+    path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    (path / "meta.yaml").write_text(meta)
+    found = table(path, "layer_profile")
+    assert found.traits.needs_longest_context == counts
+    even, uneven = (StepBatch((), 8, 8 * 500, None, longest) for longest in (500, 1_000))
+    assert (found.step_time(uneven) > found.step_time(even)) == counts
+
+
+def test_a_flag_that_is_none_is_refused(tmp_path):
+    path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    (path / "meta.yaml").write_text("skew_fit:\n  enabled: maybe\n")
+    message = "meta.yaml: skew_fit.enabled must be true or false, got 'maybe'"
+    with pytest.raises(ScenarioError, match=message):
+        table(path, "layer_profile")

@@ -45,6 +45,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.path": NO_COUNTERPART,
     "predictor.format": NO_COUNTERPART,
     "predictor.subset": NO_COUNTERPART,
+    "predictor.scale": NO_COUNTERPART,
     "predictor.device": NO_COUNTERPART,
     "predictor.num_timed_layers": NO_COUNTERPART,
     "predictor.max_num_batched_tokens": NO_COUNTERPART,

@@ -35,6 +35,9 @@ class TablePredictor:
     model, cluster: what is timed; a profile of layers needs their number and size.
     path: the file, or the folder where the format has several.
     format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
+    scale: what measured times are multiplied by, for a card that is slower (> 1) or faster than the
+        measured one was: a lone decode's time on it over that in the table. All-reduces that the
+        GPU's entry tells are not.
     subset: which part of a file that holds several settings; the reader's message lists them.
 
     Measurements that fall with more tokens or context are noise and made to rise. Beyond the last
@@ -46,12 +49,15 @@ class TablePredictor:
     path: str
     format: str
     subset: str | None = None
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.format not in TABLE_FORMATS:
             hint = did_you_mean(self.format, TABLE_FORMATS)
             known = ", ".join(TABLE_FORMATS)
             raise ScenarioError(f"format has no {self.format!r}{hint} Known: {known}")
+        if not 0 < self.scale < math.inf:
+            raise ScenarioError(f"scale must be > 0 and finite, got {self.scale:g}")
         if self.subset is not None and self.format not in WITH_SUBSETS:
             raise ScenarioError(
                 f"subset must be left out with format {self.format}, whose files hold one setting, "
@@ -63,7 +69,8 @@ class TablePredictor:
                 f"got {self.cluster.pipeline_parallel_size}"
             )
         read = TABLE_FORMATS[self.format]
-        self._tables = read(user_path(self.path), self.model, self.cluster, self.subset)
+        path = user_path(self.path)
+        self._tables = read(path, self.model, self.cluster, self.subset, self.scale)
         self._alone: dict[int, float] = {}
 
     @property
