@@ -35,7 +35,7 @@ def intakes(scenario: Scenario, result: Result, arrivals: pd.Series[float]) -> A
     if any(engine.pipeline_parallel_size > 1 for engine in engines.values()):
         raise ScenarioError("starts_at: intake needs engines with pipeline_parallel_size 1")
     tracks = _first_tracks(result, arrivals.index.to_numpy())
-    found = arrivals.to_numpy(float).copy()
+    found = np.array(arrivals, dtype=np.float64)
     names = result.steps.groupby("track")["client"].first()
     for track in np.unique(tracks[tracks >= 0]):
         client = names[track]
@@ -65,4 +65,4 @@ def _next_boundary(result: Result, tracks: list[int], times: Array) -> Array:
     starts, run_ends = steps["start"].to_numpy(), steps["end"].to_numpy()
     run = np.maximum(starts.searchsorted(times, "right") - 1, 0)
     is_busy = (starts[run] < times) & (times < run_ends[run])
-    return np.where(is_busy, ends[place], times)
+    return np.asarray(np.where(is_busy, ends[place], times))

@@ -9,6 +9,7 @@ import pytest
 import mist_sim as mist
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import TablePredictor
 from mist_sim.testing import check_predictor
 from tests.reference import measured
@@ -403,7 +404,7 @@ clients:
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "gpt-oss-120b"])
 def test_layers_of_other_kinds_are_refused(tmp_path, name):
     path = measured.write_layer_profile(tmp_path, 32)
-    with pytest.raises(ScenarioError, match="experts or sliding windows; measure whole steps"):
+    with pytest.raises(ScenarioError, match="no times for what .* has, .*; measure whole steps"):
         TablePredictor(mist.load_model(name), ONE, str(path), "layer_profile")
 
 
@@ -499,3 +500,97 @@ def test_a_flag_that_is_none_is_refused(tmp_path):
     message = "meta.yaml: skew_fit.enabled must be true or false, got 'maybe'"
     with pytest.raises(ScenarioError, match=message):
         table(path, "layer_profile")
+
+
+# --- experts ------------------------------------------------------------------------------------
+
+EXPERTS = mist.load_model("qwen3-30b-a3b")  # 128 experts, 8 for each token
+H100 = mist.load_gpu("h100-sxm")
+
+
+def expert_table(folder, **cluster):
+    path = folder / f"tp{cluster.get('tensor_parallel_size', 1)}"
+    path.mkdir(exist_ok=True)
+    measured.write_layer_profile(path, EXPERTS.num_layers)
+    measured.write_experts(path, EXPERTS.num_layers)
+    return TablePredictor(EXPERTS, mist.Cluster(H100, **cluster), str(path), "layer_profile")
+
+
+def reached(tokens):
+    """Of 128 experts, each token misses one with probability 120 / 128."""
+    return 128 * (1 - (120 / 128) ** tokens)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 64, 512])
+def test_experts_by_the_tokens_and_the_experts_that_they_reach(tmp_path, tokens):
+    batch = StepBatch((), tokens, tokens * 512)
+    expected = measured.step_s(0, 0, tokens, 512) + measured.experts_s(tokens, reached(tokens))
+    assert expert_table(tmp_path).step_time(batch) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [3, 20, 100, 700])
+def test_experts_between_the_points(tmp_path, tokens):
+    batch = StepBatch(((tokens, 0),))
+    expected = measured.step_s(tokens, 0, 0, 0) + measured.experts_s(tokens, reached(tokens))
+    assert expert_table(tmp_path).step_time(batch) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("imbalance", [1.0, 1.5])
+@pytest.mark.parametrize("tokens", [8, 64])
+def test_experts_spread_over_four_replicas(tmp_path, tokens, imbalance):
+    """A rank has a quarter of the experts, and of the tokens of all four, or 1.5 times that."""
+    spread = expert_table(
+        tmp_path,
+        data_parallel_size=4,
+        enable_expert_parallel=True,
+        expert_load_imbalance=imbalance,
+    )
+    batch = StepBatch((), tokens, tokens * 512)
+    expected = measured.step_s(0, 0, tokens, 512)
+    expected += measured.experts_s(tokens * imbalance, reached(4 * tokens) / 4)
+    gathered = 4 * tokens * EXPERTS.hidden_size * EXPERTS.dtype_bytes
+    expected += 2 * EXPERTS.num_layers * all_gather(H100.interconnect, 4)(gathered)
+    assert spread.step_time(batch) == pytest.approx(expected, rel=1e-9)
+
+
+def test_replicas_without_shared_experts_are_engines_of_their_own(tmp_path):
+    batch = StepBatch(((300, 0),), 7, 7_000)
+    alone, beside = (expert_table(tmp_path, data_parallel_size=size) for size in (1, 2))
+    assert alone.step_time(batch) == beside.step_time(batch)
+
+
+def test_a_replica_without_work_computes_one_token(tmp_path):
+    found = expert_table(tmp_path, data_parallel_size=2, enable_expert_parallel=True)
+    one = StepBatch((), 1, 1)
+    idle = found.step_time(StepBatch())
+    assert 0 < idle < found.step_time(one)
+    assert (found.run(StepBatch(), StepGrowth(), 5_000) == idle).all()
+
+
+def test_tables_with_experts_keep_the_bits_of_runs(tmp_path):
+    spread = {"data_parallel_size": 2, "enable_expert_parallel": True}
+    for cluster in ({}, {"tensor_parallel_size": 2}, spread):
+        check_predictor(lambda cluster=cluster: expert_table(tmp_path, **cluster))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("8,129,40", r"line 3: activated_experts must be >= 1 and <= 128, .*, got 129"),
+        ("8,0,40", r"line 3: activated_experts must be >= 1 and <= 128, .*, got 0"),
+        ("0,1,40", r"line 3: tokens must be >= 1, got 0"),
+        ("8,few,40", r"line 3: activated_experts must be a number >= 0, got 'few'"),
+    ],
+)
+def test_rows_of_experts_that_cannot_be_are_refused(tmp_path, row, problem):
+    expert_table(tmp_path)
+    file = tmp_path / "tp1" / "moe.csv"
+    file.write_text(f"tokens,activated_experts,time_us\n1,8,30\n{row}\n")
+    with pytest.raises(ScenarioError, match=f"moe.csv: {problem}"):
+        TablePredictor(EXPERTS, mist.Cluster(H100), str(tmp_path / "tp1"), "layer_profile")
+
+
+def test_a_profile_without_experts_is_refused_for_a_model_that_has_some(tmp_path):
+    measured.write_layer_profile(tmp_path, EXPERTS.num_layers)
+    with pytest.raises(ScenarioError, match=r"experts, which no moe.csv times"):
+        TablePredictor(EXPERTS, mist.Cluster(H100), str(tmp_path), "layer_profile")

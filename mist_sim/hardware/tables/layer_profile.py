@@ -1,8 +1,9 @@
 """Profiles of a model's layers: kernel times in microseconds, one layer of each kind.
 
 A folder with `dense.csv` (layer, tokens, time_us), `per_sequence.csv` (layer, sequences, time_us),
-`attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us) and, where uneven decodes
-were measured, `skew.csv`; perhaps `meta.yaml`, whose model, gpu (or hardware) and tp_degrees are
+`attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), for a model with experts
+`moe.csv` (tokens, activated_experts, time_us) and, where uneven decodes were measured, `skew.csv`;
+perhaps `meta.yaml`, whose model, gpu (or hardware) and tp_degrees are
 checked, and which may say `enabled: false` of `skew_profile` or `skew_fit`: uneven decodes take as
 long as equal ones then. Source of the form: the profiles that LLMServingSim 2.0 publishes.
 """
@@ -19,6 +20,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import Curve, resampled, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables, table_format
+from mist_sim.hardware.tables.experts import AXES, ExpertTimes, check_reached
 from mist_sim.hardware.tables.identity import (
     check_measured,
     is_on,
@@ -53,15 +55,24 @@ def read_layer_profile(
     ends = read_columns(path / "per_sequence.csv", ["sequences", "time_us"], ["layer"])
     rows = read_columns(path / "attention.csv", [*_AXES, "time_us"])
     attention = _Attention(rows, str(path / "attention.csv"), model.num_layers * unit)
+    experts = _experts(path / "moe.csv", model, cluster, unit)
     tokens = layers_curve(
-        dense.rename(columns={"time_us": "time"}), model, cluster, unit, str(path / "dense.csv")
+        dense.rename(columns={"time_us": "time"}),
+        model,
+        cluster,
+        unit,
+        str(path / "dense.csv"),
+        experts,
     )
+    most_tokens = tokens.axis.top
+    if experts:
+        most_tokens = min(float(dense["tokens"].max()), experts.most_tokens)
     samples = ends.groupby("sequences", as_index=False)[["time_us"]].sum()
     counts, seconds = curve(samples, "sequences", "time_us")
     tables = StepTables(
         alone=tokens,
         tokens=tokens,
-        most_tokens=tokens.axis.top,
+        most_tokens=most_tokens,
         sequences=Curve(counts, rising(seconds * unit, 0)),
         prefill=attention.prefill,
         next_prefill=float(attention.prefill.values.min()),
@@ -95,6 +106,15 @@ def _checked_notes(path: Path, model: ModelSpec, cluster: Cluster, scale: float)
             f"(tp_degrees: [{ranks}])"
         )
     return notes
+
+
+def _experts(file: Path, model: ModelSpec, cluster: Cluster, unit: float) -> ExpertTimes | None:
+    """Return the times of a model's experts; None without them, or without a file of them."""
+    if model.moe is None or not file.exists():
+        return None
+    rows = read_columns(file, [*AXES, "time_us"])
+    check_reached(rows, model.moe, str(file))
+    return ExpertTimes(rows, model.moe, model, cluster, unit)
 
 
 class _Attention:

@@ -146,11 +146,12 @@ def last_split(rows: pd.DataFrame) -> float | None:
     from where they are not, it takes all of a sudden a share more.
     """
     some = _with_fewest_long(rows)
-    shares = (some["t_skew_us"] / some["t_mean_us"] - 1.0).groupby(some["n"]).median()
-    jumps = shares.diff().dropna()
-    if jumps.empty or jumps.max() < _JUMP or shares.shift()[jumps.idxmax()] > _EVEN:
+    medians = (some["t_skew_us"] / some["t_mean_us"] - 1.0).groupby(some["n"]).median()
+    counts, shares = medians.index.to_numpy(float), medians.to_numpy(float)
+    jumps = np.diff(shares)
+    if not len(jumps) or jumps.max() < _JUMP or shares[jumps.argmax()] > _EVEN:
         return None
-    return float(shares.index[shares.index.get_loc(jumps.idxmax()) - 1])
+    return float(counts[jumps.argmax()])
 
 
 def _with_fewest_long(rows: pd.DataFrame) -> pd.DataFrame:

@@ -94,6 +94,8 @@ class TablePredictor:
         tables, n = self._tables, batch.num_decodes
         mean = batch.context_sum / n if n else 0.0
         if not batch.chunks:
+            if not n:  # a replica that steps with others, which computes one token in vain
+                return tables.alone.at(1)
             even = _even_context(tables.uneven, batch, mean)
             return self._fixed_alone(n) + tables.decode.at(n, even)
         seconds = self._fixed(batch)
@@ -110,6 +112,8 @@ class TablePredictor:
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         tables, n = self._tables, batch.num_decodes
+        if not (n or batch.chunks):
+            return np.full(num_steps, tables.alone.at(1))
         ahead = np.arange(float(num_steps))
         means = (batch.context_sum + growth.contexts(ahead)) / n if n else ahead
         if not batch.chunks:
