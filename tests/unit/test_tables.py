@@ -11,6 +11,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import TablePredictor
+from mist_sim.hardware.predictors.measured import table as table_module
 from mist_sim.testing import check_predictor
 from tests.reference import measured
 
@@ -594,3 +595,25 @@ def test_a_profile_without_experts_is_refused_for_a_model_that_has_some(tmp_path
     measured.write_layer_profile(tmp_path, EXPERTS.num_layers)
     with pytest.raises(ScenarioError, match=r"experts, which no moe.csv times"):
         TablePredictor(EXPERTS, mist.Cluster(H100), str(tmp_path), "layer_profile")
+
+
+# --- what is remembered of prompts --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["steps", "layer_profile", "vidur"])
+def test_prompts_that_are_remembered_take_what_new_ones_take(forms, name, tmp_path, monkeypatch):
+    batches = [
+        StepBatch(((50 + new, 10 * new), (300, 0)), n, n * mean, None, 2 * mean)
+        for new in range(5)
+        for n in (1, 8, 40)
+        for mean in (20, 700, 9_000)
+    ]
+    plain = [forms[name].step_time(batch) for batch in batches]
+    monkeypatch.setattr(table_module, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(table_module, "_MOST_LINES", 2)
+    found = forms[name]
+    found._known.clear()
+    assert [found.step_time(batch) for batch in batches * 2] == plain * 2
+    assert [found.run(batch, StepGrowth(), 1).item() for batch in batches] == plain
+    assert len(found._known) <= 3
+    assert all(len(prompts.lines) <= 2 for prompts in found._known.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,11 @@ from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
 Array = NDArray[np.float64]
+Chunks = tuple[tuple[int, int], ...]
+
+# Prompts of steps that are remembered, and numbers of decodes beside each: requests of equal length
+# make equal steps over and over. Together some megabytes at most.
+_MOST_KNOWN, _MOST_LINES = 256, 16
 
 # Seconds that a step with prompts takes beyond its layers, whose launches no CUDA graph replays:
 # rebuilt step by step, runs on several machines show 2 to 4 ms (docs/background/tables.md).
@@ -72,6 +77,7 @@ class TablePredictor:
         path = user_path(self.path)
         self._tables = read(path, self.model, self.cluster, self.subset, self.scale)
         self._alone: dict[int, float] = {}
+        self._known: dict[Chunks, _Prompts] = {}
 
     @property
     def traits(self) -> PredictorTraits:
@@ -98,13 +104,12 @@ class TablePredictor:
                 return tables.alone.at(1)
             even = _even_context(tables.uneven, batch, mean)
             return self._fixed_alone(n) + tables.decode.at(n, even)
-        seconds = self._fixed(batch)
-        for new, context in batch.chunks:
-            seconds += tables.prefill.at(new, context)
+        prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
+        seconds = self._fixed(prompts, n) + prompts.seconds
         if n:
             beside, even = tables.beside, _even_context(tables.uneven_beside, batch, mean)
             if isinstance(beside, Volume):
-                seconds += beside.largest(batch.chunks, n, even)
+                seconds += prompts.largest(beside, n, even)
             else:
                 seconds += beside.at(n, even)
         return seconds
@@ -119,9 +124,11 @@ class TablePredictor:
         if not batch.chunks:
             even = _even_contexts(tables.uneven, batch, growth, means)
             return np.asarray(self._fixed_alone(n) + tables.decode.along(n, even))
-        seconds = np.full(num_steps, self._fixed(batch))
+        prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
+        seconds = np.zeros(num_steps)
         for new, context in batch.chunks:
             seconds += tables.prefill.along(new, context + new * ahead)
+        seconds += self._fixed(prompts, n)
         if n:
             beside = tables.beside
             even = _even_contexts(tables.uneven_beside, batch, growth, means)
@@ -144,14 +151,25 @@ class TablePredictor:
             self._alone[num_decodes] = seconds
         return seconds
 
-    def _fixed(self, batch: StepBatch) -> float:
-        """Return seconds of a step with prompts that do not depend on contexts."""
-        chunks, n, tables = batch.chunks, batch.num_decodes, self._tables
-        if len(chunks) == 1:
-            return tables.tokens.at(chunks[0][0] + n) + tables.sequences.at(n + 1)
-        seconds = tables.tokens.at(batch.num_prefill_tokens + n)
-        seconds += tables.sequences.at(n + len(chunks))
-        return seconds - tables.next_prefill * (len(chunks) - 1)
+    def _fixed(self, prompts: _Prompts, n: int) -> float:
+        """Return seconds of a step with prompts and `n` decodes that do not depend on contexts."""
+        tables, number = self._tables, len(prompts.chunks)
+        seconds = tables.tokens.at(prompts.num_tokens + n) + tables.sequences.at(n + number)
+        return seconds - tables.next_prefill * (number - 1) if number > 1 else seconds
+
+    def _prompts(self, chunks: Chunks) -> _Prompts:
+        """Return what the prompts of a step take, which is remembered.
+
+        Steps of other prompts are forgotten as soon as they are many.
+        """
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        prefill, seconds = self._tables.prefill, 0.0
+        for new, context in chunks:
+            seconds += prefill.at(new, context)
+        prompts = _Prompts(chunks, sum([new for new, _ in chunks]), seconds)
+        self._known[chunks] = prompts
+        return prompts
 
     # --- range --------------------------------------------------------------------------------
 
@@ -184,6 +202,33 @@ class TablePredictor:
                 return 0
             steps = min(steps, _steps_within(longest - context, new))
         return steps
+
+
+@dataclass(slots=True)
+class _Prompts:
+    """The prompts of a step: their tokens, the seconds of their attention, and what decodes add.
+
+    lines: by number of decodes and interval of their mean context, what they add beside each prompt
+        along that interval.
+    """
+
+    chunks: Chunks
+    num_tokens: int
+    seconds: float
+    lines: dict[tuple[int, int], list[tuple[float, float]]] = field(default_factory=dict)
+
+    def largest(self, beside: Volume, n: int, mean: float) -> float:
+        """Return the most that decodes add beside one of the prompts."""
+        q, part = beside.moving[1].place(mean)
+        lines = self.lines.get((n, q))
+        if lines is None:
+            if len(self.lines) >= _MOST_LINES:
+                self.lines.clear()
+            lines = self.lines[n, q] = beside.lines(self.chunks, n, q)
+        if len(lines) == 1:
+            start, rise = lines[0]
+            return start + rise * part
+        return max([start + rise * part for start, rise in lines])
 
 
 def _steps_within(room: float, per_step: float) -> int:
