@@ -171,8 +171,6 @@ class EngineConfig:
         """What keeps async scheduling from being simulated; empty where it can be."""
         if self.pipeline_parallel_size > 1:
             return f"pipeline_parallel_size {self.pipeline_parallel_size}"
-        if self.lockstep:
-            return f"enable_expert_parallel and data_parallel_size {self.data_parallel_size}"
         if self.speculative_config:
             return "speculative_config, where nobody knows a step ahead who finishes"
         return ""

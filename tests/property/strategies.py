@@ -283,6 +283,21 @@ def exposed(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def ahead_together(draw: st.DrawFn) -> Case:
+    """Replicas that step together and plan ahead, with little to do now and then."""
+    case = draw(cases(longest=60, ample=draw(st.booleans()), drafts=False))
+    options = replace(
+        case.options,
+        async_scheduling=True,
+        pipeline_parallel_size=1,
+        data_parallel_size=draw(st.integers(2, 3)),
+        lockstep=True,
+        tiers=(),
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
 def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     """Requests that begin alike, one after the other or at once, for a model with short windows.
 

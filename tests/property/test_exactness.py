@@ -22,6 +22,7 @@ from mist_sim.simulation import Simulation
 from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
     ahead,
+    ahead_together,
     alike,
     alike_in_windows,
     cases,
@@ -161,6 +162,13 @@ def test_prompts_that_begin_alike(case, predictor):
 @given(case=ahead(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_engines_that_plan_ahead(case, predictor):
     assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=ahead_together(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_replicas_that_step_together_plan_ahead(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
 @examples(60)

@@ -167,12 +167,6 @@ def test_a_block_count_needs_no_share_of_memory():
     [
         {"pipeline_parallel_size": 2},
         {
-            "model": "qwen3-30b-a3b",
-            "gpu": "h200",
-            "enable_expert_parallel": True,
-            "data_parallel_size": 2,
-        },
-        {
             "speculative_config": {
                 "method": "ngram",
                 "num_speculative_tokens": 3,
