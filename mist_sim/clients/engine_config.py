@@ -19,6 +19,7 @@ from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
+from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.specs import AllReduce
 from mist_sim.models import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
@@ -155,6 +156,15 @@ class EngineConfig:
                 "is not simulated"
             )
 
+        if self.async_scheduling is False:
+            for name in EXPOSED:
+                if getattr(self.overhead, name):
+                    raise ScenarioError(
+                        f"overhead.{name} must be left out with async_scheduling: false; it is "
+                        "host time that async scheduling does not hide, and overhead.step has all "
+                        "of it where nothing is hidden"
+                    )
+
     @property
     def prefill_interval(self) -> int:
         """Of how many steps one carries prompts; 1 where the scheduler has no such option."""
@@ -165,8 +175,6 @@ class EngineConfig:
         """What keeps async scheduling from being simulated; empty where it can be."""
         if self.pipeline_parallel_size > 1:
             return f"pipeline_parallel_size {self.pipeline_parallel_size}"
-        if self.lockstep:
-            return f"enable_expert_parallel and data_parallel_size {self.data_parallel_size}"
         if self.speculative_config:
             return "speculative_config, where nobody knows a step ahead who finishes"
         return ""

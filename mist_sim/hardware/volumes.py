@@ -5,7 +5,6 @@ As in `grids`, one step in plain floats and a run in vectors give the same bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -43,14 +42,13 @@ class Volume:
         nested: list[list[list[list[float]]]] = self.values.tolist()
         return nested
 
-    def largest(self, chunks: Sequence[tuple[int, int]], n: int, y: float) -> float:
-        """Return the largest value at `n`, `y` and any `c`, `x` of the chunks."""
+    def lines(self, chunks: Sequence[tuple[int, int]], n: int, q: int) -> list[tuple[float, float]]:
+        """Return (start, rise) along the interval `q` of `y` at `n`, for each chunk `c`, `x`."""
         of_chunks, of_counts = self._places
         p, along_n = of_counts.get(n) or self._place(1, n)
         nested, contexts = self._nested, self.moving[0]
-        q, along_y = self.moving[1].place(y)
-        most = -math.inf
-        for c, x in chunks:
+        found = []
+        for c, x in dict.fromkeys(chunks):
             i, along_c = of_chunks.get(c) or self._place(0, c)
             j, along_x = contexts.place(min(x, contexts.top))
             near, far = nested[i], nested[i + 1]
@@ -60,8 +58,8 @@ class Volume:
                 further, end = _edge(rows, j + 1, q, along_c, along_n)
                 a += (further - a) * along_x
                 b += (end - b) * along_x
-            most = max(most, a + (b - a) * along_y)
-        return most
+            found.append((a, b - a))
+        return found
 
     def along(self, c: int, n: int, x: Array, y: Array) -> Array:
         """Return the values at `c`, `n` and every pair of `x` and `y`."""

@@ -136,10 +136,17 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield SPEC_ONLY
     if "assumed" in summary:
         options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
-        if times := [name for name in options if name.startswith("overhead.")]:
+        fitted = ("overhead.step", "overhead.sequence")
+        if times := [name for name in options if name in fitted]:
             yield (
                 f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
                 "fitted on H100 runs. Say your own where you know it."
+            )
+        if "overhead.prefill_step" in options:
+            yield (
+                "The 3 ms that a step with prompts takes beyond its profiled layers "
+                "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Say your own "
+                "where you know it."
             )
         if "max_model_len" in options:
             yield (

@@ -69,6 +69,10 @@ def _is_seconds(value: object) -> bool:
     )
 
 
+def _is_time(value: object) -> bool:
+    return isinstance(value, float | int)
+
+
 def _is_callable(value: object) -> bool:
     return value is None or callable(value)
 
@@ -77,6 +81,7 @@ _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "estimate": (lambda value: isinstance(value, str) and bool(value), "a word or words"),
     "kernels_only": (_is_bool, "a bool"),
     "beyond_kernels": (_is_seconds, "None or two numbers, of a step and of each sequence"),
+    "beyond_prompts": (_is_time, "a number of seconds"),
     "sums_over_links": (_is_bool, "a bool"),
     "needs_longest_context": (_is_bool, "a bool"),
     "times_drafts": (_is_bool, "a bool"),
@@ -129,7 +134,7 @@ def _check_answers(predictor: Predictor, traits: PredictorTraits, batch: StepBat
 def _check_wrapped(predictor: Predictor, traits: PredictorTraits) -> None:
     """Check that overhead, drafting and a pipeline change only the traits that they must."""
     host = EngineOverhead(step=1e-3).around(predictor, overlapped=True)
-    own = {"kernels_only": False, "beyond_kernels": None}
+    own = {"kernels_only": False, "beyond_kernels": None, "beyond_prompts": 0.0}
     _require_kept("EngineOverhead", traits_of(host), traits, **own)
     if traits.times_drafts:
         drafted = with_drafting(predictor, _NGRAM, None)

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario, simulate
+from mist_sim.validation.intakes import intakes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mist_sim.metrics import Result
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 _STATISTICS: Mapping[str, Callable[[NDArray[np.float64]], float]] = {
@@ -66,7 +65,7 @@ def request_rows(
         raise ScenarioError(f"request_id {min(missing)} was measured and is not in the workload")
     start = requests["arrival_time"].to_numpy()
     if from_intake:
-        start = _intakes(result, start)
+        start = intakes(scenario, result, requests["arrival_time"])
     simulated = requests.assign(
         ttft=requests["first_token_at"] - start, e2el=requests["finished_at"] - start
     ).loc[measured.index]
@@ -118,19 +117,6 @@ def _throughput_row(
     real_end = float((arrivals + e2el).max())
     ours_end = float((finished["arrival_time"] + finished["e2el"]).max())
     return _row("throughput", "requests/s", len(e2el) / real_end, len(finished) / ours_end)
-
-
-def _intakes(result: Result, arrivals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return when the engine took each request in: at once when idle, else as its step ended."""
-    steps = result.steps
-    if steps["track"].nunique() != 1:
-        raise ScenarioError("starts_at: intake needs a scenario with a single engine")
-    ends = np.array(result.recorder.step_ends[0])
-    place = np.minimum(ends.searchsorted(arrivals), len(ends) - 1)
-    starts, run_ends = steps["start"].to_numpy(), steps["end"].to_numpy()
-    run = np.maximum(starts.searchsorted(arrivals, "right") - 1, 0)
-    busy = (starts[run] < arrivals) & (arrivals < run_ends[run])
-    return np.where(busy, ends[place], arrivals)
 
 
 def summary_rows(scenario: Scenario, measured: Mapping[str, float]) -> Iterator[Row]:

@@ -4,12 +4,15 @@ Times are milliseconds. The readings of the ambiguous rows, and what each misses
 docs/background/bestserve.md.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import BestServePredictor
+from mist_sim.hardware.predictors.analytic import bestserve
 from mist_sim.models import load_model
 
 PREFILL = StepBatch(chunks=((2048, 0),))
@@ -24,7 +27,7 @@ def oracle(composition="running_clocks"):
 
 def cell(batch, module):
     """Return a module's compute time in ms."""
-    modules = oracle().modules(batch, StepGrowth(), 1)
+    modules = oracle().modules(batch, StepGrowth(), 0.0)
     return 1e3 * np.ravel({name: compute for name, compute, _ in modules}[module]).item()
 
 
@@ -65,3 +68,33 @@ def test_prefill_time_is_proportional_to_the_batch():
     )
     for factor, seconds in zip((2, 4), others, strict=True):
         assert seconds == pytest.approx(factor * one, rel=0.002)
+
+
+# --- layers folded into one -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slower", [0.0, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("model", ["codellama-34b", "llama-3.1-70b"])
+def test_folded_layers_are_both_clocks_carried_through_all_of_them(model, slower):
+    """Modules of attention and MLP on four ranks; the host from never to always the slower one."""
+    gpu = load_gpu("ascend-910b3")
+    gpu = replace(
+        gpu, dispatch={name: slower * each for name, each in gpu.dispatch.items() if slower}
+    )
+    found = BestServePredictor(load_model(model), Cluster(gpu, 4))
+    for batch in (PREFILL, DECODE, StepBatch(((9, 70),)), StepBatch((), 200, 90_000)):
+        dispatched = computed = 0.0
+        modules = found.modules(batch, StepGrowth(), 0.0)
+        for name, compute, communication in modules * found.model.num_layers:
+            dispatched += gpu.dispatch.get(name, 0.0)
+            computed = max(dispatched, computed) + compute + communication
+        assert found.step_time(batch) == pytest.approx(computed, rel=1e-12)
+
+
+def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch):
+    batches = [StepBatch(((new, 0),), decodes, 900) for new in (1, 30, 500) for decodes in (1, 8)]
+    plain = [oracle().step_time(batch) for batch in batches]
+    monkeypatch.setattr(bestserve, "_MOST_KNOWN", 2)
+    found = oracle()
+    assert [found.step_time(batch) for batch in batches * 3] == plain * 3
+    assert len(found._fixed) <= 2

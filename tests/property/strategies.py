@@ -268,6 +268,36 @@ def ahead(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def exposed(draw: st.DrawFn) -> Case:
+    """An engine that plans ahead, in ample memory, and does not hide all of its host's time."""
+    case = draw(cases(max_jobs=8, longest=60, ample=True, drafts=False))
+    host = replace(
+        case.options.host,
+        exposed_step=draw(st.sampled_from([0.0, 2.0**-10, 1e-3 / 7])),
+        exposed_sequence=draw(st.sampled_from([2.0**-13, 1e-4 / 7])),
+    )
+    options = replace(
+        case.options, async_scheduling=True, pipeline_parallel_size=1, lockstep=False, host=host
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
+def ahead_together(draw: st.DrawFn) -> Case:
+    """Replicas that step together and plan ahead, with little to do now and then."""
+    case = draw(cases(longest=60, ample=draw(st.booleans()), drafts=False))
+    options = replace(
+        case.options,
+        async_scheduling=True,
+        pipeline_parallel_size=1,
+        data_parallel_size=draw(st.integers(2, 3)),
+        lockstep=True,
+        tiers=(),
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
 def alike_in_windows(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     """Requests that begin alike, one after the other or at once, for a model with short windows.
 

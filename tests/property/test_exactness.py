@@ -22,9 +22,11 @@ from mist_sim.simulation import Simulation
 from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
     ahead,
+    ahead_together,
     alike,
     alike_in_windows,
     cases,
+    exposed,
     overloads,
     overloads_of_alike,
     pieces_in_windows,
@@ -39,7 +41,7 @@ from tests.reference.comparison import (
     assert_exact,
     workload,
 )
-from tests.reference.measured import measured_layers
+from tests.reference.measured import measured_experts, measured_layers
 from tests.reference.predictors import AWKWARD, DYADIC, STEEP
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
 from tests.reference.stepwise import Job, Outcome, Step, Windows
@@ -164,6 +166,19 @@ def test_engines_that_plan_ahead(case, predictor):
 
 @pytest.mark.exact
 @examples(150)
+@given(case=ahead_together(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_replicas_that_step_together_plan_ahead(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@examples(60)
+@given(case=exposed(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_engines_that_do_not_hide_all_of_their_hosts_time(case, predictor):
+    assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(150)
 @given(case=alike_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike_in_windows(case, predictor):
     assert_exact(case, predictor)
@@ -212,6 +227,34 @@ def layer_table() -> TablePredictor:
 @given(case=cases(max_jobs=8, drafts=False), data=st.data())
 def test_measured_tables(case, data):
     assert_exact(with_arrivals_on_boundaries(data, case, layer_table()), layer_table())
+
+
+@cache
+def expert_table(data_parallel_size: int, tensor_parallel_size: int) -> TablePredictor:
+    """Measured layers with experts: whole on one rank, sliced, or spread over several."""
+    model = load_model("qwen3-30b-a3b")
+    path = measured_experts(model.num_layers, tensor_parallel_size)
+    spread = data_parallel_size > 1
+    cluster = Cluster(
+        load_gpu("h100-sxm"),
+        tensor_parallel_size=tensor_parallel_size,
+        data_parallel_size=data_parallel_size,
+        enable_expert_parallel=spread,
+        expert_load_imbalance=1.5 if spread else 1.0,
+    )
+    return TablePredictor(model, cluster, path, "layer_profile")
+
+
+@examples(60)
+@given(
+    case=cases(max_jobs=8, drafts=False),
+    size=st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2)]),
+    data=st.data(),
+)
+def test_measured_experts(case, size, data):
+    """Under tensor, data and expert parallelism, in lockstep too."""
+    predictor = expert_table(*size)
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
 @examples(10)

@@ -38,6 +38,7 @@ from tests.reference import measured
 from tests.reference.regression_files import regression_content, written
 
 MODEL = load_model("llama-3.1-8b")
+EXPERTS = load_model("qwen3-30b-a3b")
 H100 = load_gpu("h100-sxm")
 SPREAD = 0.3  # of the noise on every measured time, up and down
 
@@ -76,6 +77,11 @@ def noisy(path: Path) -> Path:
     return path
 
 
+def write_expert_layers(folder: Path) -> Path:
+    measured.write_layer_profile(folder, EXPERTS.num_layers)
+    return measured.write_experts(folder, EXPERTS.num_layers)
+
+
 def noisy_regression(folder: Path) -> str:
     noise = Streams(5).generator("regression")
     stages = regression_content()["stages"]
@@ -102,6 +108,12 @@ MAKERS: dict[str, Callable[[Path], Predictor]] = {
         MODEL,
         Cluster(H100),
         str(noisy(measured.write_layer_profile(folder, MODEL.num_layers))),
+        "layer_profile",
+    ),
+    "experts": lambda folder: TablePredictor(
+        EXPERTS,
+        Cluster(H100, data_parallel_size=2, enable_expert_parallel=True),
+        str(noisy(write_expert_layers(folder))),
         "layer_profile",
     ),
     "vidur": lambda folder: TablePredictor(
@@ -162,7 +174,7 @@ def test_decodes_beside_a_prompt_take_no_less_time_with_longer_contexts(
     assert no_less(step_time(longer), step_time(StepBatch((prompt,), n, n * mean)))
 
 
-@pytest.mark.parametrize("name", ["layer_profile", "vidur"])
+@pytest.mark.parametrize("name", ["layer_profile", "experts", "vidur"])
 @given(
     chunks=st.lists(measured_prompts, min_size=1, max_size=3),
     decodes=measured_decodes,
@@ -182,7 +194,7 @@ def test_more_work_in_a_mixed_step_never_takes_less_time(
     assert no_less(step_time(more), step_time(less))
 
 
-@pytest.mark.parametrize("name", ["layer_profile", "vidur", "steps"])
+@pytest.mark.parametrize("name", ["layer_profile", "experts", "vidur", "steps"])
 @given(
     chunks=st.lists(measured_prompts, min_size=1, max_size=3),
     decodes=measured_decodes,

@@ -9,11 +9,16 @@ from mist_sim.core.batch import StepBatch
 
 @dataclass(frozen=True)
 class Host:
-    """Seconds of a step: of every one, of each request in it, and of the GPU's wait for prompts."""
+    """Seconds of a step: of every one, of each request in it, and of the GPU's wait for prompts.
+
+    exposed: what async scheduling does not hide; 0 without it.
+    """
 
     step: float = 0.0
     sequence: float = 0.0
     prefill_step: float = 0.0
+    exposed_step: float = 0.0
+    exposed_sequence: float = 0.0
 
     def around(self, gpu: float, batch: StepBatch, *, overlaps: bool) -> float:
         """Return the seconds of a step that takes the GPU so long.
@@ -22,5 +27,7 @@ class Host:
         """
         if batch.chunks:
             gpu += self.prefill_step
-        host = self.step + self.sequence * (len(batch.chunks) + batch.num_decodes)
-        return max(gpu, host) if overlaps else gpu + host
+        num_sequences = len(batch.chunks) + batch.num_decodes
+        host = self.step + self.sequence * num_sequences
+        exposed = self.exposed_step + self.exposed_sequence * num_sequences
+        return (max(gpu, host) if overlaps else gpu + host) + exposed

@@ -48,6 +48,22 @@ def write_steps(folder: Path, *, mixed: bool = True, gpu: str = "h100-sxm") -> P
     return path
 
 
+def experts_s(tokens: float, activated: float) -> float:
+    return 2e-6 * tokens + 1e-4 * activated
+
+
+def write_experts(folder: Path, num_layers: int) -> Path:
+    """Write the experts of a profile whose layers follow the law above."""
+    rows = [
+        f"{tokens},{activated},{experts_s(tokens, activated) * 1e6 / num_layers!r}"
+        for tokens in (1, 8, 64, 512, 4096)
+        for activated in (1, 4, 16, 64, 128)
+        if activated <= 8 * tokens
+    ]
+    (folder / "moe.csv").write_text("\n".join(["tokens,activated_experts,time_us", *rows]) + "\n")
+    return folder
+
+
 def write_layer_profile(folder: Path, num_layers: int, *, skew: bool = True) -> Path:
     """Write a profile whose layers follow the laws above, with uneven decodes 10 % slower."""
     us = 1e6 / num_layers
@@ -117,6 +133,14 @@ def write_vidur(folder: Path, num_layers: int) -> Path:
 def measured_steps(gpu: str = "h100-sxm") -> str:
     """Return the path of a file of steps on a GPU that lasts as long as the tests."""
     return str(write_steps(Path(tempfile.mkdtemp(prefix="mist-steps-")), gpu=gpu))
+
+
+@cache
+def measured_experts(num_layers: int, ranks: int = 1) -> str:
+    """Return the path of a layer profile with experts that lasts as long as the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="mist-experts-"), f"tp{ranks}")
+    folder.mkdir()
+    return str(write_experts(write_layer_profile(folder, num_layers), num_layers))
 
 
 @cache

@@ -268,7 +268,8 @@ class StepwisePipeline(StepwiseGroup):
         work = batch or StepBatch()
         seconds = self.ranks[rank].step_time(work)
         if rank == 0:
-            seconds = lane.host.around(seconds, work, overlaps=lane.overlaps)
+            overlaps = lane.overlaps if batch else lane.plans_ahead
+            seconds = lane.host.around(seconds, work, overlaps=overlaps)
         return seconds + lane.copy_time if batch else seconds
 
 

@@ -204,10 +204,6 @@ def test_every_field_has_a_meaning_in_the_docstring():
             "async_scheduling must be false with pipeline_parallel_size 2",
         ),
         (
-            {"async_scheduling": True, "enable_expert_parallel": True, "data_parallel_size": 2},
-            "async_scheduling must be false with enable_expert_parallel and data_parallel_size 2",
-        ),
-        (
             {
                 "async_scheduling": True,
                 "speculative_config": SpeculativeConfig(

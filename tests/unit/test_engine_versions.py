@@ -1,21 +1,24 @@
 """`engine`: the version of vLLM whose defaults hold for what is not said."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from mist_sim import ChunkedScheduler, KvCacheConfig, Scenario, llm_client, simulate
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
+from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
+from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
 from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
+from mist_sim.scenario.engines import version_names, versions
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.version_origins import origins, value_at
-from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
+from mist_sim.scenario.engines.version_origins import Origin, origins, value_at
+from mist_sim.scenario.engines.versions import NEWEST, VERSIONS, Default
 
 BARE = {"scheduler": "chunked"}
 
@@ -163,12 +166,6 @@ def test_a_block_count_needs_no_share_of_memory():
     "unlike",
     [
         {"pipeline_parallel_size": 2},
-        {
-            "model": "qwen3-30b-a3b",
-            "gpu": "h200",
-            "enable_expert_parallel": True,
-            "data_parallel_size": 2,
-        },
         {
             "speculative_config": {
                 "method": "ngram",
@@ -393,3 +390,48 @@ def test_options_of_the_scheduler_by_version(name):
         assert {option: getattr(scheduler, option) for option in options} == {
             option: defaults[option] for option in options
         }
+
+
+# --- host time that async scheduling does not hide ----------------------------------------------
+
+
+def test_what_a_version_does_not_hide_holds_where_nothing_is_said(monkeypatch):
+    """A version with 1 ms a step and 1 us a sequence."""
+    shown = {
+        "overhead.exposed_step": Default(1e-3, "measured"),
+        "overhead.exposed_sequence": Default(1e-6, "measured"),
+    }
+    old = VERSIONS["vllm-0.24"]
+    slow = replace(old, defaults={**old.defaults, **shown})
+    monkeypatch.setattr(versions, "VERSIONS", {**VERSIONS, "vllm-0.24": slow})
+    monkeypatch.setattr(version_names, "VERSIONS", {**VERSIONS, "vllm-0.24": slow})
+    batch = StepBatch((), 100, 100_000)
+
+    def seconds(**options):
+        return llm_client("llm", **options).predictor.ranks[0].step_time(batch)
+
+    plain = seconds(engine="vllm-0.19")
+    assert seconds(engine="vllm-0.24") == pytest.approx(plain + 1.1e-3)
+    said = EngineOverhead(exposed_step=2e-3)
+    assert seconds(engine="vllm-0.24", overhead=said) == pytest.approx(plain + 2.1e-3)
+    in_turn = seconds(engine="vllm-0.24", async_scheduling=False)
+    assert in_turn == seconds(engine="vllm-0.19", async_scheduling=False)
+    found = llm(engine="vllm-0.24").model_dump(mode="json", by_alias=True)
+    assert Origin("overhead.exposed_step", 1e-3, "measured") in list(origins(found))
+    off = llm(engine="vllm-0.24", async_scheduling=False).model_dump(mode="json", by_alias=True)
+    assert "overhead.exposed_step" not in [origin.key for origin in origins(off)]
+
+
+def test_vllm_0_19_hides_all_of_it():
+    found = llm(engine="vllm-0.19").model_dump(mode="json", by_alias=True)
+    origin = next(each for each in origins(found) if each.key == "overhead.exposed_step")
+    assert origin.value == 0
+    assert "docs/validation.md" in origin.source
+
+
+def test_nothing_is_left_exposed_where_nothing_is_hidden():
+    text = r"overhead.exposed_step must be left out with async_scheduling: false"
+    with pytest.raises(ScenarioError, match=text):
+        llm(async_scheduling=False, overhead={"exposed_step": "1 ms"})
+    with pytest.raises(ScenarioError, match=text):
+        llm_client("llm", engine="vllm-0.12", overhead=EngineOverhead(exposed_step=1e-3))

@@ -248,6 +248,31 @@ def test_replicas_that_share_experts_step_together():
     assert not set(apart.recorder.step_ends[0]) & set(apart.recorder.step_ends[1])
 
 
+def test_replicas_that_share_experts_plan_ahead_each_of_its_own():
+    """Steps of 1 s, and 0.25 s of host time, which only steps on the spot show.
+
+    The first request's engine plans ahead: the third one comes to it at 0.75 s and joins at 2.25 s.
+    The second one's engine is idle, so it plans on the spot at 1.25 s, which both wait for.
+    """
+    timed = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
+    engine = llm_engine(
+        "moe",
+        predictor=timed,
+        scheduler=ChunkedScheduler(),
+        num_gpu_blocks=1000,
+        data_parallel_size=2,
+        enable_expert_parallel=True,
+        async_scheduling=True,
+    )
+    workload = Workload.from_lists([10] * 3, [4, 4, 3], [0.0, 0.5, 0.75])
+    result = Simulation(clients=[engine], workload=workload).run()
+    assert [result.token_times(number).tolist() for number in range(3)] == [
+        [1.25, 2.5, 3.5, 4.5],
+        [2.5, 3.5, 4.5, 5.5],
+        [3.5, 4.5, 5.5],
+    ]
+
+
 def test_pipelines_that_share_experts_pass_together():
     """Two pipelines of two lanes, a request each: lanes of equal number end passes at once."""
     workload = Workload.from_lists([3000, 10, 500, 40], [200] * 4, [0.0] * 4)

@@ -27,11 +27,15 @@ from mist_sim import (
     simulate,
 )
 from mist_sim.clients.service_times import linear
-from mist_sim.hardware import load_gpu
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import TablePredictor
+from mist_sim.models import load_model
 from mist_sim.report import results_table
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import build
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
+from tests.reference import measured
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import BASE, PRESSED, scenario
 
@@ -152,6 +156,41 @@ def test_an_overhead_of_another_gpu_is_named(tmp_path, monkeypatch, client, assu
     shown = " ".join(console.export_text().split())
     note = f"own time a step ({', '.join(assumed or ())}) is an assumption here"
     assert (note in shown) == bool(assumed)
+
+
+@pytest.mark.parametrize("form", ["layer_profile", "vidur", "steps"])
+@pytest.mark.parametrize("said", [None, "0 ms", "1 ms"])
+def test_steps_with_prompts_take_3_ms_more_around_profiles_of_layers(tmp_path, form, said):
+    """An assumption, which results list; whole steps have it in them."""
+    layers = load_model("llama-3.1-8b").num_layers
+    if form == "steps":
+        path = measured.write_steps(tmp_path)
+    elif form == "vidur":
+        path = measured.write_vidur(tmp_path, layers)
+    else:
+        path = measured.write_layer_profile(tmp_path, layers)
+    predictor = {"type": "table", "format": form, "path": str(path)}
+    client = {"name": "llm", "gpu": "h100-sxm", "predictor": predictor}
+    if said:
+        client["overhead"] = {"prefill_step": said}
+    result = simulate(scenario(clients=[client]))
+    is_assumed = said is None and form != "steps"
+    assert result.summary.get("assumed") == (
+        {"llm": ["overhead.prefill_step"]} if is_assumed else None
+    )
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(results_table(result))
+    shown = " ".join(console.export_text().split())
+    assert ("3 ms that a step with prompts takes beyond" in shown) == is_assumed
+    (engine,) = build(scenario(clients=[client])).clients
+    bare = TablePredictor(
+        load_model("llama-3.1-8b"), Cluster(load_gpu("h100-sxm")), str(path), form
+    )
+    prompt, decode = StepBatch(((100, 0),), 2, 600), StepBatch((), 2, 600)
+    more = {"0 ms": 0.0, "1 ms": 1e-3, None: 3e-3 if is_assumed else 0.0}[said]
+    timed = engine.predictor.ranks[0]
+    assert timed.step_time(prompt) == bare.step_time(prompt) + more
+    assert timed.step_time(decode) == bare.step_time(decode)
 
 
 def test_a_predictor_of_whole_steps_assumes_no_overhead():

@@ -422,6 +422,37 @@ def test_a_step_that_was_not_planned_ahead_hides_no_host_time():
     assert tokens(result) == [[1.25, 2.25, 3.25], [9.25, 10.25, 11.25], [11.25, 12.25, 13.25]]
 
 
+def test_host_time_that_nothing_hides_comes_on_top():
+    """Kernels of 1 s, a host of 0.25 s, exposed 0.5 s and 0.125 s a sequence; two sequences."""
+    overhead = EngineOverhead(step=0.25, exposed_step=0.5, exposed_sequence=0.125)
+    ahead = overhead.around(ConstantPredictor(), overlapped=True)
+    batch = StepBatch(((7, 0),), 1, 9)
+    assert ahead.step_time(batch) == 1.0 + 0.5 + 2 * 0.125
+    assert ahead.run(batch, StepGrowth(1), 2).tolist() == [1.75, 1.75]
+    assert ahead.step_time_on_the_spot(batch) == 1.25 + 0.75
+    one = run(
+        ChunkedScheduler(), [10], [3], [0.0], predictor=ahead, async_scheduling=True
+    )  # fmt: skip
+    assert tokens(one) == [[1.875, 3.5, 5.125]]
+
+
+def test_a_host_below_the_kernels_shows_in_the_first_step_alone():
+    """What the pages say of `overhead.step` with async scheduling."""
+    arrivals = [0.0] * 3
+    hidden, bare = (
+        run(
+            ChunkedScheduler(),
+            [10] * 3,
+            [50, 20, 9],
+            arrivals,
+            predictor=EngineOverhead(step=step).around(ConstantPredictor(), overlapped=True),
+            async_scheduling=True,
+        )
+        for step in (0.75, 0.0)
+    )
+    assert tokens(hidden) == [[time + 0.75 for time in times] for times in tokens(bare)]
+
+
 def test_a_long_run_after_a_pause_pays_the_host_once():
     predictor = EngineOverhead(step=0.25).around(ConstantPredictor(), overlapped=True)
     scheduler = ChunkedScheduler(max_num_batched_tokens=16, max_num_seqs=4)
@@ -451,7 +482,13 @@ def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
 
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_overheads_keep_the_bits_of_runs(overlapped):
-    overhead = EngineOverhead(step=1.3e-3, sequence=7.7e-5, prefill_step=3.1e-4)
+    overhead = EngineOverhead(
+        step=1.3e-3,
+        sequence=7.7e-5,
+        prefill_step=3.1e-4,
+        exposed_step=1.7e-4,
+        exposed_sequence=1.3e-6,
+    )
     roofline = RooflinePredictor(load_model("llama-3.1-8b"), Cluster(load_gpu("h100-sxm")))
     check_predictor(lambda: overhead.around(roofline, overlapped=overlapped))
 

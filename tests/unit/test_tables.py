@@ -9,7 +9,9 @@ import pytest
 import mist_sim as mist
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import TablePredictor
+from mist_sim.hardware.predictors.measured import table as table_module
 from mist_sim.testing import check_predictor
 from tests.reference import measured
 
@@ -403,5 +405,215 @@ clients:
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "gpt-oss-120b"])
 def test_layers_of_other_kinds_are_refused(tmp_path, name):
     path = measured.write_layer_profile(tmp_path, 32)
-    with pytest.raises(ScenarioError, match="experts or sliding windows; measure whole steps"):
+    with pytest.raises(ScenarioError, match="no times for what .* has, .*; measure whole steps"):
         TablePredictor(mist.load_model(name), ONE, str(path), "layer_profile")
+
+
+@pytest.mark.parametrize("form", ["steps", "layer_profile", "vidur", "splitwise"])
+def test_a_scale_multiplies_what_was_measured(tmp_path, form):
+    if form == "splitwise":
+        path, more = measured.write_splitwise(tmp_path), ["m/a"]
+    else:
+        write = getattr(measured, f"write_{form}")
+        layers = [] if form == "steps" else [MODEL.num_layers]
+        path, more = write(tmp_path, *layers), [None]
+    plain = TablePredictor(MODEL, ONE, str(path), form, *more)
+    slower = TablePredictor(MODEL, ONE, str(path), form, *more, scale=1.25)
+    for new, context, n, mean in POINTS:
+        batch = StepBatch(((new, context),) if new else (), n, n * mean)
+        expected = pytest.approx(1.25 * plain.step_time(batch), rel=1e-12)
+        assert slower.step_time(batch) == expected
+    check_predictor(lambda: slower)
+
+
+def test_a_scale_leaves_all_reduces_as_the_link_tells(tmp_path):
+    folder = tmp_path / "tp2"
+    folder.mkdir()
+    path = measured.write_layer_profile(folder, MODEL.num_layers)
+    two = mist.Cluster(mist.load_gpu("h100-sxm"), 2)
+    plain, slower = (
+        TablePredictor(MODEL, two, str(path), "layer_profile", scale=scale) for scale in (1.0, 2.0)
+    )
+    summed = 2 * MODEL.num_layers * two.all_reduce_time(64 * MODEL.hidden_size * 2)
+    batch = StepBatch((), 64, 64 * 512)
+    kernels = plain.step_time(batch) - summed
+    assert slower.step_time(batch) == pytest.approx(2 * kernels + summed, rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_is_above_0(tmp_path, scale):
+    path = measured.write_steps(tmp_path)
+    with pytest.raises(ScenarioError, match="scale must be > 0 and finite"):
+        TablePredictor(MODEL, ONE, str(path), "steps", scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("text", "scale", "problem"),
+    [
+        ("interconnect.bandwidth = '100 GB/s'", 1.0, None),
+        ("memory = '141 GB'", 1.0, None),
+        ("memory_bandwidth = '5 TB/s'", 1.0, "memory_bandwidth of mine must be that of h100-sxm"),
+        ("flops.fp8 = '3 PFLOP/s'", 1.0, "flops of mine must be that of h100-sxm"),
+        ("memory_bandwidth = '5 TB/s'", 0.8, None),
+    ],
+)
+def test_a_gpu_file_based_on_the_measured_one_is_that_gpu(tmp_path, text, scale, problem):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'based_on = "h100-sxm"\n{text}\n')
+    cluster = mist.Cluster(mist.load_gpu(str(file)))
+    path = measured.write_steps(tmp_path)
+    if problem is None:
+        TablePredictor(MODEL, cluster, str(path), "steps", scale=scale)
+    else:
+        with pytest.raises(ScenarioError, match=problem):
+            TablePredictor(MODEL, cluster, str(path), "steps", scale=scale)
+
+
+def test_a_gpu_file_based_on_another_than_the_measured_one_is_refused(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('based_on = "l40s"\n')
+    path = measured.write_steps(tmp_path)
+    with pytest.raises(ScenarioError, match="gpu must be what the client has, l40s, got h100-sxm"):
+        TablePredictor(MODEL, mist.Cluster(mist.load_gpu(str(file))), str(path), "steps")
+
+
+@pytest.mark.parametrize(
+    ("meta", "counts"),
+    [
+        ("skew_profile:\n  enabled: true\nskew_fit:\n  enabled: true  # fitted\n", True),
+        ("model: llama-3.1-8b\nskew_profile:\n  enabled: false\n", False),
+        ("skew_fit:\n  method: wls\n  enabled: False\n  per_tp:\n    enabled: true\n", False),
+        ("other:\n  enabled: false\n", True),
+    ],
+)
+def test_flags_of_a_profile_say_whether_uneven_decodes_count(tmp_path, meta, counts):
+    path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    (path / "meta.yaml").write_text(meta)
+    found = table(path, "layer_profile")
+    assert found.traits.needs_longest_context == counts
+    even, uneven = (StepBatch((), 8, 8 * 500, None, longest) for longest in (500, 1_000))
+    assert (found.step_time(uneven) > found.step_time(even)) == counts
+
+
+def test_a_flag_that_is_none_is_refused(tmp_path):
+    path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    (path / "meta.yaml").write_text("skew_fit:\n  enabled: maybe\n")
+    message = "meta.yaml: skew_fit.enabled must be true or false, got 'maybe'"
+    with pytest.raises(ScenarioError, match=message):
+        table(path, "layer_profile")
+
+
+# --- experts ------------------------------------------------------------------------------------
+
+EXPERTS = mist.load_model("qwen3-30b-a3b")  # 128 experts, 8 for each token
+H100 = mist.load_gpu("h100-sxm")
+
+
+def expert_table(folder, **cluster):
+    path = folder / f"tp{cluster.get('tensor_parallel_size', 1)}"
+    path.mkdir(exist_ok=True)
+    measured.write_layer_profile(path, EXPERTS.num_layers)
+    measured.write_experts(path, EXPERTS.num_layers)
+    return TablePredictor(EXPERTS, mist.Cluster(H100, **cluster), str(path), "layer_profile")
+
+
+def reached(tokens):
+    """Of 128 experts, each token misses one with probability 120 / 128."""
+    return 128 * (1 - (120 / 128) ** tokens)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 64, 512])
+def test_experts_by_the_tokens_and_the_experts_that_they_reach(tmp_path, tokens):
+    batch = StepBatch((), tokens, tokens * 512)
+    expected = measured.step_s(0, 0, tokens, 512) + measured.experts_s(tokens, reached(tokens))
+    assert expert_table(tmp_path).step_time(batch) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [3, 20, 100, 700])
+def test_experts_between_the_points(tmp_path, tokens):
+    batch = StepBatch(((tokens, 0),))
+    expected = measured.step_s(tokens, 0, 0, 0) + measured.experts_s(tokens, reached(tokens))
+    assert expert_table(tmp_path).step_time(batch) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("imbalance", [1.0, 1.5])
+@pytest.mark.parametrize("tokens", [8, 64])
+def test_experts_spread_over_four_replicas(tmp_path, tokens, imbalance):
+    """A rank has a quarter of the experts, and of the tokens of all four, or 1.5 times that."""
+    spread = expert_table(
+        tmp_path,
+        data_parallel_size=4,
+        enable_expert_parallel=True,
+        expert_load_imbalance=imbalance,
+    )
+    batch = StepBatch((), tokens, tokens * 512)
+    expected = measured.step_s(0, 0, tokens, 512)
+    expected += measured.experts_s(tokens * imbalance, reached(4 * tokens) / 4)
+    gathered = 4 * tokens * EXPERTS.hidden_size * EXPERTS.dtype_bytes
+    expected += 2 * EXPERTS.num_layers * all_gather(H100.interconnect, 4)(gathered)
+    assert spread.step_time(batch) == pytest.approx(expected, rel=1e-9)
+
+
+def test_replicas_without_shared_experts_are_engines_of_their_own(tmp_path):
+    batch = StepBatch(((300, 0),), 7, 7_000)
+    alone, beside = (expert_table(tmp_path, data_parallel_size=size) for size in (1, 2))
+    assert alone.step_time(batch) == beside.step_time(batch)
+
+
+def test_a_replica_without_work_computes_one_token(tmp_path):
+    found = expert_table(tmp_path, data_parallel_size=2, enable_expert_parallel=True)
+    one = StepBatch((), 1, 1)
+    idle = found.step_time(StepBatch())
+    assert 0 < idle < found.step_time(one)
+    assert (found.run(StepBatch(), StepGrowth(), 5_000) == idle).all()
+
+
+def test_tables_with_experts_keep_the_bits_of_runs(tmp_path):
+    spread = {"data_parallel_size": 2, "enable_expert_parallel": True}
+    for cluster in ({}, {"tensor_parallel_size": 2}, spread):
+        check_predictor(lambda cluster=cluster: expert_table(tmp_path, **cluster))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("8,129,40", r"line 3: activated_experts must be >= 1 and <= 128, .*, got 129"),
+        ("8,0,40", r"line 3: activated_experts must be >= 1 and <= 128, .*, got 0"),
+        ("0,1,40", r"line 3: tokens must be >= 1, got 0"),
+        ("8,few,40", r"line 3: activated_experts must be a number >= 0, got 'few'"),
+    ],
+)
+def test_rows_of_experts_that_cannot_be_are_refused(tmp_path, row, problem):
+    expert_table(tmp_path)
+    file = tmp_path / "tp1" / "moe.csv"
+    file.write_text(f"tokens,activated_experts,time_us\n1,8,30\n{row}\n")
+    with pytest.raises(ScenarioError, match=f"moe.csv: {problem}"):
+        TablePredictor(EXPERTS, mist.Cluster(H100), str(tmp_path / "tp1"), "layer_profile")
+
+
+def test_a_profile_without_experts_is_refused_for_a_model_that_has_some(tmp_path):
+    measured.write_layer_profile(tmp_path, EXPERTS.num_layers)
+    with pytest.raises(ScenarioError, match=r"experts, which no moe.csv times"):
+        TablePredictor(EXPERTS, mist.Cluster(H100), str(tmp_path), "layer_profile")
+
+
+# --- what is remembered of prompts --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["steps", "layer_profile", "vidur"])
+def test_prompts_that_are_remembered_take_what_new_ones_take(forms, name, tmp_path, monkeypatch):
+    batches = [
+        StepBatch(((50 + new, 10 * new), (300, 0)), n, n * mean, None, 2 * mean)
+        for new in range(5)
+        for n in (1, 8, 40)
+        for mean in (20, 700, 9_000)
+    ]
+    plain = [forms[name].step_time(batch) for batch in batches]
+    monkeypatch.setattr(table_module, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(table_module, "_MOST_LINES", 2)
+    found = forms[name]
+    found._known.clear()
+    assert [found.step_time(batch) for batch in batches * 2] == plain * 2
+    assert [found.run(batch, StepGrowth(), 1).item() for batch in batches] == plain
+    assert len(found._known) <= 3
+    assert all(len(prompts.lines) <= 2 for prompts in found._known.values())

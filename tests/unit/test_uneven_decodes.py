@@ -10,7 +10,7 @@ import pytest
 import mist_sim as mist
 from mist_sim.core.batch import StepGrowth
 from mist_sim.hardware.predictors import TablePredictor
-from mist_sim.hardware.tables.uneven import UnsplitDecodes, weights_plane
+from mist_sim.hardware.tables.uneven import UnsplitDecodes, last_split, weights_plane
 from mist_sim.rng import Streams
 from tests.reference import measured
 
@@ -108,11 +108,12 @@ def test_noise_gives_no_weight_below_0_and_none_above_1():
 def test_measured_weights_hold_where_the_profiled_kernel_did_not_split():
     rows = skew_rows((8, 0.3, 0.0), (32, 0.3, 0.0), (64, 0.3, 0.1), (128, 0.3, 0.05))
     plain, replayed = weights_plane(rows), weights_plane(rows, UnsplitDecodes(188, 8))
-    assert plain.at(32, 0.3) == 0 < plain.at(48, 0.3) < 0.06
+    assert plain.at(32, 0.3) == 0
+    assert plain.at(33, 0.3) == plain.at(64, 0.3) == pytest.approx(0.1)
     for ratio in (0.01, 0.3, 0.9):
         assert replayed.at(64, ratio) == pytest.approx(0.1)
         assert replayed.at(128, ratio) == pytest.approx(0.05)
-    for n in (2, 8, 32, 48):
+    for n in (2, 8, 32):
         assert replayed.at(n, 0.3) > plain.at(n, 0.3) + 0.02
 
 
@@ -148,3 +149,54 @@ def test_a_longer_context_counts_beside_many_decodes_and_is_said_to_be_outside(t
     beside = [replace(batch, chunks=((64, 256),)) for batch in batches]
     inside = [predictor.steps_inside(batch, StepGrowth(64)) > 0 for batch in beside]
     assert inside == [True, False, False, False]
+
+
+# --- where kernels stop splitting ---------------------------------------------------------------
+
+
+def one_long(*rows: tuple[int, float]) -> pd.DataFrame:
+    """Return rows of a long context among equal ones, and the share that it adds to the time."""
+    columns = ["n", "kv_mean", "kv_big", "t_mean_us", "t_max_us", "t_skew_us"]
+    return pd.DataFrame(
+        [(n, 0.25, 1.0, 10.0, 40.0, 10.0 * (1 + share)) for n, share in rows], columns=columns
+    )
+
+
+def test_weights_jump_where_the_kernel_stops_splitting():
+    rows = one_long((8, 0.03), (16, 0.0), (32, 0.006), (64, 0.3), (128, 0.1))
+    assert last_split(rows) == 32
+    weights = weights_plane(rows)
+    assert weights.at(24, 0.5) < weights.at(32, 0.5) == pytest.approx(0.002)
+    for n in (33, 48, 64):
+        assert weights.at(n, 0.5) == pytest.approx(0.1)
+    assert 0.1 / 3 < weights.at(65, 0.5) < 0.1
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        [(8, 0.02), (16, 0.05), (32, 0.04)],  # split as far as it was measured
+        [(8, 0.5), (16, 0.3), (32, 0.1)],  # never split
+        [(8, 0.3), (16, 0.5), (32, 0.2)],
+        [(8, 0.02)],
+    ],
+)
+def test_without_a_sudden_share_nothing_tells_where_splitting_stops(shares):
+    rows = one_long(*shares)
+    assert last_split(rows) is None
+    assert weights_plane(rows).at(8, 0.5) == pytest.approx(shares[0][1] / 3)
+
+
+@pytest.mark.parametrize(
+    ("folder", "last"),
+    [
+        ("vllm-0.19-rtxpro6000-llama3.1-8b/profile/skew.csv", 32),
+        ("layer-profiles/RTXPRO6000/Llama-3.1-8B-tp2/skew.csv.gz", 64),
+    ],
+)
+def test_a_real_kernel_stops_splitting_at_twice_the_sequences_with_half_the_heads(
+    shared, folder, last
+):
+    """8 and 4 KV heads; the code of the kernel says 37 and 75 sequences on this card."""
+    rows = pd.read_csv(shared("measurements") / folder)
+    assert last_split(rows[rows["pc"] == 0]) == last

@@ -1,6 +1,7 @@
 """Measured runs in folders of one's own: compared, and refused with a message."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -8,10 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 import mist_sim as mist
+from mist_sim import ChunkedScheduler
 from mist_sim.cli.app import app
 from mist_sim.errors import ScenarioError
 from mist_sim.validation import known, read_run
 from mist_sim.validation.comparing import points_row
+from mist_sim.validation.intakes import intakes
+from tests.reference.engines import llm_engine
+from tests.reference.predictors import ConstantPredictor
 
 SCENARIO = """
 model: llama-3.1-8b
@@ -231,3 +236,60 @@ def test_runs_whose_package_is_missing_are_told(tmp_path, monkeypatch):
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("skipped: needs mist-sim[silicon]") == 2
     assert "TPOT, mean of a point" in shown.output
+
+
+# --- when engines take requests in --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lockstep", "found"), [(False, [0.0, 0.25, 1.0, 1.25, 9.0]), (True, [0.0, 1.0, 1.0, 1.0, 9.0])]
+)
+def test_replicas_take_requests_in_between_their_own_steps_or_those_of_all(lockstep, found):
+    """Steps of 1 s; requests at 0 and 0.5 go to the first engine, at 0.25 and 0.75 to the other."""
+    engine = llm_engine(
+        "llm",
+        predictor=ConstantPredictor(1.0),
+        scheduler=ChunkedScheduler(),
+        num_gpu_blocks=1000,
+        data_parallel_size=2,
+        enable_expert_parallel=lockstep,
+    )
+    arrivals = [0.0, 0.25, 0.5, 0.75, 9.0]
+    workload = mist.Workload.from_lists([10] * 5, [3] * 5, arrivals)
+    result = mist.Simulation(clients=[engine], workload=workload).run()
+    part = SimpleNamespace(names=["llm"], engine=engine.config)
+    requests = result.requests.set_index("request_id")
+    taken_in = intakes(SimpleNamespace(clients=[part]), result, requests["arrival_time"])
+    assert taken_in.tolist() == found
+
+
+EXPERTS = (
+    "{name: llm, model: qwen3-30b-a3b, gpu: h100-sxm, data_parallel_size: 2, "
+    "enable_expert_parallel: true}"
+)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        "{name: llm, gpu: h100-sxm, data_parallel_size: 2}",
+        "{name: llm, gpu: h100-sxm, count: 2}",
+        EXPERTS,
+    ],
+)
+def test_times_of_the_core_of_several_engines(folder, client):
+    text = SCENARIO.replace("{name: llm, gpu: h100-sxm}", client).replace("4 /s", "40 /s")
+    (folder / "scenario.yaml").write_text(text)
+    mean = {}
+    for start in ("arrival", "intake"):
+        (folder / "run.yaml").write_text(f"{RUN}requests: requests.csv\nstarts_at: {start}\n")
+        mean[start] = next(iter(read_run(folder).rows())).simulated
+    assert 0 < mean["arrival"] - mean["intake"] < 50  # ms: part of a step
+
+
+def test_times_of_the_core_of_a_pipeline_are_refused(folder):
+    pipeline = "{name: llm, gpu: h100-sxm, pipeline_parallel_size: 2}"
+    (folder / "scenario.yaml").write_text(SCENARIO.replace("{name: llm, gpu: h100-sxm}", pipeline))
+    (folder / "run.yaml").write_text(f"{RUN}requests: requests.csv\nstarts_at: intake\n")
+    with pytest.raises(ScenarioError, match="intake needs engines with pipeline_parallel_size 1"):
+        list(read_run(folder).rows())

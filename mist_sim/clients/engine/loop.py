@@ -7,16 +7,19 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.engine.run import Progress, Run
+from mist_sim.clients.engine.run import Part, Progress, Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.base import Predictor
+
+Array = NDArray[np.float64]
 
 
 class Scored(Protocol):
@@ -40,8 +43,7 @@ class Engine:
     arrival that could be admitted cuts the run at the end of the step in flight.
 
     phases: in which its steps end and in which it plans (see `engine_phases`).
-    plan_ahead: what plans may know where a step is planned while the one before it runs, for a
-        single lane; None where each is planned when it starts.
+    Where steps are planned ahead, each lane has what its plans may know (`Lane.ahead`).
     """
 
     def __init__(
@@ -50,12 +52,10 @@ class Engine:
         lanes: Sequence[Lane],
         predictor: Predictor,
         phases: tuple[int, int] = (STEP_END, PLAN),
-        plan_ahead: PlanAhead | None = None,
     ) -> None:
         self.env = env
         self.lanes = lanes
         self.predictor = predictor
-        self._ahead = plan_ahead
         self._step_end, self._plan_phase = phases
         self._lane = lanes[0] if len(lanes) == 1 else None
         cadence = lanes[0].state.cadence
@@ -100,9 +100,10 @@ class Engine:
         """Return what starts the next steps, if there are any."""
         lane = self._lane
         if lane is None:
-            return self._start_together
-        if self._ahead is not None:
-            return partial(self._start_ahead, lane, self._ahead)
+            several = [(each, each.ahead) for each in self.lanes if each.ahead is not None]
+            return partial(self._start_ahead_together, several) if several else self._start_together
+        if lane.ahead is not None:
+            return partial(self._start_ahead, lane, lane.ahead)
         return partial(self._start, lane)
 
     def _start(self, lane: Lane) -> Run | None:
@@ -148,10 +149,38 @@ class Engine:
             return None
         parts = tuple((lane, plan, lane.state.batch(plan)) for lane, plan in plans)
         num_steps = min(plan.num_steps for _, plan in plans)
-        times_each = []
-        for lane, plan, batch in parts:
-            times_each.append(self.predictor.run(batch, lane.state.growth(plan), num_steps))
-            times_each[-1][0] += plan.swap_time
+        times_each = [self._times(lane, plan, batch, num_steps) for lane, plan, batch in parts]
+        return self._together(parts, times_each, num_steps)
+
+    def _start_ahead_together(self, lanes: Sequence[tuple[Lane, PlanAhead]]) -> Run | None:
+        """Do the same with plans that know what was known one step before."""
+        plans = [(lane, ahead, plan) for lane, ahead in lanes if (plan := ahead.plan())]
+        if not plans:
+            self._forget_count()
+            return None
+        num_steps = min(ahead.num_steps(plan) for _, ahead, plan in plans)
+        parts, times_each = [], []
+        for lane, ahead, plan in plans:
+            batch = lane.state.batch(plan)
+            if ahead.latest is None:  # planned on the spot, so it is a single step
+                times = np.array([ahead.step_time(batch) + plan.swap_time])
+            else:
+                times = self._times(lane, plan, batch, num_steps)
+            parts.append((lane, plan, batch))
+            times_each.append(times)
+        run = self._together(tuple(parts), times_each, num_steps)
+        for _, ahead, _ in plans:
+            ahead.latest = run
+        return run
+
+    def _times(self, lane: Lane, plan: StepPlan, batch: StepBatch, num_steps: int) -> Array:
+        """Return the seconds of a lane's steps."""
+        times = self.predictor.run(batch, lane.state.growth(plan), num_steps)
+        times[0] += plan.swap_time
+        return times
+
+    def _together(self, parts: tuple[Part, ...], times_each: list[Array], num_steps: int) -> Run:
+        """Return steps that last as long as the slowest lane's; an idle one has empty batches."""
         if len(parts) < len(self.lanes):
             times_each.append(self.predictor.run(StepBatch(), StepGrowth(), num_steps))
         now = self.env.now
@@ -165,9 +194,9 @@ class Engine:
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at the least loaded lane; cut the run that it could join."""
         sequence.lane = lane = self._lane or self.next_lane()
-        if self._ahead is not None and not self._idle:
-            self._ahead.hold_arrival(sequence)
-            self._cut_ahead()
+        if ahead := self._is_ahead(lane):
+            ahead.hold_arrival(sequence)
+            self._cut_ahead(lane)
         else:
             lane.state.add_request(sequence)
             self._notice(lane, sequence)
@@ -187,16 +216,16 @@ class Engine:
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        if self._ahead is not None and not self._idle:
-            self._ahead.hold_loaded(sequence)
-            self._cut_ahead(always=True)
+        if ahead := self._is_ahead(lane):
+            ahead.hold_loaded(sequence)
+            self._cut_ahead(lane, always=True)
         else:
             joins = lane.state.finish_load(sequence)
             self._notice(lane, sequence if joins else None)
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else at the end of the step in flight."""
-        if self._ahead is not None and self._ahead.forget(sequence):
+        if lane.ahead is not None and lane.ahead.forget(sequence):
             lane.forget(sequence)
         elif self._run is not None and lane.is_running(sequence):
             lane.abort_after_run(sequence)
@@ -204,8 +233,8 @@ class Engine:
         else:
             lane.abort(sequence)
             self._notice(lane, None)  # another may be at the head of the queue now, and fit
-            if self._ahead is not None and sequence in lane.state.abandoned:
-                self._cut_ahead(always=True)
+            if lane.ahead is not None and sequence in lane.state.abandoned:
+                self._cut_ahead(lane, always=True)
 
     def release(self, sequence: SequenceState, lane: Lane) -> None:
         """Free what a lane held of a sequence, at the end of the step in flight."""
@@ -236,8 +265,8 @@ class Engine:
                 lane.lose_step(plan)
         for lane in self.lanes:
             lane.let_go()
-        if self._ahead is not None:
-            self._ahead.halt()
+            if lane.ahead is not None:
+                lane.ahead.halt()
         self._forget_count()
 
     def _forget_count(self) -> None:
@@ -258,12 +287,19 @@ class Engine:
                 if not takes_part or lane.would_admit(sequence, num_steps):
                     self._end_after(run, num_steps)
 
-    def _cut_ahead(self, *, always: bool = False) -> None:
+    def _is_ahead(self, lane: Lane) -> PlanAhead | None:
+        """Return what plans ahead of a lane, unless nothing of it is computed or planned."""
+        ahead = lane.ahead
+        if ahead is None or self._idle or (self._lane is None and ahead.latest is None):
+            return None
+        return ahead
+
+    def _cut_ahead(self, lane: Lane, *, always: bool = False) -> None:
         """End a run with the next step to start, whose successor knows what happens now.
 
         Unless there is no seat then either; `always`: all the same, since memory may be free then.
         """
-        run, state = self._run, self.lanes[0].state
+        run, state = self._run, lane.state
         always = always or state.cadence is not None
         if run is not None and (always or len(state.running) < state.max_num_seqs):
             now = self.env.now

@@ -6,6 +6,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from mist_sim.clients.engine.run import RunningLane
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.base import Predictor, traits_of
@@ -14,15 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mist_sim.clients.engine.run import Run
-    from mist_sim.clients.scheduling import LaneState, StepPlan
+    from mist_sim.clients.scheduling import StepPlan
     from mist_sim.environment import Environment
 
 
-class PlanningLane(Protocol):
+class PlanningLane(RunningLane, Protocol):
     """A lane, as what plans ahead of it knows it."""
 
     env: Environment
-    state: LaneState
     ahead: PlanAhead | None
 
     def plan(
@@ -44,6 +44,9 @@ class PlanAhead:
 
     Source: vLLM, `EngineCore.step_with_batch_queue` in `vllm/v1/engine/core.py`, with two batches
     in flight, and `vllm/v1/core/sched/async_state.py`.
+
+    Each of several lanes that step together plans ahead of its own; one that computes nothing while
+    others do knows everything as the next step of all begins.
 
     latest: the run that was started last; None: nothing is computed, so plans know everything.
     """
@@ -84,7 +87,8 @@ class PlanAhead:
         if self.latest is None:
             self._know_all()
         else:
-            state.lacks_tokens = self.latest.parts[0][1].decodes
+            parts = self.latest.parts  # of all lanes that step together
+            state.lacks_tokens = next(plan for lane, plan, _ in parts if lane is self._lane).decodes
             state.kv_cache.note_plan(is_ahead=True)
             self._let_in(self.latest.last_start)
         comes_next = self.arrived or self._loaded

@@ -45,8 +45,10 @@ class Engines:
                 self.all.append(PipelineEngine(env, several, predictor, phases))
             else:
                 members = [lane for group in several for lane in group]
-                ahead = PlanAhead(members[0], first) if async_scheduling else None
-                self.all.append(Engine(env, members, first, phases, ahead))
+                if async_scheduling:
+                    for lane in members:
+                        PlanAhead(lane, first)
+                self.all.append(Engine(env, members, first, phases))
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""

@@ -50,6 +50,8 @@ class PredictorTraits:
     kernels_only: whether the engine's own time comes on top (see `EngineOverhead`).
     beyond_kernels: the default of that time as fitted around these kernels, (seconds a step,
         seconds for each sequence); None: as fitted around the roofline's.
+    beyond_prompts: seconds that a step with prompts takes beyond these times, by default: what
+        `EngineOverhead.prefill_step` is where nobody says it.
     sums_over_links: whether all-reduces are timed by the links of the GPU's entry.
     needs_longest_context: whether `StepBatch.longest_context` is read; others get None there.
     times_drafts: whether `StepBatch.num_drafts` is read; others cannot time speculation.
@@ -57,12 +59,13 @@ class PredictorTraits:
         there are measurements. None: nothing was measured, so no step counts as extrapolated.
     step_time_on_the_spot: called with a batch, returns the seconds of a step that async scheduling
         could not plan ahead. None: `step_time`, the same as of other steps.
-    Raises ValueError for `beyond_kernels` that are not finite and >= 0, or of no use.
+    Raises ValueError for times that are not finite and >= 0, and `beyond_kernels` of no use.
     """
 
     estimate: str = "custom"
     kernels_only: bool = False
     beyond_kernels: tuple[float, float] | None = None
+    beyond_prompts: float = 0.0
     sums_over_links: bool = False
     needs_longest_context: bool = False
     times_drafts: bool = False
@@ -70,6 +73,10 @@ class PredictorTraits:
     step_time_on_the_spot: Callable[[StepBatch], float] | None = None
 
     def __post_init__(self) -> None:
+        if not 0 <= self.beyond_prompts < math.inf:
+            raise ValueError(
+                f"beyond_prompts must be a finite time >= 0 s, got {self.beyond_prompts}"
+            )
         seconds = self.beyond_kernels
         if seconds is None:
             return

@@ -21,6 +21,9 @@ from mist_sim.units import Seconds
 _BEYOND_KERNELS = (2.78e-3, 42.6e-6)
 FITTED_ON = "h100-sxm"
 
+EXPOSED = ("exposed_step", "exposed_sequence")
+"""Options that say what async scheduling does not hide."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOverhead:
@@ -34,11 +37,17 @@ class EngineOverhead:
         (`kernels_only`), such as the roofline: what vLLM 0.12 needs beyond the kernels on H100
         (Qwen3-32B, closed loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms
         around the kernels of `silicon`, fitted on the same runs; none around others.
+        With async scheduling the host works while the GPU does, so that the longer of the two
+        counts: what is below the kernels' time shows only in steps that were not planned ahead.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
-        launches kernels that no CUDA graph replays. Never hidden by async scheduling.
+        launches kernels that no CUDA graph replays. Never hidden by async scheduling. By default
+        3 ms around profiles of layers (`table`), which is assumed; none around others.
     sequence: seconds of host time more for each sequence of a step: to schedule it, and to sample,
         detokenize and send its token. By default, whatever `step` is, 42.6 us around kernels and
         45 us around those of `silicon`, from the same fits; none around others.
+    exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
+        By default what is known of the version of `engine`; of no use without async scheduling.
+    exposed_sequence: seconds more of that for each sequence of a step.
     request: seconds from a request's arrival until the engine can schedule it (HTTP).
     prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the
         engine.
@@ -47,11 +56,13 @@ class EngineOverhead:
     step: Seconds | None = None
     prefill_step: Seconds | None = None
     sequence: Seconds | None = None
+    exposed_step: Seconds | None = None
+    exposed_sequence: Seconds | None = None
     request: Seconds | None = None
     prompt_token: Seconds | None = None
 
     def __post_init__(self) -> None:
-        for name in OVERHEADS:
+        for name in (*OVERHEADS, *EXPOSED):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
@@ -71,10 +82,15 @@ class EngineOverhead:
             the longer of the two counts; but see `step_time_on_the_spot` in `PredictorTraits`.
         """
         step, sequence = self._of_a_step(predictor)
-        prefill_step = self.prefill_step or 0.0
-        if not (step or prefill_step or sequence):
+        prefill_step = self.prefill_step
+        if prefill_step is None:
+            prefill_step = traits_of(predictor).beyond_prompts
+        exposed = (self.exposed_step or 0.0, self.exposed_sequence or 0.0)
+        if not overlapped:
+            exposed = (0.0, 0.0)
+        if not (step or prefill_step or sequence or any(exposed)):
             return predictor
-        return _WithOverhead(predictor, step, prefill_step, sequence, overlapped)
+        return _WithOverhead(predictor, step, prefill_step, sequence, overlapped, exposed)
 
     def _of_a_step(self, predictor: Predictor) -> tuple[float, float]:
         """Return the seconds of a step and of each sequence in it, by default or as set."""
@@ -95,6 +111,7 @@ class _WithOverhead:
     prefill_step: float
     sequence: float
     overlapped: bool
+    exposed: tuple[float, float]
 
     @property
     def traits(self) -> PredictorTraits:
@@ -103,27 +120,40 @@ class _WithOverhead:
             traits_of(self.predictor),
             kernels_only=False,
             beyond_kernels=None,
+            beyond_prompts=0.0,
             step_time_on_the_spot=self.step_time_on_the_spot,
         )
 
     def step_time(self, batch: StepBatch) -> float:
-        seconds = self.predictor.step_time(batch)
-        host = self._host(batch) if self.sequence else self.step
-        if batch.chunks:
-            seconds += self.prefill_step
-        return max(seconds, host) if self.overlapped else seconds + host
+        seconds, host = self._gpu_and_host(batch)
+        if not self.overlapped:
+            return seconds + host
+        return max(seconds, host) + self._exposed(batch)
 
     def step_time_on_the_spot(self, batch: StepBatch) -> float:
         """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
-        return replace(self, overlapped=False).step_time(batch)
+        seconds, host = self._gpu_and_host(batch)
+        return seconds + host + self._exposed(batch)
+
+    def _gpu_and_host(self, batch: StepBatch) -> tuple[float, float]:
+        seconds = self.predictor.step_time(batch)
+        if batch.chunks:
+            seconds += self.prefill_step
+        return seconds, self._host(batch) if self.sequence else self.step
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         seconds = self.predictor.run(batch, growth, num_steps)
         if batch.chunks:
             seconds += self.prefill_step
         host = self._host(batch) if self.sequence else self.step
-        combine = np.maximum if self.overlapped else np.add
-        return combine(seconds, host, out=seconds)
+        if not self.overlapped:
+            return np.add(seconds, host, out=seconds)
+        np.maximum(seconds, host, out=seconds)
+        return np.add(seconds, self._exposed(batch), out=seconds)
 
     def _host(self, batch: StepBatch) -> float:
         return self.step + self.sequence * (len(batch.chunks) + batch.num_decodes)
+
+    def _exposed(self, batch: StepBatch) -> float:
+        step, sequence = self.exposed
+        return step + sequence * (len(batch.chunks) + batch.num_decodes)

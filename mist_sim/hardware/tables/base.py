@@ -49,10 +49,13 @@ class StepTables:
 
 
 class Reads(Protocol):
-    """Reads the tables of one format; raises ScenarioError for files that are none."""
+    """Reads the tables of one format, with measured times multiplied by `scale`.
+
+    Raises ScenarioError for files that are none.
+    """
 
     def __call__(
-        self, path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
+        self, path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
     ) -> StepTables: ...
 
 

@@ -8,31 +8,43 @@ from pathlib import Path
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.loading import load_gpu
+from mist_sim.hardware.loading import device_of, load_gpu
+from mist_sim.hardware.specs import GpuSpec
 from mist_sim.models.loading import load_model
 from mist_sim.models.spec import ModelSpec
 
 _ENTRY = re.compile(r"(\w+):\s*(.*?)\s*(?:#.*)?")
+_FLAG = re.compile(r"\s+enabled:\s*(.*?)\s*(?:#.*)?")
+_ON, _OFF = ("true", "yes", "on"), ("false", "no", "off")  # of YAML 1.1
 
 
 def check_measured(
-    notes: Mapping[str, str], model: ModelSpec, cluster: Cluster, where: str
+    notes: Mapping[str, str], model: ModelSpec, cluster: Cluster, where: str, scale: float = 1.0
 ) -> None:
     """Refuse measurements of another model, GPU or number of ranks; keys left out are not checked.
 
     notes: model and gpu by any name of the catalog; hardware, another name of the GPU;
         tensor_parallel_size.
+    scale: what the measured times are multiplied by.
+    A GPU that is based on the measured one counts as it, as long as it computes at its rates or a
+    scale says how much faster it is.
     Raises ScenarioError that names the key and both values.
     """
     gpus = [notes[key] for key in ("gpu", "hardware") if notes.get(key)]
     _check("model", [notes["model"]] if notes.get("model") else [], model.name, _model, where)
-    _check("gpu", gpus, cluster.gpu.name, _gpu, where)
+    own, device = cluster.gpu, device_of(cluster.gpu)
+    if gpus and own.name not in map(_gpu, gpus):
+        _check("gpu", gpus, device.name, _gpu, where)
+        if scale == 1:
+            _check_rates(own, device, where)
     ranks = [notes["tensor_parallel_size"]] if notes.get("tensor_parallel_size") else []
     _check("tensor_parallel_size", ranks, str(cluster.tensor_parallel_size), str, where)
 
 
 def read_meta(folder: Path) -> tuple[dict[str, str], str]:
     """Return the top-level entries of a profile's meta.yaml, and the file's name.
+
+    Of nested ones there is `enabled`, as "skew_fit.enabled".
 
     It lies in the folder, or above it where the folder is that of a number of ranks (tp2). Without
     it there are none.
@@ -46,8 +58,27 @@ def read_meta(folder: Path) -> tuple[dict[str, str], str]:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{file}: cannot be read: {error}") from None
-    entries = [found for line in lines if (found := _ENTRY.fullmatch(line))]
-    return {found[1]: found[2].strip("'\"") for found in entries}, str(file)
+    entries, last = {}, ""
+    for line in lines:
+        if found := _ENTRY.fullmatch(line):
+            last = found[1]
+            entries[last] = found[2].strip("'\"")
+        elif found := _FLAG.fullmatch(line):
+            entries.setdefault(f"{last}.enabled", found[1].strip("'\""))
+    return entries, str(file)
+
+
+def is_on(notes: Mapping[str, str], key: str, where: object) -> bool:
+    """Tell whether a part of a profile is enabled, as it is where nothing is said.
+
+    Raises ScenarioError for anything but true and false.
+    """
+    said = notes.get(f"{key}.enabled", "true").lower()
+    if said not in (*_ON, *_OFF):
+        raise ScenarioError(
+            f"{where}: meta.yaml: {key}.enabled must be true or false, got {said!r}"
+        )
+    return said in _ON
 
 
 def profiled_ranks(folder: Path, notes: Mapping[str, str]) -> int:
@@ -69,6 +100,16 @@ def _check(
             f"{where}: {key} must be what the client has, {own}, got {' / '.join(measured)}; "
             "take a table that was measured so, or correct the entry"
         )
+
+
+def _check_rates(own: GpuSpec, device: GpuSpec, where: str) -> None:
+    """Refuse a GPU whose rates are not those of the device that was measured."""
+    for name in ("flops", "memory_bandwidth"):
+        if getattr(own, name) != getattr(device, name):
+            raise ScenarioError(
+                f"{where}: {name} of {own.name} must be that of {device.name}, on which the times "
+                "were measured; say predictor.scale, by how much they change, or leave it out"
+            )
 
 
 def _model(name: str) -> str:

@@ -1,9 +1,11 @@
 """Profiles of a model's layers: kernel times in microseconds, one layer of each kind.
 
 A folder with `dense.csv` (layer, tokens, time_us), `per_sequence.csv` (layer, sequences, time_us),
-`attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us) and, where uneven decodes
-were measured, `skew.csv`; perhaps `meta.yaml`, whose model, gpu (or hardware) and tp_degrees are
-checked. Source of the form: the profiles that LLMServingSim 2.0 publishes.
+`attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), for a model with experts
+`moe.csv` (tokens, activated_experts, time_us) and, where uneven decodes were measured, `skew.csv`;
+perhaps `meta.yaml`, whose model, gpu (or hardware) and tp_degrees are
+checked, and which may say `enabled: false` of `skew_profile` or `skew_fit`: uneven decodes take as
+long as equal ones then. Source of the form: the profiles that LLMServingSim 2.0 publishes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import Curve, resampled, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables, table_format
-from mist_sim.hardware.tables.identity import check_measured, profiled_ranks, read_meta
+from mist_sim.hardware.tables.experts import AXES, ExpertTimes, check_reached
+from mist_sim.hardware.tables.identity import (
+    check_measured,
+    is_on,
+    profiled_ranks,
+    read_meta,
+)
 from mist_sim.hardware.tables.layers import layers_curve
 from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
 from mist_sim.hardware.tables.uneven import UnsplitDecodes, weights_plane
@@ -30,50 +38,65 @@ if TYPE_CHECKING:
 
 _US = 1e-6
 _AXES = ("prefill_chunk", "n_decode", "kv_prefill", "kv_decode")
+_UNEVEN = ("skew_profile", "skew_fit")  # of meta.yaml: were uneven decodes measured, and fitted
 _SKEW = ("n", "pc", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us")
 
 
 @table_format("layer_profile", of_layers=True)
 def read_layer_profile(
-    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
+    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
 ) -> StepTables:
     """Return the tables of a profile folder; its kernels are those of one rank."""
     if not path.is_dir():
         raise ScenarioError(f"{path}: must be a folder with dense.csv, attention.csv, ...")
-    _check_folder(path, model, cluster)
+    notes = _checked_notes(path, model, cluster, scale)
+    unit = _US * scale
     dense = read_columns(path / "dense.csv", ["tokens", "time_us"], ["layer"])
     ends = read_columns(path / "per_sequence.csv", ["sequences", "time_us"], ["layer"])
     rows = read_columns(path / "attention.csv", [*_AXES, "time_us"])
-    attention = _Attention(rows, str(path / "attention.csv"), model.num_layers * _US)
+    attention = _Attention(rows, str(path / "attention.csv"), model.num_layers * unit)
+    experts = _experts(path / "moe.csv", model, cluster, unit)
     tokens = layers_curve(
-        dense.rename(columns={"time_us": "time"}), model, cluster, _US, str(path / "dense.csv")
+        dense.rename(columns={"time_us": "time"}),
+        model,
+        cluster,
+        unit,
+        str(path / "dense.csv"),
+        experts,
     )
+    most_tokens = tokens.axis.top
+    if experts:
+        most_tokens = min(float(dense["tokens"].max()), experts.most_tokens)
     samples = ends.groupby("sequences", as_index=False)[["time_us"]].sum()
     counts, seconds = curve(samples, "sequences", "time_us")
     tables = StepTables(
         alone=tokens,
         tokens=tokens,
-        most_tokens=tokens.axis.top,
-        sequences=Curve(counts, rising(seconds * _US, 0)),
+        most_tokens=most_tokens,
+        sequences=Curve(counts, rising(seconds * unit, 0)),
         prefill=attention.prefill,
         next_prefill=float(attention.prefill.values.min()),
         decode=attention.decode,
         beside=attention.beside,
     )
-    if not (path / "skew.csv").exists():
+    if not (path / "skew.csv").exists() or not all(is_on(notes, key, path) for key in _UNEVEN):
         return tables
     rows = read_columns(path / "skew.csv", _SKEW)
     return _with_uneven(tables, rows, _unsplit(model, cluster))
 
 
-def _check_folder(path: Path, model: ModelSpec, cluster: Cluster) -> None:
-    """Refuse a profile of another model, GPU or number of ranks than the client has."""
+def _checked_notes(path: Path, model: ModelSpec, cluster: Cluster, scale: float) -> dict[str, str]:
+    """Return what meta.yaml says.
+
+    Refuses a profile of another model, GPU or number of ranks than the client has.
+    """
     notes, where = read_meta(path)
     check_measured(
         {key: value for key, value in notes.items() if key in ("model", "gpu", "hardware")},
         model,
         cluster,
         where,
+        scale,
     )
     measured, ranks = profiled_ranks(path, notes), cluster.tensor_parallel_size
     if measured != ranks:
@@ -82,6 +105,16 @@ def _check_folder(path: Path, model: ModelSpec, cluster: Cluster) -> None:
             f"name a folder tp{ranks} with those of {ranks}, or say what was measured in meta.yaml "
             f"(tp_degrees: [{ranks}])"
         )
+    return notes
+
+
+def _experts(file: Path, model: ModelSpec, cluster: Cluster, unit: float) -> ExpertTimes | None:
+    """Return the times of a model's experts; None without them, or without a file of them."""
+    if model.moe is None or not file.exists():
+        return None
+    rows = read_columns(file, [*AXES, "time_us"])
+    check_reached(rows, model.moe, str(file))
+    return ExpertTimes(rows, model.moe, model, cluster, unit)
 
 
 class _Attention:

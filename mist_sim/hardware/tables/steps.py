@@ -30,11 +30,14 @@ COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum",
 
 
 @table_format("steps")
-def read_steps(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
+def read_steps(
+    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
+) -> StepTables:
     """Return the tables of a file of steps."""
     where = str(path)
     rows, notes = read_rows(path)
-    check_measured(notes, model, cluster, where)
+    check_measured(notes, model, cluster, where, scale)
+    rows = rows.assign(seconds=rows["seconds"] * scale)
     prompts, decodes = rows["num_new_tokens"] > 0, rows["num_decodes"] > 0
     rows = rows.assign(mean=rows["context_sum"] / np.maximum(rows["num_decodes"], 1))
     for kind, chosen in (

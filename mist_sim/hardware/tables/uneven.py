@@ -25,6 +25,10 @@ Array = NDArray[np.float64]
 # 2, `num_splits_heuristic` and `set_params_splitkv` in csrc/flash_attn/flash_api.cpp.
 _SPLITS_BELOW = 0.8 * 2
 _RATIOS = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+# Median shares of time that one long context adds: at most so much while contexts are split, and so
+# much more from one measured number to the next where they are not any more. Profiles of one card
+# with 8 and 4 KV heads show 0.01 at the last number split, and 0.22 at the next.
+_EVEN, _JUMP = 0.1, 0.1
 _UNEVEN = 0.95  # mean / longest context up to which the law tells a weight
 _EVERY = 4  # decodes from one point of the law to the next
 
@@ -89,10 +93,8 @@ class UnsplitDecodes:
         rows: of `skew.csv`, decodes alone. Those that are not split count, and of each number
             those with the fewest long sequences, which profiles put first.
         """
-        some = rows[rows["n"] >= self.first_unsplit]
+        some = _with_fewest_long(rows[rows["n"] >= self.first_unsplit])
         ratio = some["kv_mean"] / some["kv_big"]
-        fewest = ratio == ratio.groupby(some["n"]).transform("min")
-        some, ratio = some[fewest], ratio[fewest]
         counts = some["n"].to_numpy(float)
         shares = (some["t_skew_us"] / some["t_mean_us"]).to_numpy(float) - 1.0
         left = self._left(counts, ratio.to_numpy(float), place=0.0)
@@ -110,6 +112,9 @@ def weights_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> 
     unsplit: takes the place of measured weights where engines do not split what the profile did,
         and goes on to the first measured number that it did not split.
 
+    Where rows show that the kernel stops splitting contexts (`last_split`), the weight jumps from
+    one number of decodes to the next; other weights are linear in between.
+
     A measured weight is one for all ratios: then no longer context takes less time, and noise of
     nearly equal contexts, where there is little to measure, has no say.
     """
@@ -118,6 +123,9 @@ def weights_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> 
     weights = _measured(rows)
     law = unsplit.fitted(rows) if unsplit and max(weights) >= unsplit.first_unsplit else None
     if law is None:
+        if unsplit is None and (stop := last_split(rows)) is not None:
+            later = min(count for count in weights if count > stop)
+            weights.setdefault(stop + 1.0, weights[later])
         counts = sorted(weights)
         values = np.array([[weights[count]] for count in counts])
         return Plane(np.array(counts), np.ones(1), values, holds=True)
@@ -128,6 +136,28 @@ def weights_plane(rows: pd.DataFrame, unsplit: UnsplitDecodes | None = None) -> 
     }
     counts = sorted(by_count)
     return Plane(np.array(counts), _RATIOS, np.stack([by_count[n] for n in counts]), holds=True)
+
+
+def last_split(rows: pd.DataFrame) -> float | None:
+    """Return the largest measured number of decodes whose contexts the kernel splits over blocks.
+
+    rows: of `skew.csv`, decodes alone. None where no number shows that it stops: while contexts are
+    split a long one among short ones takes next to no more time than equal ones (see `_EVEN`);
+    from where they are not, it takes all of a sudden a share more.
+    """
+    some = _with_fewest_long(rows)
+    medians = (some["t_skew_us"] / some["t_mean_us"] - 1.0).groupby(some["n"]).median()
+    counts, shares = medians.index.to_numpy(float), medians.to_numpy(float)
+    jumps = np.diff(shares)
+    if not len(jumps) or jumps.max() < _JUMP or shares[jumps.argmax()] > _EVEN:
+        return None
+    return float(counts[jumps.argmax()])
+
+
+def _with_fewest_long(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, of each number of decodes, the rows with the fewest long ones."""
+    ratio = rows["kv_mean"] / rows["kv_big"]
+    return rows[ratio == ratio.groupby(rows["n"]).transform("min")]
 
 
 def _measured(rows: pd.DataFrame) -> dict[float, float]:

@@ -31,7 +31,9 @@ _RANKS = "num_tensor_parallel_workers"
 
 
 @table_format("vidur", of_layers=True)
-def read_vidur(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
+def read_vidur(
+    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
+) -> StepTables:
     """Return the tables of a folder; its kernels are those of one rank."""
     if not path.is_dir():
         raise ScenarioError(f"{path}: must be a folder with attention.csv and layers.csv")
@@ -43,14 +45,16 @@ def read_vidur(path: Path, model: ModelSpec, cluster: Cluster, subset: str | Non
     for kind in ("attn", "lm_head"):
         if not (kinds == kind).any():
             raise ScenarioError(f"{file}: has no rows of layer {kind}")
-    tokens = layers_curve(layers[~kinds.isin(["attn", "lm_head"])], model, cluster, _NS, str(file))
+    unit = _NS * scale
+    tokens = layers_curve(layers[~kinds.isin(["attn", "lm_head"])], model, cluster, unit, str(file))
     counts, logits = curve(layers[kinds == "lm_head"], "tokens", "time")
-    prefill, decode = _attention(path / "attention.csv", layers[kinds == "attn"], model, cluster)
+    own = layers[kinds == "attn"]
+    prefill, decode = _attention(path / "attention.csv", own, model, cluster, scale)
     return StepTables(
         alone=tokens,
         tokens=tokens,
         most_tokens=tokens.axis.top,
-        sequences=Curve(counts, rising(logits * _NS, 0)),
+        sequences=Curve(counts, rising(logits * unit, 0)),
         prefill=prefill,
         decode=decode,
         beside=decode,
@@ -58,7 +62,7 @@ def read_vidur(path: Path, model: ModelSpec, cluster: Cluster, subset: str | Non
 
 
 def _attention(
-    file: Path, own: pd.DataFrame, model: ModelSpec, cluster: Cluster
+    file: Path, own: pd.DataFrame, model: ModelSpec, cluster: Cluster, scale: float
 ) -> tuple[Plane, Plane]:
     """Return the seconds of all layers' attention: of a chunk, and of decodes.
 
@@ -85,7 +89,7 @@ def _attention(
         lengths, seconds = np.append(lengths, sizes[-1]), np.vstack([seconds, alone[-1] + read])
     decodes = rows[~prefill].rename(columns={_DECODE: "time"}).astype({"time": float})
     counts, times = full_grid(decodes, ("batch_size", "kv_cache_size"), "time")
-    scale = model.num_layers * _MS
+    scale *= model.num_layers * _MS
     return (
         rising_plane(lengths, contexts, rising(seconds, 0, 1) * scale),
         rising_plane(counts[0], counts[1], rising(times, 0, 1) * scale),

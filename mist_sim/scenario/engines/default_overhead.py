@@ -1,10 +1,13 @@
-"""An engine's own time around the kernels. Precedence: scenario, GPU entry, default."""
+"""An engine's own time around the kernels. Precedence: scenario, GPU entry, version, default."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
-from mist_sim.hardware.predictors.overhead import FITTED_ON
+from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
+from mist_sim.scenario.engines.versions import EngineVersion
 
 
 def own_time(
@@ -15,6 +18,16 @@ def own_time(
     return overhead.or_else(gpu.overhead) if predictor.traits.kernels_only else overhead
 
 
+def with_exposed_time(overhead: EngineOverhead, version: EngineVersion) -> EngineOverhead:
+    """Return the engine's own time with what asynchronous scheduling does not hide in a version."""
+    unsaid = {
+        name: version.default(f"overhead.{name}")
+        for name in EXPOSED
+        if getattr(overhead, name) is None
+    }
+    return replace(overhead, **unsaid)
+
+
 def assumed_times(
     overhead: EngineOverhead, predictor: PipelinePredictor, gpu: GpuSpec
 ) -> tuple[str, ...]:
@@ -22,7 +35,9 @@ def assumed_times(
 
     overhead: with what the GPU's entry says.
     """
-    if not predictor.traits.kernels_only or device_of(gpu).name == FITTED_ON:
-        return ()
-    said = {"overhead.step": overhead.step, "overhead.sequence": overhead.sequence}
+    said: dict[str, float | None] = {}
+    if predictor.traits.kernels_only and device_of(gpu).name != FITTED_ON:
+        said = {"overhead.step": overhead.step, "overhead.sequence": overhead.sequence}
+    if predictor.traits.beyond_prompts:
+        said["overhead.prefill_step"] = overhead.prefill_step
     return tuple(name for name, seconds in said.items() if seconds is None)

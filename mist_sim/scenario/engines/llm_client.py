@@ -36,7 +36,11 @@ from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
-from mist_sim.scenario.engines.default_overhead import assumed_times, own_time
+from mist_sim.scenario.engines.default_overhead import (
+    assumed_times,
+    own_time,
+    with_exposed_time,
+)
 from mist_sim.scenario.engines.hosts import assumed_host, check_times_links, with_host
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import (
@@ -115,6 +119,8 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     worth = assumed_host(predictor, config, model, cluster, min(num_tokens, longest))
     if worth:
         assumed += ("host",)
+    if config.async_scheduling:
+        overhead = with_exposed_time(overhead, version_of(config.engine))
     config = replace(config, scheduler=scheduler, overhead=overhead)
     draft = None
     if config.speculative_config:

@@ -90,6 +90,5 @@ def predictor_by_version(
 def async_by_version(data: Mapping[str, Any]) -> bool:
     """Return whether a client plans ahead, of whose file the other options were read."""
     ahead: bool = version_of(data.get("engine_")).default("async_scheduling")
-    lockstep = data.get("enable_expert_parallel") and data.get("data_parallel_size", 1) > 1
     pipeline = data.get("pipeline_parallel_size", 1) > 1
-    return ahead and not (lockstep or pipeline or data.get("speculative_config"))
+    return ahead and not (pipeline or data.get("speculative_config"))

@@ -17,6 +17,8 @@ from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.version_defaults import largest_graph
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.versions import (
+    EXPOSED_SEQUENCE,
+    EXPOSED_STEP,
     LARGEST_GRAPH,
     LIMITS,
     RULES,
@@ -95,8 +97,15 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
         else:
             expected = {key: default.value}
         for name, value in expected.items():
-            if value is not None and value_at(client, name) == value:
+            if value is not None and _has(client, name, value):
                 yield Origin(name, value, default.source)
+
+
+def _has(client: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Tell whether a client has a value; what async scheduling does not hide may be left out."""
+    found = value_at(client, key)
+    is_left_out = found is None and key in (EXPOSED_STEP, EXPOSED_SEQUENCE)
+    return bool(client["async_scheduling"]) if is_left_out else found == value
 
 
 def origin_text(clients: Iterable[Mapping[str, Any]]) -> str:

@@ -164,6 +164,8 @@ _SPARES_ONE = "rules.threshold_spares_one"
 _GOES_ON = "rules.pass_goes_on"
 _LOCAL_CADENCE = "rules.local_cadence"
 _SPARES_HITS = "rules.held_spares_hits"
+EXPOSED_STEP = "overhead.exposed_step"
+EXPOSED_SEQUENCE = "overhead.exposed_sequence"
 _LARGE = ServerLimits(1024, 8192)
 _SMALL = ServerLimits(256, 2048)
 _70_GIB = (70 * GIB, False, _LARGE)
@@ -174,6 +176,14 @@ _CACHE = "in vllm/config/cache.py"
 _SCHEDULER = "in vllm/config/scheduler.py"
 _SCHEDULE = "Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
 _FREE_BLOCKS = "BlockPool.free_blocks in vllm/v1/core/block_pool.py"
+
+_NOT_MEASURED = (
+    "not in the package, and not measured; some versions have shown 0.4 to 2.2 ms a step in all, "
+    "the more the more users"
+)
+_NOTHING_SHOWS = (
+    "not in the package; 300 requests measured on an RTX PRO 6000 show none (docs/validation.md)"
+)
 
 V0_12 = EngineVersion(
     "vllm-0.12",
@@ -195,6 +205,8 @@ V0_12 = EngineVersion(
         ),
         "kv_cache.watermark": Default(0.0, "no such option; nothing in vllm/v1/core keeps one"),
         LARGEST_GRAPH: Default(LargestGraph(512, 512, with_drafts=False), _GRAPH_SIZES),
+        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
+        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
         RESERVE: Default(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
@@ -247,6 +259,8 @@ V0_19 = _after(
     "vllm-0.19",
     {
         "kv_cache.block_size": Default(16, f"CacheConfig.DEFAULT_BLOCK_SIZE {_CACHE}"),
+        EXPOSED_STEP: Default(0.0, _NOTHING_SHOWS),
+        EXPOSED_SEQUENCE: Default(0.0, _NOTHING_SHOWS),
         RESERVE: Default(True, f"SchedulerConfig.scheduler_reserve_full_isl {_SCHEDULER}"),
     },
     gains=(RESERVE,),
@@ -265,6 +279,8 @@ V0_24 = _after(
         "kv_cache.watermark": Default(0.0, f"SchedulerConfig.watermark {_SCHEDULER}"),
         INTERVAL: Default(1, f"SchedulerConfig.prefill_schedule_interval {_SCHEDULER}"),
         _UNCACHED_FIRST: Default(True, f"{_FREE_BLOCKS}, not yet in 0.22"),
+        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
+        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
     },
     gains=("kv_cache.watermark", INTERVAL),
     notes={

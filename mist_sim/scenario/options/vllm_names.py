@@ -45,6 +45,7 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.path": NO_COUNTERPART,
     "predictor.format": NO_COUNTERPART,
     "predictor.subset": NO_COUNTERPART,
+    "predictor.scale": NO_COUNTERPART,
     "predictor.device": NO_COUNTERPART,
     "predictor.num_timed_layers": NO_COUNTERPART,
     "predictor.max_num_batched_tokens": NO_COUNTERPART,
@@ -75,6 +76,8 @@ VLLM_NAMES: Mapping[str, str] = {
     "overhead.step": NO_COUNTERPART,
     "overhead.prefill_step": NO_COUNTERPART,
     "overhead.sequence": NO_COUNTERPART,
+    "overhead.exposed_step": NO_COUNTERPART,
+    "overhead.exposed_sequence": NO_COUNTERPART,
     "overhead.request": NO_COUNTERPART,
     "overhead.prompt_token": NO_COUNTERPART,
 }

@@ -19,6 +19,9 @@ from mist_sim.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
 
+_NO_GROWTH = StepGrowth()
+_MOST_KNOWN = 16384  # numbers of tokens whose products are remembered
+
 
 @PREDICTORS.register("bestserve")
 @dataclass
@@ -51,7 +54,7 @@ class BestServePredictor:
         gpu = self.cluster.gpu
         self._prefill_rates = sustained_rates(gpu, gpu.prefill)
         self._decode_rates = sustained_rates(gpu, gpu.decode)
-        self._times: dict[tuple[object, ...], float] = {}
+        self._fixed: dict[tuple[int, bool], tuple[float, float, float, float]] = {}
 
     @property
     def traits(self) -> PredictorTraits:
@@ -63,12 +66,8 @@ class BestServePredictor:
         )
 
     def step_time(self, batch: StepBatch) -> float:
-        """Return the duration of a step in seconds; cached by its arguments (§3.3.4)."""
-        key = (batch.chunks, batch.num_decodes, batch.context_sum, batch.num_drafts)
-        seconds = self._times.get(key)
-        if seconds is None:
-            seconds = self._times[key] = self.run(batch, StepGrowth(), 1).item()
-        return seconds
+        """Return the duration of a step in seconds."""
+        return float(self._seconds(batch, _NO_GROWTH, 0.0))
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,).
@@ -76,27 +75,38 @@ class BestServePredictor:
         The paper has no step with prompts and decodes; here it is never shorter than the
         decodes alone, whose efficiencies are lower.
         """
-        seconds = self._oracle(batch, growth, num_steps)
+        seconds = self._seconds(batch, growth, np.arange(float(num_steps)))
+        return seconds if isinstance(seconds, np.ndarray) else np.full(num_steps, seconds)
+
+    def _seconds(self, batch: StepBatch, growth: StepGrowth, ahead: Number) -> Number:
+        """Return the seconds of the steps that many `ahead`: of one, or of each of a run."""
+        seconds = self._oracle(batch, growth, ahead)
         if batch.chunks and batch.num_decodes:
-            decodes = replace(batch, chunks=())
-            seconds = np.maximum(seconds, self._oracle(decodes, growth, num_steps))
+            seconds = _longer(seconds, self._oracle(replace(batch, chunks=()), growth, ahead))
         return seconds
 
-    def _oracle(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
-        """Compose dispatch and compute of all layers (Algorithm 1)."""
-        dispatch = self.cluster.gpu.dispatch
-        modules = self.modules(batch, growth, num_steps)
-        once = self.composition == "algorithm_1"
+    def _oracle(self, batch: StepBatch, growth: StepGrowth, ahead: Number) -> Number:
+        """Compose dispatch and compute of all layers (Algorithm 1).
+
+        On running clocks a layer of modules 1 to m ends at max(D_i + S_i), D_i being what was
+        dispatched up to module i, and S_i the work from it on. Every other layer, equal to it, adds
+        the longer of its dispatch and its work: whichever is longer sets the pace.
+        """
+        dispatch, layers = self.cluster.gpu.dispatch, self.model.num_layers
+        modules = self.modules(batch, growth, ahead)
         dispatched = 0.0
-        computed = np.zeros(num_steps)
-        for _ in range(1 if once else self.model.num_layers):
-            for name, compute, communication in modules:
-                dispatched += dispatch.get(name, 0.0)
-                computed = np.maximum(dispatched, computed) + compute + communication
-        return computed * self.model.num_layers if once else computed
+        computed: Number = 0.0
+        work: Number = 0.0
+        for name, compute, communication in modules:
+            dispatched += dispatch.get(name, 0.0)
+            computed = _longer(dispatched, computed) + compute + communication
+            work = work + compute + communication
+        if self.composition == "algorithm_1":
+            return computed * layers
+        return computed + (layers - 1) * _longer(dispatched, work)
 
     def modules(
-        self, batch: StepBatch, growth: StepGrowth, num_steps: int
+        self, batch: StepBatch, growth: StepGrowth, ahead: Number
     ) -> list[tuple[str, Number, float]]:
         """Return (module, compute, communication) of one layer in seconds, in order (table 3).
 
@@ -105,24 +115,21 @@ class BestServePredictor:
         verifies (the paper has none; vLLM v0 expanded batches so, `batch_expansion.py`).
         """
         model, t = self.model, self.cluster.tensor_parallel_size
-        ahead = np.arange(float(num_steps))
-        prefill = bool(batch.chunks)
-        rates = self._prefill_rates if prefill else self._decode_rates
-        n = float(batch.num_prefill_tokens + batch.num_decode_queries)
-        norm = _total(operators.eager_norm(model, n), rates)
-        attention = _total(operators.eager_projections(model, n, t, prefill), rates)
+        key = batch.num_prefill_tokens + batch.num_decode_queries, bool(batch.chunks)
+        norm, projections, mlp, communication = self._fixed.get(key) or self._of_tokens(*key)
+        attention: Number = projections
         for new, context in batch.chunks:
-            contexts = context + new * ahead
-            chunk = operators.eager_prefill_attention(model, float(new), contexts, t)
+            before = context + new * ahead
+            chunk = operators.eager_prefill_attention(model, float(new), before, t)
             attention = attention + _total(chunk, self._prefill_rates)
         if batch.num_decodes:
             drafts, queries = batch.num_drafts, batch.num_decode_queries
-            contexts = batch.context_sum + growth.contexts(ahead)
+            contexts: Number = float(batch.context_sum)
+            if isinstance(ahead, np.ndarray):
+                contexts = batch.context_sum + growth.contexts(ahead)
             lengths = contexts * (1 + drafts) + queries * (1 + drafts / 2)
             decode = operators.eager_decode_attention(model, queries, lengths, t)
             attention = attention + _total(decode, self._decode_rates)
-        mlp = _total(operators.eager_mlp(model, n, t, prefill), rates)
-        communication = self.cluster.all_reduce_time(n * model.hidden_size * model.dtype_bytes)
         return [
             ("rmsnorm", norm, 0.0),
             ("attention", attention, communication),
@@ -130,10 +137,33 @@ class BestServePredictor:
             ("mlp", mlp, communication),
         ]
 
+    def _of_tokens(self, num_tokens: int, prefill: bool) -> tuple[float, float, float, float]:
+        """Return norm, projections, MLP and communication of a layer, which are remembered."""
+        model, t, n = self.model, self.cluster.tensor_parallel_size, float(num_tokens)
+        rates = self._prefill_rates if prefill else self._decode_rates
+        if len(self._fixed) >= _MOST_KNOWN:
+            self._fixed.clear()
+        parts = (
+            operators.eager_norm(model, n),
+            operators.eager_projections(model, n, t, prefill),
+            operators.eager_mlp(model, n, t, prefill),
+        )
+        norm, projections, mlp = (float(_total(part, rates)) for part in parts)
+        communication = self.cluster.all_reduce_time(n * model.hidden_size * model.dtype_bytes)
+        found = self._fixed[num_tokens, prefill] = norm, projections, mlp, communication
+        return found
+
 
 def _total(parts: Iterable[Operator], rates: tuple[float, float]) -> Number:
     """Seconds of operators that run one after another."""
     seconds: Number = 0.0
     for part in parts:
-        seconds = seconds + np.maximum(part.flops / rates[0], part.bytes / rates[1])
+        seconds = seconds + _longer(part.flops / rates[0], part.bytes / rates[1])
     return seconds
+
+
+def _longer(one: Number, other: Number) -> Number:
+    """Return the maximum, of floats or of each item of arrays."""
+    if isinstance(one, float) and isinstance(other, float):
+        return max(one, other)
+    return np.maximum(one, other)

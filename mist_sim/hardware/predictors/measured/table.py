@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,15 @@ from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
 Array = NDArray[np.float64]
+Chunks = tuple[tuple[int, int], ...]
+
+# Prompts of steps that are remembered, and numbers of decodes beside each: requests of equal length
+# make equal steps over and over. Together some megabytes at most.
+_MOST_KNOWN, _MOST_LINES = 256, 16
+
+# Seconds that a step with prompts takes beyond its layers, whose launches no CUDA graph replays:
+# rebuilt step by step, runs on several machines show 2 to 4 ms (docs/background/tables.md).
+_LAUNCHES = 3e-3
 
 _ENDLESS = 1 << 62  # more steps than any run has
 
@@ -31,6 +40,9 @@ class TablePredictor:
     model, cluster: what is timed; a profile of layers needs their number and size.
     path: the file, or the folder where the format has several.
     format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
+    scale: what measured times are multiplied by, for a card that is slower (> 1) or faster than the
+        measured one was: a lone decode's time on it over that in the table. All-reduces that the
+        GPU's entry tells are not.
     subset: which part of a file that holds several settings; the reader's message lists them.
 
     Measurements that fall with more tokens or context are noise and made to rise. Beyond the last
@@ -42,12 +54,15 @@ class TablePredictor:
     path: str
     format: str
     subset: str | None = None
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.format not in TABLE_FORMATS:
             hint = did_you_mean(self.format, TABLE_FORMATS)
             known = ", ".join(TABLE_FORMATS)
             raise ScenarioError(f"format has no {self.format!r}{hint} Known: {known}")
+        if not 0 < self.scale < math.inf:
+            raise ScenarioError(f"scale must be > 0 and finite, got {self.scale:g}")
         if self.subset is not None and self.format not in WITH_SUBSETS:
             raise ScenarioError(
                 f"subset must be left out with format {self.format}, whose files hold one setting, "
@@ -59,8 +74,10 @@ class TablePredictor:
                 f"got {self.cluster.pipeline_parallel_size}"
             )
         read = TABLE_FORMATS[self.format]
-        self._tables = read(user_path(self.path), self.model, self.cluster, self.subset)
+        path = user_path(self.path)
+        self._tables = read(path, self.model, self.cluster, self.subset, self.scale)
         self._alone: dict[int, float] = {}
+        self._known: dict[Chunks, _Prompts] = {}
 
     @property
     def traits(self) -> PredictorTraits:
@@ -70,6 +87,7 @@ class TablePredictor:
         """
         return PredictorTraits(
             estimate="measured",
+            beyond_prompts=_LAUNCHES if self.format in OF_LAYERS else 0.0,
             sums_over_links=self.format in OF_LAYERS,
             needs_longest_context=self._tables.uneven is not None,
             steps_inside=self.steps_inside,
@@ -82,15 +100,16 @@ class TablePredictor:
         tables, n = self._tables, batch.num_decodes
         mean = batch.context_sum / n if n else 0.0
         if not batch.chunks:
+            if not n:  # a replica that steps with others, which computes one token in vain
+                return tables.alone.at(1)
             even = _even_context(tables.uneven, batch, mean)
             return self._fixed_alone(n) + tables.decode.at(n, even)
-        seconds = self._fixed(batch)
-        for new, context in batch.chunks:
-            seconds += tables.prefill.at(new, context)
+        prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
+        seconds = self._fixed(prompts, n) + prompts.seconds
         if n:
             beside, even = tables.beside, _even_context(tables.uneven_beside, batch, mean)
             if isinstance(beside, Volume):
-                seconds += beside.largest(batch.chunks, n, even)
+                seconds += prompts.largest(beside, n, even)
             else:
                 seconds += beside.at(n, even)
         return seconds
@@ -98,14 +117,18 @@ class TablePredictor:
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         tables, n = self._tables, batch.num_decodes
+        if not (n or batch.chunks):
+            return np.full(num_steps, tables.alone.at(1))
         ahead = np.arange(float(num_steps))
         means = (batch.context_sum + growth.contexts(ahead)) / n if n else ahead
         if not batch.chunks:
             even = _even_contexts(tables.uneven, batch, growth, means)
             return np.asarray(self._fixed_alone(n) + tables.decode.along(n, even))
-        seconds = np.full(num_steps, self._fixed(batch))
+        prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
+        seconds = np.zeros(num_steps)
         for new, context in batch.chunks:
             seconds += tables.prefill.along(new, context + new * ahead)
+        seconds += self._fixed(prompts, n)
         if n:
             beside = tables.beside
             even = _even_contexts(tables.uneven_beside, batch, growth, means)
@@ -128,14 +151,25 @@ class TablePredictor:
             self._alone[num_decodes] = seconds
         return seconds
 
-    def _fixed(self, batch: StepBatch) -> float:
-        """Return seconds of a step with prompts that do not depend on contexts."""
-        chunks, n, tables = batch.chunks, batch.num_decodes, self._tables
-        if len(chunks) == 1:
-            return tables.tokens.at(chunks[0][0] + n) + tables.sequences.at(n + 1)
-        seconds = tables.tokens.at(batch.num_prefill_tokens + n)
-        seconds += tables.sequences.at(n + len(chunks))
-        return seconds - tables.next_prefill * (len(chunks) - 1)
+    def _fixed(self, prompts: _Prompts, n: int) -> float:
+        """Return seconds of a step with prompts and `n` decodes that do not depend on contexts."""
+        tables, number = self._tables, len(prompts.chunks)
+        seconds = tables.tokens.at(prompts.num_tokens + n) + tables.sequences.at(n + number)
+        return seconds - tables.next_prefill * (number - 1) if number > 1 else seconds
+
+    def _prompts(self, chunks: Chunks) -> _Prompts:
+        """Return what the prompts of a step take, which is remembered.
+
+        Steps of other prompts are forgotten as soon as they are many.
+        """
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        prefill, seconds = self._tables.prefill, 0.0
+        for new, context in chunks:
+            seconds += prefill.at(new, context)
+        prompts = _Prompts(chunks, sum([new for new, _ in chunks]), seconds)
+        self._known[chunks] = prompts
+        return prompts
 
     # --- range --------------------------------------------------------------------------------
 
@@ -168,6 +202,33 @@ class TablePredictor:
                 return 0
             steps = min(steps, _steps_within(longest - context, new))
         return steps
+
+
+@dataclass(slots=True)
+class _Prompts:
+    """The prompts of a step: their tokens, the seconds of their attention, and what decodes add.
+
+    lines: by number of decodes and interval of their mean context, what they add beside each prompt
+        along that interval.
+    """
+
+    chunks: Chunks
+    num_tokens: int
+    seconds: float
+    lines: dict[tuple[int, int], list[tuple[float, float]]] = field(default_factory=dict)
+
+    def largest(self, beside: Volume, n: int, mean: float) -> float:
+        """Return the most that decodes add beside one of the prompts."""
+        q, part = beside.moving[1].place(mean)
+        lines = self.lines.get((n, q))
+        if lines is None:
+            if len(self.lines) >= _MOST_LINES:
+                self.lines.clear()
+            lines = self.lines[n, q] = beside.lines(self.chunks, n, q)
+        if len(lines) == 1:
+            start, rise = lines[0]
+            return start + rise * part
+        return max([start + rise * part for start, rise in lines])
 
 
 def _steps_within(room: float, per_step: float) -> int:

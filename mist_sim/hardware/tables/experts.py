@@ -1,0 +1,96 @@
+"""Measured times of a layer's mixture of experts, by tokens and by the experts that they reach.
+
+`moe.csv` of a layer profile: tokens, activated_experts, time_us. A row is the whole block of one
+layer on one rank, router included, that has so many tokens, each for as many experts as the model
+sends it to, when so many of the rank's experts get some. Source of the form: the profiles of
+LLMServingSim 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.collectives import all_gather
+from mist_sim.hardware.grids import Array, Axis, rising
+from mist_sim.hardware.tables.reading import full_grid
+from mist_sim.models.moe import MoeSpec
+from mist_sim.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AXES = ("tokens", "activated_experts")
+
+
+class ExpertTimes:
+    """Seconds of the experts of all layers, by the tokens of a step of one replica.
+
+    With expert parallelism a rank computes its share of the tokens of all replicas, which are taken
+    to have as many each; the busiest rank counts. How many experts a batch reaches is what the
+    roofline takes, `MoeSpec.distinct_experts`, an equal share of them on every rank.
+
+    points: tokens of a step between which times are linear. most_tokens: as were measured.
+    """
+
+    def __init__(
+        self, rows: pd.DataFrame, moe: MoeSpec, model: ModelSpec, cluster: Cluster, unit: float
+    ) -> None:
+        (tokens, activated), values = full_grid(rows, AXES, "time_us")
+        self._axes = Axis(tokens), Axis(activated)
+        seconds = rising(values, 0, 1) * (unit * model.num_moe_layers)
+        self._seconds = self._axes[1].stretched(self._axes[0].stretched(seconds, 0), 1)
+        self._moe, self._cluster = moe, cluster
+        self._num_gathers = 2 * model.num_moe_layers
+        self._token_bytes = model.hidden_size * model.dtype_bytes
+        replicas = cluster.num_sharing_replicas
+        self._gather = all_gather(cluster.gpu.interconnect, replicas)
+        self._share = replicas * cluster.expert_load_imbalance / cluster.expert_parallel_size
+        self.most_tokens = float(tokens[-1] / self._share)
+        self.points = np.concatenate([tokens / self._share, _between(self.most_tokens)])
+
+    def times(self, tokens: Array) -> Array:
+        """Return the seconds of steps with so many tokens on every replica, gathers included."""
+        replicas, ranks = self._cluster.num_sharing_replicas, self._cluster.expert_parallel_size
+        routed = tokens * replicas
+        reached = np.array([self._moe.distinct_experts(each) for each in routed.tolist()]) / ranks
+        seconds = self._at(tokens * self._share, reached)
+        if replicas > 1:
+            sizes = (routed * self._token_bytes).tolist()
+            seconds += self._num_gathers * np.array([self._gather(size) for size in sizes])
+        return seconds
+
+    def _at(self, tokens: Array, reached: Array) -> Array:
+        (i, along), (j, across) = self._axes[0].places(tokens), self._axes[1].places(reached)
+        low = self._seconds[i, j] + (self._seconds[i + 1, j] - self._seconds[i, j]) * along
+        j = j + 1
+        high = self._seconds[i, j] + (self._seconds[i + 1, j] - self._seconds[i, j]) * along
+        return np.asarray(low + (high - low) * across)
+
+
+def _between(most: float) -> Array:
+    """Return whole numbers up to `most`, each 1.3 to 1.5 times the one before.
+
+    The experts that a batch reaches are no line between tokens that were measured.
+    """
+    powers = 2.0 ** np.arange(np.floor(np.log2(max(most, 1.0))) + 1)
+    points = np.concatenate([powers, 1.5 * powers[1:]])
+    return points[points <= most]
+
+
+def check_reached(rows: pd.DataFrame, moe: MoeSpec, where: str) -> None:
+    """Refuse rows without tokens or experts, or with more experts than the model has.
+
+    Raises ScenarioError that names the line.
+    """
+    for name, most in (("tokens", np.inf), ("activated_experts", moe.num_experts)):
+        wrong = (rows[name] < 1) | (rows[name] > most)
+        if wrong.any():
+            line = rows.index[wrong][0]
+            limit = f" and <= {most}, the model's experts" if most < np.inf else ""
+            raise ScenarioError(
+                f"{where}: line {line}: {name} must be >= 1{limit}, got {rows[name][line]:g}"
+            )
