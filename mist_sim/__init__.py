@@ -60,7 +60,15 @@ if TYPE_CHECKING:
         RooflinePredictor,
         TablePredictor,
     )
-    from mist_sim.metrics import Estimate, Replications, Result, Slo
+    from mist_sim.metrics import (
+        ApiPrices,
+        CostOptions,
+        Estimate,
+        PowerOptions,
+        Replications,
+        Result,
+        Slo,
+    )
     from mist_sim.models import ModelSpec, SpeculativeConfig, load_model
     from mist_sim.network import Link
     from mist_sim.routers import (
@@ -143,7 +151,7 @@ _HOMES = {
         "PREDICTORS BestServePredictor EngineOverhead ExecutionPredictor PipelinePredictor "
         "Predictor PredictorTraits RegressionPredictor RooflinePredictor TablePredictor"
     ),
-    "mist_sim.metrics": "Estimate Replications Result Slo",
+    "mist_sim.metrics": "ApiPrices CostOptions Estimate PowerOptions Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
     "mist_sim.network": "Link",
     "mist_sim.routers": (
@@ -178,6 +186,7 @@ __all__ = [
     "TRACE_READERS",
     "AdmissionControl",
     "AllAtOnce",
+    "ApiPrices",
     "AzureReader",
     "BestServePredictor",
     "BurstyArrivals",
@@ -190,6 +199,7 @@ __all__ = [
     "ConstantArrivals",
     "ConstantDuration",
     "ContinuousScheduler",
+    "CostOptions",
     "Decode",
     "EmpiricalDuration",
     "EngineConfig",
@@ -222,6 +232,7 @@ __all__ = [
     "PipelinePredictor",
     "PoissonArrivals",
     "Postprocess",
+    "PowerOptions",
     "Predictor",
     "PredictorTraits",
     "Prefill",

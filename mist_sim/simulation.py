@@ -19,7 +19,8 @@ from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
-from mist_sim.metrics import ColumnRecorder, Result, Slo
+from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
+from mist_sim.metrics.cost import gpu_prices
 from mist_sim.network import Link
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded
@@ -41,6 +42,7 @@ class Simulation:
     clients: at least one, with unique names. seed: of all random streams (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
+    power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
     Raises ScenarioError for clients without unique names, and for clients with a role where there
     is no network, or that do not know the size of the blocks that come to them.
     """
@@ -55,6 +57,8 @@ class Simulation:
         slo: Slo | None = None,
         warmup: float = 0.0,
         network: Link | None = None,
+        power: PowerOptions | None = None,
+        cost: CostOptions | None = None,
     ) -> None:
         clients = list(clients)
         names = [client.name for client in clients]
@@ -75,6 +79,10 @@ class Simulation:
         self.slo = slo or Slo()
         self.warmup = warmup
         self.network = network
+        self.power = power or PowerOptions()
+        self.cost = cost
+        if cost is not None:
+            gpu_prices([client.machine for client in clients], cost)
 
     def run(self, progress: Progress | None = None) -> Result:
         """Simulate until every request has finished or failed.
@@ -112,6 +120,9 @@ class Simulation:
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,
+            machines=[client.machine for client in self.clients],
+            power=self.power,
+            cost=self.cost,
         )
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:

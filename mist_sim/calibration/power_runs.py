@@ -15,6 +15,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.machine import load_of
 from mist_sim.hardware.power import Array, Demand, Load
 from mist_sim.hardware.work import StepCounts, step_demand
 from mist_sim.models import load_model
@@ -259,15 +260,6 @@ def kernel_power(folder: Path, gpu: str) -> Kernels:
         rows["latency"].to_numpy(float) * 1e-3,
         Demand(2 * m * n * k / spec.flops["bf16"], moved / spec.memory_bandwidth),
         rows["power"].to_numpy(float),
-    )
-
-
-def load_of(model: ModelSpec, cluster: Cluster) -> Load:
-    """Return what loads the GPUs of a cluster that serve a model, beside memory and arithmetic."""
-    return Load(
-        has_experts=model.moe is not None,
-        has_peers=cluster.tensor_parallel_size * cluster.num_sharing_replicas > 1,
-        in_lockstep=cluster.num_sharing_replicas > 1,
     )
 
 

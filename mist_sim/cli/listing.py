@@ -57,6 +57,7 @@ _PLACES = {
     "lengths": "prompt and output of workload.lengths: {type: synthetic}",
     "durations": "workload.patience, base_time and time_per_token of clients of type sequential",
     "stages": "workload.pipeline",
+    "prices": "cost; clients.N.gpu_price takes the place of one",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "presets": "mist run NAME",
 }
@@ -69,11 +70,13 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
 
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
-    return {"models": _models, "gpus": _gpus, **plugins, "options": _options, "presets": _presets}
+    own = {"prices": _prices, "options": _options, "presets": _presets}
+    return {"models": _models, "gpus": _gpus, **plugins, **own}
 
 
 def _overview() -> RenderableType:
     from mist_sim.hardware import gpu_names
+    from mist_sim.hardware.prices import offers
     from mist_sim.models import model_names
     from mist_sim.scenario.options.listing import engine_options
     from mist_sim.scenario.plugins import FAMILIES
@@ -83,6 +86,7 @@ def _overview() -> RenderableType:
         "models": model_names(),
         "gpus": gpu_names(),
         **{name: list(family.registry) for name, family in FAMILIES.items()},
+        "prices": sorted({offer.gpu for offer in offers()}),
         "options": [option.key for option in engine_options() if "." not in option.key],
         "presets": preset_names(),
     }
@@ -164,6 +168,26 @@ def _gpus() -> RenderableType:
         )
     titles = ("gpu", "memory", "bandwidth", "bf16", "link", "estimates")
     return _captioned(listed(titles, rows, right=range(1, 4)), "or the path of a .toml spec file")
+
+
+def _prices() -> RenderableType:
+    from mist_sim.hardware.prices import offers
+    from mist_sim.report.layout import listed
+
+    rows = [
+        (
+            offer.gpu,
+            offer.provider,
+            str(offer.num_gpus),
+            f"{offer.on_demand:.2f}" if offer.on_demand is not None else "-",
+            f"{offer.spot:.2f}" if offer.spot is not None else "-",
+            offer.date,
+        )
+        for offer in offers()
+    ]
+    titles = ("gpu", "provider", "GPUs", "on demand", "spot", "date")
+    caption = "$ of one GPU an hour; a run takes the median. Sources: mist_sim/hardware/prices.csv"
+    return _captioned(listed(titles, rows, right=range(2, 5)), caption)
 
 
 def _captioned(body: RenderableType, caption: str) -> RenderableType:

@@ -15,6 +15,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
+from mist_sim.hardware.machine import Machine
 from mist_sim.network import Link
 from mist_sim.rng import Streams
 
@@ -38,6 +39,7 @@ class Client(ABC):
     assumed: its options that were not set and whose default is an assumption: fitted on another
         GPU, or a `max_model_len` for which it has too little memory.
     imitates: the engine whose defaults it has, for the summary; empty for none.
+    machine: the GPUs that draw power for it; None for a client without any.
     """
 
     streams: Streams = Streams(0)
@@ -48,6 +50,7 @@ class Client(ABC):
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
     imitates: str = ""
+    machine: Machine | None = None
 
     name: str
     serves: Collection[str]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE_LEVEL = 0.95
-_NAMES = ("engines", "estimates", "assumed")  # keys of a summary that are the same in every run
+# keys of a summary that are the same in every run
+_NAMES = ("engines", "estimates", "assumed", "power_estimates", "prices")
 
 
 class Estimate(NamedTuple):

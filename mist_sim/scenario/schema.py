@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from mist_sim.bounds import COPIES, SEED
-from mist_sim.metrics import Slo
+from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
     AnyClient,
@@ -32,6 +32,9 @@ from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
+
+_API = Annotated[Part, Settings(part_type(ApiPrices))] | None
+_COST = part_type(CostOptions, meanings={"api": _API})
 
 
 class Scenario(Strict):
@@ -58,6 +61,12 @@ class Scenario(Strict):
     )
     slo: Annotated[Part, Settings(part_type(Slo))] = Field(
         {}, validate_default=True, description="limits that a good request keeps"
+    )
+    power: Annotated[Part, Settings(part_type(PowerOptions))] = Field(
+        {}, validate_default=True, description="what draws power beside the GPUs"
+    )
+    cost: Annotated[Part, Settings(_COST)] | None = Field(
+        None, description="which prices count, where the cost of the run is asked for"
     )
     warmup: Duration = Field(
         0.0, description="time at the start whose arrivals do not count in the summary"
@@ -157,6 +166,7 @@ class Scenario(Strict):
         if self.warmup < 0:
             yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
         yield from self._engine_of_nobody()
+        yield from self._useless_prices()
         yield from self._too_many()
         yield from self._nameless_models()
         yield from self._equal_names()
@@ -167,6 +177,17 @@ class Scenario(Strict):
     def _engine_of_nobody(self) -> Iterable[Problem]:
         if self.engine and not any(isinstance(client, LlmPart) for client in self.clients):
             yield Problem(("engine",), "has no effect: no client has type llm")
+
+    def _useless_prices(self) -> Iterable[Problem]:
+        """Yield prices of a cost that nobody asks for, and a cost where there is no GPU."""
+        engines = {k: client.engine for k, client in enumerate(self.clients) if client.engine}
+        for position, engine in engines.items():
+            if engine.gpu_price is not None and self.cost is None:
+                text = "has no effect without cost; cost: {} asks for it"
+                yield Problem(("clients", position, "gpu_price"), text)
+        only_ours = all(isinstance(client, LlmPart | SequentialPart) for client in self.clients)
+        if self.cost is not None and only_ours and not engines:
+            yield Problem(("cost",), "has no effect: no client has GPUs")
 
     def _too_many(self) -> Iterable[Problem]:
         engines = [
