@@ -58,10 +58,10 @@ QUANTITIES: Mapping[str, tuple[float, float]] = {
     "compute rate": (1.0, 1e24),
     # a milliwatt; a gigawatt
     "power": (1e-3, 1e9),
-    # from far below to far above what anybody pays
-    "price": (1e-6, 1e6),
-    "price of electricity": (1e-6, 1e6),
-    "price of tokens": (1e-6, 1e6),
+    # a millionth of a dollar; a billion of them
+    "price": (1e-6, 1e9),
+    "price of electricity": (1e-6, 1e9),
+    "price of tokens": (1e-6, 1e9),
 }
 """Smallest but 0, and largest, of quantities with a unit, in base units, by kind."""
 

@@ -81,7 +81,7 @@ _MLENERGY_GPUS = {"H100": "h100-sxm", "B200": "b200"}
 
 _SPLITWISE_MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
 _SPLITWISE_WATTS = 400.0  # the thermal design power of which the file holds shares
-# Shares that cannot be means of the work: prompts of 8,192 tokens with 0.17 and 0.18, at idle.
+# Means of three settings with prompts of 8,192 tokens, 0.17 to 0.18, are not those of their work.
 _SPLITWISE_IDLE = 0.25
 
 _ARGONNE_MODELS = {

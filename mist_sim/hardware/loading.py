@@ -74,8 +74,9 @@ def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> Gp
         if slug is None:
             raise _unknown(str(table["based_on"]), f"{source}: based_on: no accelerator is named")
         base = _entry(slug) | {"confidence": "spec-only"}
-        if "draw" in own and isinstance(base.get("draw"), dict):
-            base["draw"] = {**base["draw"], "confidence": "spec-only"}
+        draw = base.get("draw")
+        if "draw" in own and isinstance(draw, dict):
+            base["draw"] = {**draw, "confidence": "spec-only"}
         own = _merge(base, own) | {"sources": _merged_sources(base, own, source)}
     return _read_entry(own, name, source)
 

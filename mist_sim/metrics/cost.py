@@ -23,7 +23,7 @@ _MILLION = 1e6
 class ApiPrices:
     """What an API asks for tokens, in dollars a million (>= 0).
 
-    input, output: of prompts and of answers.
+    input: of prompts. output: of answers.
     cached_input: of prompt tokens that a prefix cache had; None: as `input`.
 
     Raises ValueError for negative prices.

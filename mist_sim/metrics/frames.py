@@ -111,7 +111,8 @@ def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     num_prefill_pairs: tokens that the cache holds of the prompts before the first step, and the
     pairs of query and key that causality leaves them in all steps of the run. busy: seconds of
     work in the run, on all ranks. num_waiting: queue length when the run ended. num_used_blocks:
-    KV blocks held in its last step. num_extrapolated: steps outside what a predictor's times were measured for.
+    KV blocks held in its last step. num_extrapolated: steps outside what a predictor's times were
+    measured for.
     """
     import pandas as pd
 
