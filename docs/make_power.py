@@ -32,7 +32,7 @@ _SHARES = ("idle", "active", "memory", "compute", "experts", "peers", "lockstep"
 
 
 def main(folder: Path) -> None:
-    runs = {name: _runs_on(folder, name.lower()) for name in GPUS}
+    runs = {name: runs_on(folder, name.lower()) for name in GPUS}
     tables = {
         "shares": shares(),
         "errors": errors(runs),
@@ -54,7 +54,8 @@ def main(folder: Path) -> None:
     draw_picture(runs)
 
 
-def _runs_on(folder: Path, gpu: str) -> list[PowerRun]:
+def runs_on(folder: Path, gpu: str) -> list[PowerRun]:
+    """Return all measured runs on GPUs whose name begins so."""
     every = [
         *mlenergy_runs(folder / "ml-energy-vllm-0.11" / "mlenergy_calibration.csv"),
         *splitwise_runs(folder / "splitwise_perf_model.csv"),
@@ -102,9 +103,9 @@ def settings(runs: dict[str, list[PowerRun]]) -> Iterator[str]:
         modelled = samples.watts * (1 + found)
         for setting in np.unique(samples.groups):
             rows = samples.groups == setting
-            cells = (_range(samples.watts[rows]), _range(modelled[rows]))
+            watts = f"{_range(samples.watts[rows])} | {_range(modelled[rows])}"
             error = f"{np.abs(found[rows]).mean():.1%}".replace("%", " %")
-            yield f"| {name} | {_words(setting)} | {rows.sum()} | {cells[0]} | {cells[1]} | {error} |"
+            yield f"| {name} | {_words(setting)} | {rows.sum()} | {watts} | {error} |"
 
 
 def kernels(folder: Path) -> Iterator[str]:

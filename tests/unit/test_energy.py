@@ -149,7 +149,7 @@ def test_a_cap_slows_prompts_and_not_tokens():
     """Splitwise: at half of the power prompts of an H100 take 1.3 times as long, tokens as long."""
     gpu = {"clients__0__gpu": "h100-sxm", "workload__arrivals": {"type": "poisson", "rate": "1 /s"}}
     free, capped = (
-        simulate(scenario(**gpu, **{"clients__0__power_limit": limit})).summary
+        simulate(scenario(**gpu, clients__0__power_limit=limit)).summary
         for limit in (None, "350 W")
     )
     assert 1.2 < capped["mean_ttft_ms"] / free["mean_ttft_ms"] < 1.4
