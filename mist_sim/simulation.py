@@ -43,8 +43,9 @@ class Simulation:
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
     power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
-    Raises ScenarioError for clients without unique names, and for clients with a role where there
-    is no network, or that do not know the size of the blocks that come to them.
+    Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, and
+    for clients with a role where there is no network, or that do not know the size of the blocks
+    that come to them.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Simulation:
         self.power = power or PowerOptions()
         self.cost = cost
         if cost is not None:
-            gpu_prices([client.machine for client in clients], cost)
+            _check_prices(clients, cost)
 
     def run(self, progress: Progress | None = None) -> Result:
         """Simulate until every request has finished or failed.
@@ -148,6 +149,17 @@ class Simulation:
         if loop is None:
             return OpenLoop(env, coordinator, recorder, retries, rng)
         return Users(env, coordinator, recorder, retries, rng, loop)
+
+
+def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
+    """Raise ScenarioError where a cost is asked for and a GPU, or its price, is not known."""
+    for client in clients:
+        if client.machine is None and client.estimate is not None:
+            raise ScenarioError(
+                f"cost must be None, since nobody knows the GPUs of {client.name}; make it with "
+                "llm_client, or set its `machine`"
+            )
+    gpu_prices([client.machine for client in clients], cost)
 
 
 def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:

@@ -77,6 +77,8 @@ class Result:
             estimates=self.estimates,
             assumed=self.assumed,
         )
+        if self.power_unknown:
+            return found | {"power_unknown": self.power_unknown}
         return found | spending_summary(
             self.recorder,
             self.ledger,
@@ -89,9 +91,19 @@ class Result:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Who spent what: joules and GPU seconds by client and request."""
-        machines = self.machines or [None] * len(self.client_names)
+        """Who spent what: joules and GPU seconds by client and request.
+
+        Of nobody anything is known where it is not known of all engines (`power_unknown`).
+        """
+        known = self.machines and not self.power_unknown
+        machines = self.machines if known else [None] * len(self.client_names)
         return Ledger(self.recorder, machines, self.power)
+
+    @property
+    def power_unknown(self) -> list[str]:
+        """Engines that were made without `llm_client`, of which nobody knows the GPUs."""
+        machines = dict(zip(self.client_names, self.machines, strict=True)) if self.machines else {}
+        return [name for name in self.estimates if machines.get(name) is None]
 
     @property
     def asks_for_spending(self) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import mist_sim as mist
 from mist_sim import PowerOptions, ScenarioError, simulate
 from mist_sim.hardware.power import PowerDraw
+from mist_sim.report.replications import replications_table
+from mist_sim.report.tables import results_table
 from mist_sim.scenario.build import build
 from tests.reference.scenarios import PRESSED, scenario
 
@@ -173,3 +177,37 @@ def test_a_cap_needs_step_times_that_follow_the_clock():
     predictor = mist.RooflinePredictor(mist.load_model("llama-3.1-8b"), mist.Cluster(GPU))
     with pytest.raises(ScenarioError, match="power_limit must be null with a predictor that is"):
         run(TWO_TOGETHER, gpu=mist.load_gpu("h100-sxm"), power_limit=400.0, predictor=predictor)
+    with pytest.raises(ScenarioError, match="power_limit: must be null with a predictor other"):
+        build(
+            scenario(
+                clients__0__gpu="ascend-910b3",
+                clients__0__predictor={"type": "bestserve"},
+                clients__0__power_limit=f"{mist.load_gpu('ascend-910b3').power * 0.7} W",
+            )
+        )
+
+
+def test_engines_whose_gpus_nobody_knows_say_so():
+    client = mist.llm_client("llm", model="llama-3.1-8b", gpu=GPU)
+    client.machine = None
+    result = mist.Simulation(clients=[client], workload=TWO_TOGETHER).run()
+    assert result.summary["power_unknown"] == ["llm"]
+    assert "energy_j" not in result.summary
+    assert "energy" not in result.requests
+    assert "energy" not in result.clients
+    with pytest.raises(ScenarioError, match="cost must be None, since nobody knows the GPUs of"):
+        mist.Simulation(clients=[client], workload=TWO_TOGETHER, cost=mist.CostOptions())
+
+
+def test_what_is_printed():
+    console = Console(width=100, record=True, file=io.StringIO())
+    quiet = simulate(scenario())
+    console.print(results_table(quiet))
+    assert "Energy" not in console.export_text()
+    console.print(results_table(simulate(scenario(cost={}))))
+    text = console.export_text()
+    assert "Energy and cost" in text
+    assert "GPU power spec-only" in text
+    assert "$; GPUs at 1.5484 $/h, on demand (Nebius; 2025-2026)" in text
+    console.print(replications_table(mist.replicate(scenario(cost={}, replications=2), jobs=1)))
+    assert "$" in console.export_text()
