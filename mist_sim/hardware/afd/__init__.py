@@ -1,0 +1,6 @@
+"""Attention-FFN disaggregation (AFD): how long the parts of a bundle's cycle take."""
+
+from mist_sim.hardware.afd.coefficients import PRESETS, AfdCoefficients
+from mist_sim.hardware.afd.derivation import FfnCards, derive_coefficients
+
+__all__ = ["PRESETS", "AfdCoefficients", "FfnCards", "derive_coefficients"]

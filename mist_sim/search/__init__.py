@@ -1,0 +1,40 @@
+"""Which deployment is best: ratios of attention to FFN workers (AFD) in closed form."""
+
+from mist_sim.search.gaussian_cycle import expected_maximum
+from mist_sim.search.heavy_tails import Tail, check_tail, tail_of
+from mist_sim.search.mean_field import Candidate
+from mist_sim.search.provisioning import (
+    BundleSpec,
+    Prediction,
+    Provisioning,
+    predict,
+    provision,
+    provision_interval,
+)
+from mist_sim.search.slot_load import (
+    SlotLoad,
+    geometric_slot_load,
+    independent_slot_load,
+    mean_slot_load,
+)
+from mist_sim.search.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
+
+__all__ = [
+    "BundleSpec",
+    "Candidate",
+    "Prediction",
+    "Provisioning",
+    "SlotLoad",
+    "SlotLoadEstimate",
+    "Tail",
+    "check_tail",
+    "estimate_slot_load",
+    "expected_maximum",
+    "geometric_slot_load",
+    "independent_slot_load",
+    "mean_slot_load",
+    "predict",
+    "provision",
+    "provision_interval",
+    "tail_of",
+]
