@@ -1,5 +1,6 @@
-"""Which deployment is best: ratios of attention to FFN workers (AFD) in closed form."""
+"""Which deployment is best: ratios of attention to FFN workers (AFD)."""
 
+from mist_sim.search.bundle_simulation import BundleRun, simulate_bundle
 from mist_sim.search.gaussian_cycle import expected_maximum
 from mist_sim.search.heavy_tails import Tail, check_tail, tail_of
 from mist_sim.search.mean_field import Candidate
@@ -20,6 +21,7 @@ from mist_sim.search.slot_load import (
 from mist_sim.search.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
 
 __all__ = [
+    "BundleRun",
     "BundleSpec",
     "Candidate",
     "Prediction",
@@ -36,5 +38,6 @@ __all__ = [
     "predict",
     "provision",
     "provision_interval",
+    "simulate_bundle",
     "tail_of",
 ]
