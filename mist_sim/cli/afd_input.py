@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.hardware.afd import PRESETS, AfdCoefficients
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.afd import (
+    PRESETS,
+    AfdCoefficients,
+    chosen_coefficients,
+    named_coefficients,
+)
 from mist_sim.search.trace_lengths import FirstToken, Tokens, slot_lengths
 from mist_sim.units import DURATION
 
@@ -17,33 +22,13 @@ def read_coefficients(source: str | None, given: Mapping[str, float | None]) -> 
 
     Raises ScenarioError where some are missing, wrong or cannot be read.
     """
-    named = {name: value for name, value in given.items() if value is not None}
     base = _named_or_fitted(source) if source is not None else None
-    if base is not None:
-        named = {name: getattr(base, name) for name in given} | named
-    if missing := [_option(name) for name in given if name not in named]:
-        raise ScenarioError(
-            f"coefficients are missing: {', '.join(missing)}; give all six, or --coefficients with "
-            f"a name ({', '.join(PRESETS)}) or a file of measured times"
-        )
-    try:
-        return AfdCoefficients(**named)
-    except ValueError as error:
-        raise ScenarioError(f"coefficients: {error}") from error
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return chosen_coefficients(base, given, lambda name: f"--{name.replace('_', '-')}")
 
 
 def _named_or_fitted(source: str) -> AfdCoefficients:
-    if source in PRESETS:
-        return PRESETS[source]
-    if not Path(source).exists():
-        raise ScenarioError(
-            f"--coefficients: no file and no coefficients named {source!r}"
-            f"{did_you_mean(source, PRESETS)} Known: {', '.join(PRESETS)}"
-        )
+    if source in PRESETS or not Path(source).exists():
+        return named_coefficients(source)
     from mist_sim.calibration import fit_afd_coefficients
 
     return fit_afd_coefficients(Path(source)).coefficients

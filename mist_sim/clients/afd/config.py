@@ -45,6 +45,11 @@ class BundleConfig:
         return self.slots * self.attention_workers
 
     @property
+    def num_workers(self) -> int:
+        """Workers of both kinds."""
+        return self.attention_workers + self.ffn_workers
+
+    @property
     def num_slots(self) -> int:
         """Slots of all batches."""
         return self.slots_per_batch * self.batches
