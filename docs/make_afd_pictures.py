@@ -154,7 +154,9 @@ def main() -> None:
         {
             "2 batches": dict(sorted((two | more).items())),
             "3 batches": {r: simulated(r, 3000, batches=3) for r in (4, 8, 10, 12, 16)},
-            "fresh start, 80 %": {r: simulated(r, 3000, start="fresh") for r in (4, 8, 12, 16)},
+            "fresh start, 80 %": {
+                r: simulated(r, NUM_REQUESTS, start="fresh") for r in (1, 4, 8, 16)
+            },
         }
     )
     for ratio, run in two.items():

@@ -3,6 +3,7 @@
 from mist_sim.search.bundle_simulation import BundleRun, simulate_bundle
 from mist_sim.search.gaussian_cycle import expected_maximum
 from mist_sim.search.heavy_tails import Tail, check_tail, tail_of
+from mist_sim.search.joint import BundleChoice, best_bundles
 from mist_sim.search.mean_field import Candidate
 from mist_sim.search.provisioning import (
     BundleSpec,
@@ -21,6 +22,7 @@ from mist_sim.search.slot_load import (
 from mist_sim.search.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
 
 __all__ = [
+    "BundleChoice",
     "BundleRun",
     "BundleSpec",
     "Candidate",
@@ -29,6 +31,7 @@ __all__ = [
     "SlotLoad",
     "SlotLoadEstimate",
     "Tail",
+    "best_bundles",
     "check_tail",
     "estimate_slot_load",
     "expected_maximum",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -104,21 +105,22 @@ def _serve(bundle: Bundle, queue: Iterator[Coming], placement: Placement | None)
     config = bundle.config
     ends: list[float] = []  # of passes
     served: list[tuple[float, int, float]] = []  # end, tokens, time in the slot for each of them
-    coming: Coming | None = (0, 0, 0)
-    while coming is not None and (batch := bundle.next_batch()) is not None:
+    is_over = False
+    while not is_over and (batch := bundle.next_batch()) is not None:
         step, leaving = bundle.run_pass(batch)
         ends.append(end := step.end)
         slots = bundle.batches[batch]
         for resident in leaving:
             begun, in_all = resident.guest
             served.append((end, in_all, (end - begun) / resident.num_steps))
-        for resident in leaving:
-            if (coming := next(queue, None)) is None:
-                break
-            worker = resident.worker
-            if placement is not None:
-                worker = placement.choose(slots.held, config.slots - slots.filled)
-            slots.join(_resident(coming, worker, end))
+        coming = list(islice(queue, len(leaving)))
+        is_over = len(coming) < len(leaving)
+        workers = [resident.worker for resident in leaving[: len(coming)]]
+        if placement is not None and coming:
+            free = config.slots - slots.filled
+            workers = placement.place([tokens for tokens, *_ in coming], slots.held, free)
+        for request, worker in zip(coming, workers, strict=True):
+            slots.join(_resident(request, worker, end))
     return _figures(bundle, np.array(ends), np.array(served))
 
 

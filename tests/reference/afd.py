@@ -61,11 +61,14 @@ class ReferenceBundle:
         self.give_slots()
 
     def give_slots(self):
-        config = self.config
+        config, coming = self.config, []
         while self.waiting and len(self.seated) < config.num_slots:
             request = self.waiting.pop(0)
             sizes = [sum(r.batch == k for r in self.seated) for k in range(config.batches)]
-            request.batch = sizes.index(min(sizes))
+            request.batch, request.worker = sizes.index(min(sizes)), -1
+            self.seated.append(request)
+            coming.append(request)
+        for request in sorted(coming, key=lambda r: -r.num_tokens):
             mates = [r for r in self.seated if r.batch == request.batch]
             loads = []
             for worker in range(config.attention_workers):
@@ -73,12 +76,11 @@ class ReferenceBundle:
                 if len(there) < config.slots:
                     loads.append((sum(self.held(r) for r in there), worker))
             request.worker = min(loads)[1]
-            self.seated.append(request)
+        for request in coming:
             size = request.num_tokens * self.bytes_per_token
             self.link_free = max(self.now, self.link_free) + size / self.bandwidth
-            self.at(
-                self.link_free + self.latency, MOVE, lambda request=request: self.arrive(request)
-            )
+            arrival = self.link_free + self.latency
+            self.at(arrival, MOVE, lambda request=request: self.arrive(request))
 
     def held(self, request):
         """Tokens in the cache, those of a pass under way included."""

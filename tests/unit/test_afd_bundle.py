@@ -192,18 +192,20 @@ def test_one_that_gives_up_leaves_its_slot():
 # --- placement ----------------------------------------------------------------------------------
 
 
-def test_least_load_takes_the_free_worker_with_the_fewest_tokens():
+def test_least_load_gives_the_longest_prompts_to_the_emptiest_workers():
     least = PLACEMENTS["least_load"](Streams(0).generator("x"))
-    held, free = np.array([5, 3, 1, 3]), np.array([1, 1, 0, 1])
-    assert least.choose(held, free) == 1
+    held, free = np.array([50, 30, 10, 30]), np.array([1, 1, 0, 2])
+    assert least.place([5, 40, 9], held, free) == [3, 1, 3]
+    assert (held.tolist(), free.tolist()) == ([50, 30, 10, 30], [1, 1, 0, 2])
 
 
 def test_random_takes_free_slots_alike():
     random = PLACEMENTS["random"](Streams(0).generator("x"))
-    free = np.array([1, 0, 3])
-    chosen = [random.choose(np.zeros(3), free) for _ in range(4000)]
+    held, free = np.zeros(3, dtype=int), np.array([1, 0, 3])
+    chosen = [random.place([7], held, free)[0] for _ in range(4000)]
     assert set(chosen) == {0, 2}
     assert chosen.count(0) / 4000 == pytest.approx(0.25, abs=0.03)
+    assert sorted(random.place([7] * 4, held, free)) == [0, 2, 2, 2]
 
 
 def test_half_full_workers_are_loaded_evenly():
@@ -213,9 +215,25 @@ def test_half_full_workers_are_loaded_evenly():
     for name in PLACEMENTS:
         placement, slots = PLACEMENTS[name](Streams(3).generator("p")), BatchSlots(8, 64)
         for tokens in prompts:
-            slots.join(Resident(placement.choose(slots.held, 64 - slots.filled), tokens, 9))
+            (worker,) = placement.place([tokens], slots.held, 64 - slots.filled)
+            slots.join(Resident(worker, tokens, 9))
         barrier[name] = slots.held.max() / slots.held.mean() - 1
     assert barrier["least_load"] < 0.1 < 0.2 < barrier["random"]
+
+
+def test_full_slots_are_balanced_by_who_goes_where():
+    """Those who come together are matched with those who have least, so the barrier is lower."""
+    rng = Streams(2).generator("lengths")
+    prefill, decode = rng.geometric(1 / 1000, 8000), rng.integers(80, 120, 8000)
+    config = BundleConfig(
+        coefficients=replace(C, beta_a=0, alpha_f=1e-3, alpha_c=0), attention_workers=8, slots=64
+    )
+    idle = {}
+    for name in PLACEMENTS:
+        draws = Streams(3).generator("run")
+        run = simulate_bundle(config, prefill, decode, draws, placement=PLACEMENTS[name](draws))
+        idle[name] = run.attention_idle
+    assert idle["least_load"] < 0.8 * idle["random"]
 
 
 # --- what is refused ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mist_sim.rng import Streams
 from mist_sim.search import (
     BundleSpec,
     SlotLoad,
+    best_bundles,
     check_tail,
     estimate_slot_load,
     expected_maximum,
@@ -258,3 +259,49 @@ def test_equal_lengths_and_few_lengths():
     assert tail_of([7] * 1000).verdict == "finite"
     assert tail_of([1, 2, 3]) is None
     check_tail(None)
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def test_without_limits_more_slots_are_better():
+    best, *_ = best_bundles(TABLE_3, LOAD, slots=[64, 256, 512], batches=[2, 3])
+    assert (best.prediction.slots, best.batches) == (512, 3)
+    assert best.prediction.attention_workers == 11
+
+
+def test_a_limit_of_tpot_costs_slots_and_throughput():
+    slots = [32, 64, 128, 256, 512]
+    free, *_ = best_bundles(TABLE_3, LOAD, slots=slots)
+    bound, *others = best_bundles(TABLE_3, LOAD, slots=slots, max_tpot=500)
+    assert bound.prediction.tpot <= 500 < free.prediction.tpot
+    assert bound.prediction.slots < free.prediction.slots
+    assert bound.prediction.throughput < free.prediction.throughput
+    assert all(c.prediction.tpot <= 500 for c in others)
+    throughputs = [c.prediction.throughput for c in (bound, *others)]
+    assert throughputs == sorted(throughputs, reverse=True)
+
+
+def test_memory_bounds_slots_times_batches():
+    found = best_bundles(TABLE_3, LOAD, slots=[128, 256, 512], max_kv_tokens=400_000)
+    assert {(c.prediction.slots, c.batches) for c in found} == {
+        (128, 2),
+        (128, 3),
+        (128, 4),
+        (256, 2),
+    }
+    tokens = next(c.kv_tokens for c in found if c.prediction.slots * c.batches == 512)
+    assert tokens == pytest.approx(512 * 599 + 4 * math.sqrt(512) * LOAD.std)
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_tpot": 100}, "max_tpot must be >= 2.* the shortest of all bundles, got 100"),
+        ({"max_kv_tokens": 1000}, "max_kv_tokens must be >= .* got 1000"),
+        ({"slots": []}, "must have a value each"),
+    ],
+)
+def test_limits_that_no_bundle_keeps(limits, words):
+    with pytest.raises(ScenarioError, match=words):
+        best_bundles(TABLE_3, LOAD, **({"slots": [64, 128]} | limits))

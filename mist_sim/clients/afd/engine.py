@@ -74,7 +74,9 @@ class BundleEngine:
         self._leave = leave
         self._num_waiting = num_waiting
         self._waiting: deque[AfdStay] = deque()
-        self._arrived: list[list[AfdStay]] = [[] for _ in tracks]  # by batch, to join it
+        self._arrived: list[list[tuple[Seat, AfdStay]]] = [
+            [] for _ in tracks
+        ]  # by batch, to join it
         self._was_empty = [True for _ in tracks]
         self._ends: list[tuple[float, int, AfdStay]] = []  # who leaves when, a heap
         self._num_ends = 0
@@ -99,8 +101,8 @@ class BundleEngine:
         elif stay.resident is None:
             self._seats.arrive(stay.seat, stay.num_held)
             arrived = self._arrived[stay.seat.batch]
-            if stay in arrived:
-                arrived.remove(stay)
+            if (stay.seat, stay) in arrived:
+                arrived.remove((stay.seat, stay))
                 self._seats.free(stay.seat)
                 self._give_slots()
             else:
@@ -121,12 +123,12 @@ class BundleEngine:
 
     def _give_slots(self) -> None:
         """Give free slots to those who wait, in their order."""
-        while self._waiting:
-            stay = self._waiting[0]
-            seat = self._seats.take(stay.num_held)
-            if seat is None:
-                return
-            self._waiting.popleft()
+        num_coming = min(len(self._waiting), self._seats.num_free)
+        if not num_coming:
+            return
+        coming = [self._waiting.popleft() for _ in range(num_coming)]
+        seats = self._seats.take([stay.num_held for stay in coming])
+        for stay, seat in zip(coming, seats, strict=True):
             stay.seat = seat
             self._fetch(stay).callbacks.append(partial(self._arrive, stay))
 
@@ -140,7 +142,7 @@ class BundleEngine:
             self._seats.free(seat)
             self._give_slots()
             return
-        self._arrived[seat.batch].append(stay)
+        self._arrived[seat.batch].append((seat, stay))
         self._cut()
 
     def _join(self) -> None:
@@ -150,11 +152,10 @@ class BundleEngine:
                 continue
             slots, track = self._bundle.batches[batch], self._tracks[batch]
             track.write(self._num_waiting())
-            for stay in arrived:
-                _, worker = stay.seat or (0, 0)
-                stay.resident = Resident(worker, stay.num_held, stay.num_steps, stay)
+            for seat, stay in arrived:
+                stay.resident = Resident(seat.worker, stay.num_held, stay.num_steps, stay)
                 slots.join(stay.resident)
-                self._seats.arrive(Seat(batch, worker), stay.num_held)
+                self._seats.arrive(seat, stay.num_held)
                 track.records.resume(stay)
             arrived.clear()
 

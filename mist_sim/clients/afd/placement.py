@@ -1,4 +1,4 @@
-"""On which attention worker a request takes a free slot.
+"""On which attention workers requests take free slots.
 
 All workers wait for the slowest, so what counts is how evenly tokens lie on them. A request stays
 where it is placed: its KV entries are there.
@@ -6,7 +6,7 @@ where it is placed: its KV entries are there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,37 +16,52 @@ Tokens = NDArray[np.int64]
 
 
 class Placement(Protocol):
-    """Chooses an attention worker for each request that comes."""
+    """Chooses attention workers for the requests that come to a batch at one time."""
 
-    def choose(self, held: Tokens, free: Tokens) -> int:
-        """Return a worker with a free slot.
+    def place(self, coming: Sequence[int], held: Tokens, free: Tokens) -> list[int]:
+        """Return a worker for each request, none with more requests than it has free slots.
 
-        held: tokens on each worker. free: free slots of each, of which there is one at least.
+        coming: tokens of each request, no more of them than there are free slots. held: tokens on
+        each worker. free: free slots of each.
         """
 
 
 class RandomPlacement:
-    """Takes any free slot, as likely as any other: what the paper's theory is about."""
+    """Takes free slots at random, each as likely as any other: what the paper's theory is about."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
-    def choose(self, held: Tokens, free: Tokens) -> int:
-        """Return a worker, as likely as it has free slots."""
-        ends = free.cumsum()
-        return int(ends.searchsorted(self._rng.integers(ends[-1]), side="right"))
+    def place(self, coming: Sequence[int], held: Tokens, free: Tokens) -> list[int]:
+        """Return the workers of as many free slots, drawn without putting back."""
+        slots = np.repeat(np.arange(len(free)), free)
+        workers: list[int] = self._rng.choice(slots, len(coming), replace=False).tolist()
+        return workers
 
 
 class LeastLoad:
-    """Takes a slot on the worker that holds the fewest tokens; of equals the first."""
+    """Gives the longest prompt to the worker that holds the fewest tokens, and so on downwards.
+
+    Where slots are full, a request comes where one left, so what a policy can choose is who goes
+    where among those that come together.
+    Source: longest processing time first (Graham, SIAM J. Appl. Math. 17, 1969).
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         del rng  # nothing is drawn
 
-    def choose(self, held: Tokens, free: Tokens) -> int:
-        """Return the worker."""
-        return int(np.where(free > 0, held, np.iinfo(np.int64).max).argmin())
+    def place(self, coming: Sequence[int], held: Tokens, free: Tokens) -> list[int]:
+        """Return the workers; of workers with equal loads the first, of equal requests too."""
+        held, free, workers = held.copy(), free.copy(), [0] * len(coming)
+        for request in sorted(range(len(coming)), key=lambda k: -coming[k]):
+            worker = int(np.where(free > 0, held, _FULL).argmin())
+            workers[request] = worker
+            held[worker] += coming[request]
+            free[worker] -= 1
+        return workers
 
+
+_FULL = np.iinfo(np.int64).max
 
 PLACEMENTS: Mapping[str, type[RandomPlacement | LeastLoad]] = {
     "random": RandomPlacement,

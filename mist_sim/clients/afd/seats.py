@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,21 +33,31 @@ class Seats:
         self._coming = np.zeros(shape, dtype=np.int64)  # tokens on their way
         self._num_taken = [0] * config.batches
 
-    def take(self, num_tokens: int) -> Seat | None:
-        """Give away a slot to a request with so many tokens; None when all are taken.
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody has."""
+        return self._bundle.config.num_slots - sum(self._num_taken)
 
-        It is in the batch with the fewest requests, so that batches take equally long.
+    def take(self, coming: Sequence[int]) -> list[Seat]:
+        """Give away slots to requests with so many tokens each, no more than are free.
+
+        Each goes to the batch with the fewest requests, so that batches take equally long.
         """
-        config = self._bundle.config
-        batch = min(range(config.batches), key=self._num_taken.__getitem__)
-        if self._num_taken[batch] == config.slots_per_batch:
-            return None
-        held = self._bundle.batches[batch].held + self._coming[batch]
-        worker = self._placement.choose(held, config.slots - self._taken[batch])
-        self._taken[batch, worker] += 1
-        self._coming[batch, worker] += num_tokens
-        self._num_taken[batch] += 1
-        return Seat(batch, worker)
+        by_batch: dict[int, list[int]] = {}
+        for request in range(len(coming)):
+            batch = min(range(len(self._num_taken)), key=self._num_taken.__getitem__)
+            self._num_taken[batch] += 1
+            by_batch.setdefault(batch, []).append(request)
+        seats: dict[int, Seat] = {}
+        for batch, requests in by_batch.items():
+            held = self._bundle.batches[batch].held + self._coming[batch]
+            free = self._bundle.config.slots - self._taken[batch]
+            workers = self._placement.place([coming[k] for k in requests], held, free)
+            for request, worker in zip(requests, workers, strict=True):
+                self._taken[batch, worker] += 1
+                self._coming[batch, worker] += coming[request]
+                seats[request] = Seat(batch, worker)
+        return [seats[request] for request in range(len(coming))]
 
     def arrive(self, seat: Seat, num_tokens: int) -> None:
         """Note that a request sits down, or does not come any more."""
