@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from mist_sim.bounds import BUNDLE
+
 _HELP = {
     "alpha_a": "Attention, time for each token that a worker's slots hold.",
     "beta_a": "Attention, fixed time.",
@@ -26,7 +28,11 @@ def afd(
         metavar="TRACE", help="A file with the lengths of requests.", show_default=False
     ),
     slots: int = typer.Option(
-        ..., min=1, help="Slots of an attention worker in one batch (B).", show_default=False
+        ...,
+        min=1,
+        max=BUNDLE["slots"],
+        help="Slots of an attention worker in one batch (B).",
+        show_default=False,
     ),
     form: str = typer.Option(
         "azure", "--format", help="The trace's form, one of mist list trace_readers."
@@ -52,7 +58,7 @@ def afd(
         help="The unit of the coefficients, such as '1 us'; results are in cycles without it.",
         show_default=False,
     ),
-    batches: int = typer.Option(2, min=2, help="Batches in flight."),
+    batches: int = typer.Option(2, min=2, max=BUNDLE["batches"], help="Batches in flight."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
     """Choose the ratio of attention to FFN workers (attention-FFN disaggregation).

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mist_sim.bounds import BUNDLE
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import AfdCoefficients
 from mist_sim.search.gaussian_cycle import expected_cycle
@@ -24,7 +25,7 @@ from mist_sim.search.mean_field import (
 from mist_sim.search.slot_load import SlotLoad
 from mist_sim.search.slot_load_estimate import SlotLoadEstimate
 
-MOST_WORKERS = 1024
+MOST_WORKERS = BUNDLE["attention_workers"]
 """Attention workers of an FFN worker, beyond which no ratio is searched."""
 
 
@@ -32,8 +33,9 @@ MOST_WORKERS = 1024
 class BundleSpec:
     """Coefficients, the load of a slot, and slots: what the ratio is chosen for.
 
-    slots: of one attention worker in one batch (B, >= 1). batches: in flight (m, >= 2).
-    Raises ValueError for other numbers.
+    slots: of one attention worker in one batch (B). batches: in flight (m, >= 2, since attention
+        and FFN work at the same time).
+    Raises ValueError for numbers below these and beyond the bounds (`mist_sim.bounds.BUNDLE`).
     """
 
     coefficients: AfdCoefficients
@@ -42,13 +44,9 @@ class BundleSpec:
     batches: int = 2
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"slots must be >= 1, got {self.slots}")
-        if self.batches < 2:
-            raise ValueError(
-                f"batches must be >= 2, so that attention and FFN work at the same time, "
-                f"got {self.batches}"
-            )
+        for name, least in (("slots", 1), ("batches", 2)):
+            if not least <= (value := getattr(self, name)) <= BUNDLE[name]:
+                raise ValueError(f"{name} must be from {least} to {BUNDLE[name]}, got {value:.6g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

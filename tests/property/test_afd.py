@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim.clients import AfdClient
+from mist_sim.clients.afd import engine
 from tests.effort import examples
 from tests.reference.afd import ReferenceBundle
 
@@ -45,24 +48,46 @@ def cases(draw):
     return rows, bundle, link
 
 
+def served(rows, bundle, link, **workload):
+    prefill = mist.llm_client("prefill", model="llama-3.1-8b", gpu="h100-sxm", role="prefill")
+    bandwidth, latency = link
+    return mist.Simulation(
+        clients=[prefill, bundle],
+        workload=mist.Workload(mist.Rows(rows), mist.TraceArrivals(), PIPELINE, **workload),
+        network=mist.Link(bandwidth=bandwidth, latency=latency),
+    ).run()
+
+
 @examples(25)
 @given(cases())
 def test_token_times_are_those_of_a_bundle_stepped_singly(case):
-    rows, bundle, (bandwidth, latency) = case
-    prefill = mist.llm_client("prefill", model="llama-3.1-8b", gpu="h100-sxm", role="prefill")
-    result = mist.Simulation(
-        clients=[prefill, bundle],
-        workload=mist.Workload(mist.Rows(rows), mist.TraceArrivals(), PIPELINE),
-        network=mist.Link(bandwidth=bandwidth, latency=latency),
-    ).run()
+    rows, bundle, link = case
+    result = served(rows, bundle, link)
     visits = result.stages.query("stage == 'decode'").sort_values("queued_at", kind="stable")
     arrivals = [
         (queued, rows[k].num_prompt_tokens, rows[k].num_output_tokens - 1)
         for k, queued in zip(visits["request_id"], visits["queued_at"], strict=True)
     ]
-    reference = ReferenceBundle(bundle.config, bundle.kv_bytes_per_token, bandwidth, latency)
+    reference = ReferenceBundle(bundle.config, bundle.kv_bytes_per_token, *link)
     for request_id, times in zip(visits["request_id"], reference.serve(arrivals), strict=True):
         found = result.token_times(request_id)[1:]  # the first came from prefill
         assert np.array_equal(found, times), request_id
     assert bundle.view.num_outstanding == 0
+    assert all(slots.num_filled == 0 and not slots.held.any() for slots in bundle.bundle.batches)
+
+
+@examples(25)
+@given(cases(), st.floats(0.02, 2.0))
+def test_how_far_it_looks_ahead_changes_nothing(case, timeout):
+    """Nor does it when requests are given up while they wait, come, or decode."""
+    rows, bundle, link = case
+    limits = mist.TimeLimits(timeout=timeout)
+    far = served(rows, bundle, link, time_limits=limits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_FIRST_LIMIT", 1)
+        patch.setattr(engine, "_LONGEST", 1)
+        near = served(rows, bundle, link, time_limits=limits)
+    pd.testing.assert_frame_equal(far.requests, near.requests, check_exact=True)
+    for request_id in far.requests["request_id"]:
+        assert np.array_equal(far.token_times(request_id), near.token_times(request_id))
     assert all(slots.num_filled == 0 and not slots.held.any() for slots in bundle.bundle.batches)

@@ -128,6 +128,7 @@ def test_copies_draw_their_own_places():
         ({"ffn_workers": -1}, "ffn_workers must be from 1 to"),
         ({"slots": 0}, "slots must be from 1 to"),
         ({"batches": 0}, "batches must be from 1 to"),
+        ({"batches": 65}, "batches must be from 1 to 64, got 65"),
         ({"cycle_s": 0.0}, "cycle_s must be finite and > 0 s"),
         ({"coefficients": "deepseek"}, "no coefficients named 'deepseek'"),
         ({"coefficients": None, "alpha_a": 1.0}, "coefficients are missing: beta_a, alpha_f"),
@@ -176,6 +177,14 @@ def test_a_scenario_runs_and_resolves_to_itself():
     scenario = mist.Scenario.from_dict(SCENARIO)
     assert mist.simulate(scenario).summary["completed"] == 20
     assert "type: afd" in scenario.resolved()
+
+
+def test_several_bundles_share_the_requests():
+    bundles = SCENARIO["clients"][1] | {"count": 2}
+    changed = SCENARIO | {"clients": [SCENARIO["clients"][0], bundles], "router": "round_robin"}
+    result = mist.simulate(mist.Scenario.from_dict(changed))
+    visits = result.clients.set_index("client")["num_visits"]
+    assert visits["bundle-0"] == visits["bundle-1"] == 10
 
 
 @pytest.mark.parametrize(

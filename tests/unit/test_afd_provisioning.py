@@ -226,9 +226,9 @@ def test_coefficients_that_are_none(name, value):
         AfdCoefficients(**(given | {name: value}))
 
 
-@pytest.mark.parametrize(("slots", "batches"), [(0, 2), (8, 1)])
+@pytest.mark.parametrize(("slots", "batches"), [(0, 2), (8, 1), (2**17, 2)])
 def test_a_bundle_that_is_none(slots, batches):
-    with pytest.raises(ValueError, match="must be >="):
+    with pytest.raises(ValueError, match="must be from [12] to"):
         BundleSpec(TABLE_3, LOAD, slots, batches)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mist_sim.bounds import COPIES, COUNT
+from mist_sim.bounds import BUNDLE
 from mist_sim.hardware.afd import AfdCoefficients
 
 
@@ -13,12 +13,12 @@ class BundleConfig:
     """A bundle of attention and FFN workers.
 
     coefficients: of its phases; times have their unit.
-    attention_workers, ffn_workers: x and y of xA-yF (>= 1).
-    slots: requests of an attention worker in one batch (B, >= 1).
-    batches: in flight (m, >= 1), each with slots of its own.
+    attention_workers, ffn_workers: x and y of xA-yF.
+    slots: requests of an attention worker in one batch (B).
+    batches: in flight (m), each with slots of its own.
     static_graph: whether an empty slot costs FFN and communication as much as a full one, as it
         does where CUDA graphs of one size are replayed.
-    Raises ValueError for numbers outside these ranges.
+    Raises ValueError for numbers below 1 and beyond the bounds (`mist_sim.bounds.BUNDLE`).
     """
 
     coefficients: AfdCoefficients
@@ -29,12 +29,7 @@ class BundleConfig:
     static_graph: bool = True
 
     def __post_init__(self) -> None:
-        for name, most in (
-            ("attention_workers", COPIES),
-            ("ffn_workers", COPIES),
-            ("slots", COUNT),
-            ("batches", COPIES),
-        ):
+        for name, most in BUNDLE.items():
             value = getattr(self, name)
             if not 1 <= value <= most:
                 raise ValueError(f"{name} must be from 1 to {most}, got {value}")

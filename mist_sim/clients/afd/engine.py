@@ -22,6 +22,7 @@ from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment, engine_phases
 
 _FIRST_LIMIT, _LONGEST = 4, 4096  # passes computed ahead; any number gives the same results
+_LOADS = 2**20  # of workers, in the passes ahead
 
 
 class AfdStay(SequenceState):
@@ -83,7 +84,8 @@ class BundleEngine:
         self._ahead = Ahead([], inf)
         self._num_begun = 0  # of the passes ahead
         self._planned_at = 0.0
-        self._limit = _FIRST_LIMIT
+        self._longest = max(1, min(_LONGEST, _LOADS // bundle.config.attention_workers))
+        self._limit = self._first_limit = min(_FIRST_LIMIT, self._longest)
         self._due: Event | None = None
         env.start(self._work())
 
@@ -181,9 +183,9 @@ class BundleEngine:
         """Compute the passes until the next change."""
         self._join()
         if self._num_begun == self._limit:
-            self._limit = min(2 * self._limit, _LONGEST)
+            self._limit = min(2 * self._limit, self._longest)
         elif self._num_begun < self._limit // 4:
-            self._limit = max(self._limit // 2, _FIRST_LIMIT)
+            self._limit = max(self._limit // 2, self._first_limit)
         self._planned_at = self._env.now
         self._num_begun = 0
         self._ahead = look_ahead(

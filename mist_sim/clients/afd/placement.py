@@ -34,8 +34,10 @@ class RandomPlacement:
 
     def place(self, coming: Sequence[int], held: Tokens, free: Tokens) -> list[int]:
         """Return the workers of as many free slots, drawn without putting back."""
-        slots = np.repeat(np.arange(len(free)), free)
-        workers: list[int] = self._rng.choice(slots, len(coming), replace=False).tolist()
+        numbers = self._rng.multivariate_hypergeometric(free, len(coming))
+        workers: list[int] = self._rng.permutation(
+            np.repeat(np.arange(len(free)), numbers)
+        ).tolist()
         return workers
 
 
