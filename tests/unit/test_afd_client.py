@@ -175,7 +175,9 @@ SCENARIO = {
 
 def test_a_scenario_runs_and_resolves_to_itself():
     scenario = mist.Scenario.from_dict(SCENARIO)
-    assert mist.simulate(scenario).summary["completed"] == 20
+    summary = mist.simulate(scenario).summary
+    assert summary["completed"] == 20
+    assert summary["estimates"]["bundle"] == "fitted"
     assert "type: afd" in scenario.resolved()
 
 

@@ -96,6 +96,8 @@ class AfdClient(Client):
             batches=self.batches,
             static_graph=self.static_graph,
         )
+        if base is not None and not any(value is not None for value in given.values()):
+            self.estimate = "fitted"  # as all that are published are
         model = load_model(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
         self.kv_bytes_per_token = model.kv_bytes_per_token
         self._check_memory()
