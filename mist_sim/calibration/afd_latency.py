@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.hardware.afd import AfdCoefficients
 from mist_sim.traces.files import csv_records, open_trace
@@ -92,8 +93,12 @@ def _positive(text: str, path: str, line: int, column: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
+    smallest, largest = NUMBER
+    if not smallest <= value <= largest:
         raise TraceError(
-            path, line, f"{column} must be a number > 0, got {brief(text)}; correct or remove it"
+            path,
+            line,
+            f"{column} must be a number from {smallest:g} to {largest:g}, got {brief(text)}; "
+            "correct or remove the row",
         )
     return value

@@ -136,10 +136,11 @@ def provision(spec: BundleSpec) -> Provisioning:
     """Return the best ratios. Raises ScenarioError where they are out of bounds."""
     found = candidates(spec.coefficients, spec.load.mean, spec.slots)
     mean_field = best_candidate(found)
-    if mean_field.ratio is None or mean_field.ratio > MOST_WORKERS:
+    ratio = mean_field.ratio or 0.0
+    if not 0 < ratio <= MOST_WORKERS:
         raise ScenarioError(
-            f"the best ratio must be <= {MOST_WORKERS} attention workers for an FFN worker, got "
-            f"{mean_field.ratio}; check the units of the coefficients, and slots"
+            f"the best ratio must be <= {MOST_WORKERS} attention workers for an FFN worker, and "
+            f"above 0, got {ratio:.6g}; check the units of the coefficients, and slots"
         )
     return Provisioning(
         found,

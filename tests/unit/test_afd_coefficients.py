@@ -128,8 +128,9 @@ def test_scattered_times_give_the_line_of_least_squares(measured):
         (ROWS.replace("312.48", "12"), "gives alpha_f = -"),
         (ROWS.replace("66.5", "0.5"), "gives beta_a = -"),
         (ROWS + "mlp,1,1\n", r"times.csv:8: part must be one of attention, .* got 'mlp'"),
-        (ROWS + "ffn,x,1\n", "times.csv:8: size must be a number > 0, got 'x'"),
-        (ROWS + "ffn,1,-1\n", "times.csv:8: time must be a number > 0"),
+        (ROWS + "ffn,x,1\n", "times.csv:8: size must be a number from 1e-12 to 1e[+]12, got 'x'"),
+        (ROWS + "ffn,1,-1\n", "times.csv:8: time must be a number from 1e-12 to"),
+        (ROWS + "ffn,1e308,1\n", "times.csv:8: size must be a number from"),
         (ROWS.replace("size", "tokens"), "no column 'size'"),
     ],
 )

@@ -110,6 +110,8 @@ def test_coefficients_from_measured_times(mist, tmp_path):
         (("t.csv", *SLOTS, *PRESET, "--format", "lengths_csv"), "t.csv:1: no column"),
         (("none.csv", *SLOTS, *PRESET), "none.csv"),
         (("short.csv", *SLOTS, *PRESET), "too short: it must have 30 requests that decode, or"),
+        (("t.csv", *SLOTS, *PRESET, "--beta-f", "1e12"), "above 0, got"),
+        (("t.csv", *SLOTS, *PRESET, "--beta-f", "1e13"), "beta_f must be <= 1e+12, got 1e+13"),
         (("t.csv", *SLOTS, *PRESET, "--alpha-a", "9"), "best ratio must be <= 1024"),
         (("t.csv", "--slots", "0", *PRESET), "--slots"),
         (("t.csv", *SLOTS, *PRESET, "--batches", "1"), "--batches"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.afd.coefficients import PRESETS, AfdCoefficients
 
@@ -36,6 +37,9 @@ def chosen_coefficients(
             f"coefficients are missing: {', '.join(missing)}; give all six, or "
             f"{written('coefficients')} with a name ({', '.join(PRESETS)})"
         )
+    for name, value in named.items():
+        if value > NUMBER[1]:
+            raise ScenarioError(f"coefficients: {name} must be <= {NUMBER[1]:g}, got {value:g}")
     try:
         return AfdCoefficients(**named)
     except ValueError as error:
