@@ -14,7 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mist_sim.clients import CLIENTS, Client, EngineConfig, LlmClient, SequentialClient
+    from mist_sim.clients import (
+        CLIENTS,
+        AfdClient,
+        Client,
+        EngineConfig,
+        LlmClient,
+        SequentialClient,
+    )
     from mist_sim.clients.kv_cache import KvCacheConfig
     from mist_sim.clients.overload import AdmissionControl
     from mist_sim.clients.scheduling import (
@@ -129,7 +136,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "mist_sim.clients": "CLIENTS Client EngineConfig LlmClient SequentialClient",
+    "mist_sim.clients": "CLIENTS AfdClient Client EngineConfig LlmClient SequentialClient",
     "mist_sim.clients.overload": "AdmissionControl",
     "mist_sim.clients.kv_cache": "KvCacheConfig",
     "mist_sim.clients.scheduling": (
@@ -185,6 +192,7 @@ __all__ = [
     "STAGES",
     "TRACE_READERS",
     "AdmissionControl",
+    "AfdClient",
     "AllAtOnce",
     "ApiPrices",
     "AzureReader",

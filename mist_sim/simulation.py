@@ -11,7 +11,7 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import Client, LlmClient
+from mist_sim.clients import AfdClient, Client, LlmClient
 from mist_sim.clients.roster import Roster
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
@@ -164,7 +164,7 @@ def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
 
 def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
     """Raise ScenarioError for engines that cannot hand over KV entries as their roles ask for."""
-    engines = [client for client in clients if isinstance(client, LlmClient)]
+    engines = [client for client in clients if isinstance(client, LlmClient | AfdClient)]
     roles = [f"{client.name} ({client.role})" for client in engines if client.role]
     if not roles:
         return
@@ -175,6 +175,8 @@ def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
             "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
         )
     for client in engines:
+        if isinstance(client, AfdClient):
+            continue  # its model says how large entries are
         is_taker = client.role != "prefill" and client.scheduler.takes_over
         if is_taker and client.kv_block_bytes is None:
             raise ScenarioError(

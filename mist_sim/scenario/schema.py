@@ -13,6 +13,7 @@ from mist_sim.bounds import COPIES, SEED
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
+    AfdPart,
     AnyClient,
     EngineName,
     LlmPart,
@@ -199,7 +200,8 @@ class Scenario(Strict):
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):
-            if isinstance(client, LlmPart) and client.model is None and self.model is None:
+            has_model = isinstance(client, LlmPart | AfdPart)
+            if has_model and getattr(client, "model", None) is None and self.model is None:
                 yield Problem(
                     ("clients", position, "model"),
                     "is required, since the scenario names no model",
@@ -220,9 +222,9 @@ class Scenario(Strict):
 
         Clients of types of one's own may hand over, too.
         """
-        engines = {k: client for k, client in enumerate(self.clients) if client.engine}
-        roles = {k: c.engine.role for k, c in engines.items() if c.engine and c.engine.role}
-        only_ours = all(isinstance(c, LlmPart | SequentialPart) for c in self.clients)
+        clients = dict(enumerate(self.clients))
+        roles = {k: c.part for k, c in clients.items() if c.part}
+        only_ours = all(isinstance(c, LlmPart | SequentialPart | AfdPart) for c in self.clients)
         if self.network is not None and not roles and only_ours:
             yield Problem(("network",), "has no effect: no client has a role")
         if self.network is None and roles:
@@ -232,13 +234,16 @@ class Scenario(Strict):
                 "role decode; such as {bandwidth: 400 Gb/s, latency: 1 ms}",
             )
         if roles and only_ours and "prefill" not in roles.values():
-            position = next(iter(roles))
-            yield Problem(
-                ("clients", position, "role"),
-                "has no effect: no client has role prefill; the others decode what they prefill",
-            )
+            yield self._nothing_to_decode(next(iter(roles)))
         if roles:
-            yield from unlike_engines(engines, self.model)
+            yield from unlike_engines(clients, self.model)
+
+    def _nothing_to_decode(self, position: int) -> Problem:
+        if isinstance(self.clients[position], AfdPart):
+            text = "decodes what a client with role prefill began, and there is none; add one"
+            return Problem(("clients", position), text)
+        text = "has no effect: no client has role prefill; the others decode what they prefill"
+        return Problem(("clients", position, "role"), text)
 
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}
