@@ -15,7 +15,7 @@ from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.hardware.predictors import EngineOverhead
-from mist_sim.metrics import Slo
+from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.models import SpeculativeConfig
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.json_schema import json_schema
@@ -24,7 +24,15 @@ from mist_sim.traces import Retries
 
 TARGET = Path(__file__).parent / "reference" / "scenario.md"
 
-KINDS = (units.DURATION, units.RATE, units.SIZE)  # what keys of this version hold
+KINDS = (  # what keys of this version hold
+    units.DURATION,
+    units.RATE,
+    units.SIZE,
+    units.POWER,
+    units.RENT,
+    units.ELECTRICITY,
+    units.TOKEN_PRICE,
+)
 MEANINGS = {
     "workload": "which requests, when they are sent, which stages they walk",
     "clients": "the serving units, at least one",
@@ -58,6 +66,9 @@ LINKS = {
     "clients": "list of [clients](#clients)",
     "pipeline": "list of [stages](#stages)",
     "slo": "[mapping](#slo)",
+    "power": "[mapping](#power)",
+    "cost": "[mapping](#cost) or null",
+    "api": "[mapping](#api) or null",
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
     "admission": "[mapping](#admission)",
@@ -104,7 +115,7 @@ def type_of(name: str, schema: dict[str, Any]) -> str:
     """Return a property's type in words."""
     if name in LINKS:
         return LINKS[name]
-    if name in FAMILY_OF:
+    if name in FAMILY_OF and "anyOf" in schema:  # an API's `output` is a price
         heading = FAMILY_OF[name][0]
         null = " or null" if {"type": "null"} in schema.get("anyOf", ()) else ""
         time = "duration or " if unit_of(schema) else ""
@@ -277,6 +288,13 @@ def lines() -> Iterator[str]:
     yield from plugin(SpeculativeConfig, speculation(engine))
     yield "## slo"
     yield from plugin(Slo, schema["properties"]["slo"])
+    yield "## power"
+    yield from plugin(PowerOptions, schema["properties"]["power"])
+    cost = schema["properties"]["cost"]["anyOf"][0]
+    yield "## cost"
+    yield from plugin(CostOptions, cost)
+    yield "## api"
+    yield from plugin(ApiPrices, cost["properties"]["api"]["anyOf"][0])
     for heading, family, place, properties in SECTIONS:
         yield f"## {heading}"
         yield f"At {place}; the family `{family}` of `mist list`."

@@ -14,7 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mist_sim.clients import CLIENTS, Client, EngineConfig, LlmClient, SequentialClient
+    from mist_sim.clients import (
+        CLIENTS,
+        AfdClient,
+        Client,
+        EngineConfig,
+        LlmClient,
+        SequentialClient,
+    )
     from mist_sim.clients.kv_cache import KvCacheConfig
     from mist_sim.clients.overload import AdmissionControl
     from mist_sim.clients.scheduling import (
@@ -60,7 +67,15 @@ if TYPE_CHECKING:
         RooflinePredictor,
         TablePredictor,
     )
-    from mist_sim.metrics import Estimate, Replications, Result, Slo
+    from mist_sim.metrics import (
+        ApiPrices,
+        CostOptions,
+        Estimate,
+        PowerOptions,
+        Replications,
+        Result,
+        Slo,
+    )
     from mist_sim.models import ModelSpec, SpeculativeConfig, load_model
     from mist_sim.network import Link
     from mist_sim.routers import (
@@ -121,7 +136,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "mist_sim.clients": "CLIENTS Client EngineConfig LlmClient SequentialClient",
+    "mist_sim.clients": "CLIENTS AfdClient Client EngineConfig LlmClient SequentialClient",
     "mist_sim.clients.overload": "AdmissionControl",
     "mist_sim.clients.kv_cache": "KvCacheConfig",
     "mist_sim.clients.scheduling": (
@@ -143,7 +158,7 @@ _HOMES = {
         "PREDICTORS BestServePredictor EngineOverhead ExecutionPredictor PipelinePredictor "
         "Predictor PredictorTraits RegressionPredictor RooflinePredictor TablePredictor"
     ),
-    "mist_sim.metrics": "Estimate Replications Result Slo",
+    "mist_sim.metrics": "ApiPrices CostOptions Estimate PowerOptions Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
     "mist_sim.network": "Link",
     "mist_sim.routers": (
@@ -177,7 +192,9 @@ __all__ = [
     "STAGES",
     "TRACE_READERS",
     "AdmissionControl",
+    "AfdClient",
     "AllAtOnce",
+    "ApiPrices",
     "AzureReader",
     "BestServePredictor",
     "BurstyArrivals",
@@ -190,6 +207,7 @@ __all__ = [
     "ConstantArrivals",
     "ConstantDuration",
     "ContinuousScheduler",
+    "CostOptions",
     "Decode",
     "EmpiricalDuration",
     "EngineConfig",
@@ -222,6 +240,7 @@ __all__ = [
     "PipelinePredictor",
     "PoissonArrivals",
     "Postprocess",
+    "PowerOptions",
     "Predictor",
     "PredictorTraits",
     "Prefill",

@@ -58,8 +58,16 @@ QUANTITIES: Mapping[str, tuple[float, float]] = {
     "compute rate": (1.0, 1e24),
     # a milliwatt; a gigawatt
     "power": (1e-3, 1e9),
+    # a millionth of a dollar; a billion of them
+    "price": (1e-6, 1e9),
+    "price of electricity": (1e-6, 1e9),
+    "price of tokens": (1e-6, 1e9),
 }
 """Smallest but 0, and largest, of quantities with a unit, in base units, by kind."""
+
+BUNDLE = {"attention_workers": 1024, "ffn_workers": 1024, "slots": 2**16, "batches": 64}
+"""Of a bundle of attention and FFN workers: a hundred workers, some hundred slots and two or three
+batches are in use. The loads of all workers are computed some steps ahead, for every batch."""
 
 TRACE_TIME = 1e11
 """Seconds, of a time in a trace, which may be a date's since 1970: 3,000 years."""

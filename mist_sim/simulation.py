@@ -11,7 +11,7 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import Client, LlmClient
+from mist_sim.clients import AfdClient, Client, LlmClient
 from mist_sim.clients.roster import Roster
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
@@ -19,7 +19,8 @@ from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
-from mist_sim.metrics import ColumnRecorder, Result, Slo
+from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
+from mist_sim.metrics.cost import gpu_prices
 from mist_sim.network import Link
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded
@@ -41,8 +42,10 @@ class Simulation:
     clients: at least one, with unique names. seed: of all random streams (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
-    Raises ScenarioError for clients without unique names, and for clients with a role where there
-    is no network, or that do not know the size of the blocks that come to them.
+    power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
+    Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, and
+    for clients with a role where there is no network, or that do not know the size of the blocks
+    that come to them.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class Simulation:
         slo: Slo | None = None,
         warmup: float = 0.0,
         network: Link | None = None,
+        power: PowerOptions | None = None,
+        cost: CostOptions | None = None,
     ) -> None:
         clients = list(clients)
         names = [client.name for client in clients]
@@ -75,6 +80,10 @@ class Simulation:
         self.slo = slo or Slo()
         self.warmup = warmup
         self.network = network
+        self.power = power or PowerOptions()
+        self.cost = cost
+        if cost is not None:
+            _check_prices(clients, cost)
 
     def run(self, progress: Progress | None = None) -> Result:
         """Simulate until every request has finished or failed.
@@ -113,6 +122,9 @@ class Simulation:
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,
+            machines=[client.machine for client in self.clients],
+            power=self.power,
+            cost=self.cost,
         )
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
@@ -140,9 +152,20 @@ class Simulation:
         return Users(env, coordinator, recorder, retries, rng, loop)
 
 
+def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
+    """Raise ScenarioError where a cost is asked for and a GPU, or its price, is not known."""
+    for client in clients:
+        if client.machine is None and client.estimate is not None:
+            raise ScenarioError(
+                f"cost must be None, since nobody knows the GPUs of {client.name}; make it with "
+                "llm_client, or set its `machine`"
+            )
+    gpu_prices([client.machine for client in clients], cost)
+
+
 def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
     """Raise ScenarioError for engines that cannot hand over KV entries as their roles ask for."""
-    engines = [client for client in clients if isinstance(client, LlmClient)]
+    engines = [client for client in clients if isinstance(client, LlmClient | AfdClient)]
     roles = [f"{client.name} ({client.role})" for client in engines if client.role]
     if not roles:
         return
@@ -153,6 +176,8 @@ def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
             "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
         )
     for client in engines:
+        if isinstance(client, AfdClient):
+            continue  # its model says how large entries are
         is_taker = client.role != "prefill" and client.scheduler.takes_over
         if is_taker and client.kv_block_bytes is None:
             raise ScenarioError(

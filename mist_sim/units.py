@@ -91,7 +91,11 @@ BANDWIDTH = _kind("bandwidth", "B/s", _byte_units("/s"))
 COMPUTE = _kind("compute rate", "FLOP/s", _FLOPS)
 POWER = _kind("power", "W", {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6})
 
-KINDS = (DURATION, RATE, SIZE, BANDWIDTH, COMPUTE, POWER)
+RENT = _kind("price", "$/h", {"$/h": 1.0})
+ELECTRICITY = _kind("price of electricity", "$/kWh", {"$/kWh": 1.0, "$/MWh": 1e-3})
+TOKEN_PRICE = _kind("price of tokens", "$/Mtok", {"$/Mtok": 1.0, "$/ktok": 1e3})
+
+KINDS = (DURATION, RATE, SIZE, BANDWIDTH, COMPUTE, POWER, RENT, ELECTRICITY, TOKEN_PRICE)
 """All kinds of quantities."""
 
 Seconds = Annotated[float, DURATION]
@@ -100,3 +104,6 @@ Bytes = Annotated[float, SIZE]
 BytesPerSecond = Annotated[float, BANDWIDTH]
 FlopPerSecond = Annotated[float, COMPUTE]
 Watts = Annotated[float, POWER]
+DollarsPerHour = Annotated[float, RENT]
+DollarsPerKwh = Annotated[float, ELECTRICITY]
+DollarsPerMillionTokens = Annotated[float, TOKEN_PRICE]

@@ -1,5 +1,6 @@
 """From measurements to step times: regressions of steps, and efficiencies of GPUs."""
 
+from mist_sim.calibration.afd_latency import AfdFit, fit_afd_coefficients
 from mist_sim.calibration.closed_loop import calibrate_closed_loop
 from mist_sim.calibration.figures import Calibration, write_spec
 from mist_sim.calibration.files import fit_file
@@ -10,6 +11,7 @@ from mist_sim.calibration.measured_steps import MeasuredSteps, read_splitwise, r
 from mist_sim.calibration.splitwise import calibrate_splitwise
 
 __all__ = [
+    "AfdFit",
     "Calibration",
     "LoopProtocol",
     "MeasuredSteps",
@@ -18,6 +20,7 @@ __all__ = [
     "calibrate_closed_loop",
     "calibrate_splitwise",
     "catalog_figures",
+    "fit_afd_coefficients",
     "fit_file",
     "fit_regression",
     "read_splitwise",

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from mist_sim.cli.afd import afd
 from mist_sim.cli.calibrate import calibrate
 from mist_sim.cli.demo import demo
 from mist_sim.cli.fit import fit
@@ -87,6 +88,7 @@ app.command()(fit)
 app.command()(calibrate)
 app.command()(profile)
 app.command()(validate)
+app.command()(afd)
 
 
 def _print_version(wanted: bool) -> None:

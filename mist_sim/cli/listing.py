@@ -59,6 +59,7 @@ _PLACES = {
     "lengths": "prompt and output of workload.lengths: {type: synthetic}",
     "durations": "workload.patience, base_time and time_per_token of clients of type sequential",
     "stages": "workload.pipeline",
+    "prices": "cost; clients.N.gpu_price takes the place of one",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "presets": "mist run NAME",
 }
@@ -72,11 +73,13 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
     specs = {"models": _models, "gpus": _gpus, "hosts": _hosts}
-    return {**specs, **plugins, "options": _options, "presets": _presets}
+    own = {"prices": _prices, "options": _options, "presets": _presets}
+    return {**specs, **plugins, **own}
 
 
 def _overview() -> RenderableType:
     from mist_sim.hardware import gpu_names, host_names
+    from mist_sim.hardware.prices import offers
     from mist_sim.models import model_names
     from mist_sim.scenario.options.listing import engine_options
     from mist_sim.scenario.plugins import FAMILIES
@@ -87,6 +90,7 @@ def _overview() -> RenderableType:
         "gpus": gpu_names(),
         "hosts": host_names(),
         **{name: list(family.registry) for name, family in FAMILIES.items()},
+        "prices": sorted({offer.gpu for offer in offers()}),
         "options": [option.key for option in engine_options() if "." not in option.key],
         "presets": preset_names(),
     }
@@ -187,6 +191,26 @@ def _hosts() -> RenderableType:
         "bus bandwidth of large collectives, with PCIe 5.0 cards where the host takes them; "
         "or the path of a .toml spec file, or a mapping"
     )
+    return _captioned(listed(titles, rows, right=range(2, 5)), caption)
+
+
+def _prices() -> RenderableType:
+    from mist_sim.hardware.prices import offers
+    from mist_sim.report.layout import listed
+
+    rows = [
+        (
+            offer.gpu,
+            offer.provider,
+            str(offer.num_gpus),
+            f"{offer.on_demand:.2f}" if offer.on_demand is not None else "-",
+            f"{offer.spot:.2f}" if offer.spot is not None else "-",
+            offer.date,
+        )
+        for offer in offers()
+    ]
+    titles = ("gpu", "provider", "GPUs", "on demand", "spot", "date")
+    caption = "$ of one GPU an hour; a run takes the median. Sources: mist_sim/hardware/prices.csv"
     return _captioned(listed(titles, rows, right=range(2, 5)), caption)
 
 

@@ -1,9 +1,10 @@
 """Serving units: what takes a request's stages and works on them (MIST §III-D)."""
 
+from mist_sim.clients.afd.client import AfdClient
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.processing import SequentialClient
 from mist_sim.clients.registry import CLIENTS
 
-__all__ = ["CLIENTS", "Client", "EngineConfig", "LlmClient", "SequentialClient"]
+__all__ = ["CLIENTS", "AfdClient", "Client", "EngineConfig", "LlmClient", "SequentialClient"]

@@ -17,6 +17,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
+from mist_sim.hardware.machine import Machine
 from mist_sim.network import Link
 from mist_sim.rng import Streams
 
@@ -42,6 +43,7 @@ class Client(ABC):
     assumed_host: what that host is worth: the milliseconds that GPUs spend on one another in a step
         of the most tokens, there and on another host; empty where it is named or does not count.
     imitates: the engine whose defaults it has, for the summary; empty for none.
+    machine: the GPUs that draw power for it; None for a client without any.
     """
 
     streams: Streams = Streams(0)
@@ -53,6 +55,7 @@ class Client(ABC):
     assumed: tuple[str, ...] = ()
     assumed_host: Mapping[str, Any] = MappingProxyType({})
     imitates: str = ""
+    machine: Machine | None = None
 
     name: str
     serves: Collection[str]

@@ -7,6 +7,7 @@ and the code that uses it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
@@ -24,6 +25,7 @@ from mist_sim.hardware.specs import AllReduce
 from mist_sim.models import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
+from mist_sim.units import DollarsPerHour, Watts
 
 Role = Literal["prefill", "decode"]
 
@@ -88,6 +90,9 @@ class EngineConfig:
     async_scheduling: a step is planned while the step before it runs: host time hides behind the
         GPU's, requests join and seats and blocks change hands one step later. By default as in
         the version of `engine`: on from 0.14 on, where it is simulated.
+    power_limit: watts that a GPU is capped at (nvidia-smi -pl); it then computes more slowly, and
+        reads memory as fast.
+    gpu_price: dollars of one GPU an hour in place of the catalog's; for the cost of the run.
     admission: which requests are turned away when the engine is too busy.
     max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
@@ -120,6 +125,8 @@ class EngineConfig:
     predictor: Predictor | PipelinePredictor | PredictorFactory | None = None
     overhead: EngineOverhead = EngineOverhead()
     async_scheduling: bool | None = field(default=None, metadata=_flag("--async-scheduling"))
+    power_limit: Watts | None = field(default=None, metadata=_NOT_IN_VLLM)
+    gpu_price: DollarsPerHour | None = field(default=None, metadata=_NOT_IN_VLLM)
     admission: AdmissionControl = AdmissionControl()
     max_model_len: TokenLimit | None = field(default=None, metadata=_flag("--max-model-len"))
 
@@ -140,6 +147,8 @@ class EngineConfig:
             raise ScenarioError(
                 f"max_model_len must be >= 1, got {self.max_model_len}; auto takes what fits"
             )
+        if self.gpu_price is not None and not 0 <= self.gpu_price < math.inf:
+            raise ScenarioError(f"gpu_price must be finite and >= 0 $/h, got {self.gpu_price}")
         if self.role == "decode" and self.scheduler and not self.scheduler.takes_over:
             raise ScenarioError(
                 "scheduler must not be static with role decode: nobody joins a static batch"

@@ -11,8 +11,8 @@ A spec file carries units and may start from a catalog entry, to change what dif
 
 A table that is given in part keeps the rest of the base, except that an interconnect of a named
 kind replaces the base's. `GpuSpec.based_on` keeps the base's name. Efficiencies left out are those
-of the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`; the confidence is "spec-only" unless the
-file says otherwise.
+of the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power (`draw`,
+or `TYPICAL_DRAW`); the confidence of what is changed is "spec-only" unless the file says otherwise.
 """
 
 from __future__ import annotations
@@ -74,6 +74,9 @@ def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> Gp
         if slug is None:
             raise _unknown(str(table["based_on"]), f"{source}: based_on: no accelerator is named")
         base = _entry(slug) | {"confidence": "spec-only"}
+        draw = base.get("draw")
+        if "draw" in own and isinstance(draw, dict):
+            base["draw"] = {**draw, "confidence": "spec-only"}
         own = merge_tables(base, own) | {"sources": _merged_sources(base, own, source)}
     return _read_entry(own, name, source)
 

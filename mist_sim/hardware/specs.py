@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
 LinkKind = Literal["nvlink", "pcie", "hccs", "xgmi", "ici"]
@@ -211,6 +212,7 @@ class GpuSpec:
     interconnect: links to the other accelerators of a node.
     host_bandwidth: bytes/s between device and host memory, one direction.
     power: thermal design power, watts.
+    draw: where its watts come from, as shares of that power.
     prefill, decode: efficiencies of the two phases.
     dispatch: seconds of host time to launch a module ("rmsnorm", "attention", "mlp"); empty
         where CUDA graphs are replayed, which leaves no floor under a step.
@@ -233,6 +235,7 @@ class GpuSpec:
     power: Watts
     prefill: Efficiency = TYPICAL_PREFILL
     decode: Efficiency = TYPICAL_DECODE
+    draw: PowerDraw = TYPICAL_DRAW
     dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     attention_slots: int | None = None

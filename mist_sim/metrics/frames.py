@@ -107,9 +107,12 @@ def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     one for each micro-batch, whose steps last from when it is ready until its pass returns.
     start, end: seconds. num_steps: engine steps in the run. num_chunks, num_prefill_tokens:
     prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
-    tokens that the cache holds for them before the first step. busy: seconds of work in the run,
-    on all ranks. num_waiting: queue length when the run ended. num_used_blocks: KV blocks held
-    in its last step. num_extrapolated: steps outside what a predictor's times were measured for.
+    tokens that the cache holds for them before the first step. chunk_context_sum,
+    num_prefill_pairs: tokens that the cache holds of the prompts before the first step, and the
+    pairs of query and key that causality leaves them in all steps of the run. busy: seconds of
+    work in the run, on all ranks. num_waiting: queue length when the run ended. num_used_blocks:
+    KV blocks held in its last step. num_extrapolated: steps outside what a predictor's times were
+    measured for.
     """
     import pandas as pd
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE_LEVEL = 0.95
 # keys of a summary that are the same in every run
-_NAMES = ("engines", "estimates", "assumed", "assumed_host")
+_NAMES = ("engines", "estimates", "assumed", "assumed_host", "power_estimates", "prices")
 
 
 class Estimate(NamedTuple):

@@ -8,10 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.hardware.machine import Machine
 from mist_sim.metrics import frames
+from mist_sim.metrics.cost import Bill, CostOptions
+from mist_sim.metrics.energy import Ledger, PowerOptions
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.spending import add_to_clients, add_to_requests, spending_summary
 from mist_sim.metrics.summary import summarise
 from mist_sim.output import output_folder
 from mist_sim.output.texts import json_text, write_text
@@ -34,7 +38,8 @@ class Result:
     has.
     scenario: the resolved scenario as YAML text, when the run came from one. title: what was
     simulated, in words. client_groups: for each client the name of the group of equal clients that
-    it belongs to; empty where nobody said.
+    it belongs to; empty where nobody said. machines: the GPUs of each client, None without any.
+    power: what draws power beside them. cost: which prices count; None: nobody asked.
     """
 
     recorder: ColumnRecorder
@@ -50,6 +55,9 @@ class Result:
     scenario: str | None = None
     title: str = ""
     client_groups: list[str] = field(default_factory=list)
+    machines: list[Machine | None] = field(default_factory=list)
+    power: PowerOptions = field(default_factory=PowerOptions)
+    cost: CostOptions | None = None
 
     @cached_property
     def loop(self) -> str:
@@ -64,7 +72,7 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
         engines = {"engines": dict(self.engines)} if self.engines else {}
-        return engines | summarise(
+        found = engines | summarise(
             self.recorder,
             slo=self.slo,
             warmup=self.warmup,
@@ -73,11 +81,48 @@ class Result:
             assumed=self.assumed,
             assumed_hosts=self.assumed_hosts,
         )
+        if self.power_unknown:
+            return found | {"power_unknown": self.power_unknown}
+        return found | spending_summary(
+            self.recorder,
+            self.ledger,
+            self._bill,
+            slo=self.slo,
+            warmup=self.warmup,
+            summary=found,
+            client_names=self.client_names,
+        )
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Who spent what: joules and GPU seconds by client and request.
+
+        Of nobody anything is known where it is not known of all engines (`power_unknown`).
+        """
+        known = self.machines and not self.power_unknown
+        machines = self.machines if known else [None] * len(self.client_names)
+        return Ledger(self.recorder, machines, self.power)
+
+    @property
+    def power_unknown(self) -> list[str]:
+        """Engines that were made without `llm_client`, of which nobody knows the GPUs."""
+        machines = dict(zip(self.client_names, self.machines, strict=True)) if self.machines else {}
+        return [name for name in self.estimates if machines.get(name) is None]
+
+    @property
+    def asks_for_spending(self) -> bool:
+        """Whether somebody said what power or money is to count."""
+        return self.cost is not None or self.power != PowerOptions()
+
+    @cached_property
+    def _bill(self) -> Bill | None:
+        return Bill(self.ledger, self.cost) if self.cost is not None else None
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """A row a request (see `frames.requests_frame`)."""
-        return frames.requests_frame(self.recorder)
+        """A row a request (see `frames.requests_frame`), with its energy and cost."""
+        frame = frames.requests_frame(self.recorder)
+        return add_to_requests(frame, self.recorder, self.ledger, self._bill)
 
     @cached_property
     def stages(self) -> pd.DataFrame:
@@ -91,8 +136,9 @@ class Result:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """A row a client (see `frames.clients_frame`)."""
-        return frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
+        """A row a client (see `frames.clients_frame`), with its energy and cost."""
+        frame = frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
+        return add_to_clients(frame, self.ledger, self._bill)
 
     @cached_property
     def transfers(self) -> pd.DataFrame:

@@ -36,6 +36,21 @@ _RATES = (
     ("input and output tokens", "total_token_throughput"),
     ("goodput", "request_goodput"),
 )
+_MILLION = "a million output tokens"
+_SPENDING = (
+    ("average power", "average_power_w"),
+    ("energy per output token", "energy_per_output_token_j"),
+    (_MILLION, "cost_per_million_output_tokens_usd"),
+    ("good output tokens", "good_tokens_per_usd"),
+    ("the same from an API", "api_cost_per_million_output_tokens_usd"),
+)
+_SPENT_IN = {
+    "average power": "W",
+    "energy per output token": "J",
+    _MILLION: "$",
+    "good output tokens": "per $",
+    "the same from an API": "$ a million",
+}
 
 
 def replications_table(found: Replications) -> RenderableType:
@@ -50,8 +65,15 @@ def replications_table(found: Replications) -> RenderableType:
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
         *section("Latency, ms", latency),
         *slo_section(found.slo),
+        *_spending(found),
         *warnings(_warning_lines(found)),
     )
+
+
+def _spending(found: Replications) -> Iterator[RenderableType]:
+    """Yield energy and cost where a cost was asked for."""
+    if "cost_usd" in found.estimates:
+        yield from section("Energy and cost", pairs(_rows(found, _SPENDING, _SPENT_IN)))
 
 
 def _rows(

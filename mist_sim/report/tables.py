@@ -13,6 +13,7 @@ from mist_sim.report.cells import count, duration, number, percent, section, war
 from mist_sim.report.clients import clients_table
 from mist_sim.report.latency import latency_table
 from mist_sim.report.pairs import pairs
+from mist_sim.report.spending import spending_section
 from mist_sim.report.verdicts import slo_section
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def results_table(result: Result) -> RenderableType:
         *section("Throughput", pairs(_throughput(result, summary))),
         *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
         *slo_section(summary.get("slo", {})),
+        *spending_section(result),
         *section("Clients", clients_table(result, _seconds(result, summary))),
         *warnings(_warning_lines(result, summary)),
     )

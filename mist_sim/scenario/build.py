@@ -61,6 +61,8 @@ def build(scenario: Scenario) -> Simulation:
         slo=scenario.slo.make(),
         warmup=scenario.warmup,
         network=scenario.network.make() if scenario.network else None,
+        power=scenario.power.make(),
+        cost=scenario.cost.make() if scenario.cost else None,
     )
 
 

@@ -137,6 +137,11 @@ class ClientPart(Part):
         """What runs a language model; None for a client of another type."""
         return None
 
+    @property
+    def part(self) -> str | None:
+        """Prefill or decode, where it does that alone for others that do the rest."""
+        return self.engine.role if self.engine else None
+
     def clients(self, model: str | None) -> Iterable[Client]:
         """Return the client and its copies. model: the scenario's."""
         return [self.make(name=name) for name in self.names]
@@ -286,6 +291,42 @@ class SequentialPart(ClientPart):
         return per_token or stage == "tool_call"
 
 
+class AfdPart(ClientPart):
+    """A client of type afd, which decodes what clients with role prefill began."""
+
+    if TYPE_CHECKING:
+        model: str | None
+        kv_cache_dtype: str
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """Decode alone."""
+        return [Decode.kind]
+
+    @property
+    def part(self) -> str:
+        """Decode."""
+        return Decode.kind
+
+    def clients(self, model: str | None) -> Iterable[Client]:
+        """Return the client and its copies. model: the scenario's."""
+        said = self.parameters()
+        said["model"] = self.model or model
+        return [self.plugin(name=name, **said) for name in self.names]
+
+    def problems(self) -> Iterable[Problem]:
+        """Return what the class refuses."""
+        said = self.parameters()
+        try:
+            self.plugin(name=self.name, **(said | {"model": self.model or _ANY_MODEL}))
+        except ValueError as error:
+            return [said_by(error, type(self))]
+        return ()
+
+
+_ANY_MODEL = "llama-3.1-8b"  # where the scenario's is not known yet
+
+
 def has_tokens(stage: str) -> bool:
     """Tell whether a stage has `num_tokens`, for which a client can take time."""
     if stage not in STAGE.registry:
@@ -347,6 +388,12 @@ class ClientFamily(Family):
             needs = ("name", "service_time")
             meanings = {"serves": Names, int: AtLeastOne, **TIMES}
             return part_type(plugin, name, needs=needs, meanings=meanings, base=SequentialPart)
+        if name == "afd":
+            meanings = {"model": ModelName | None}
+            defaults = {"model": None}
+            return part_type(
+                plugin, name, needs=("name",), meanings=meanings, defaults=defaults, base=AfdPart
+            )
         schema = part_type(plugin, name, needs=("name",), meanings=TIMES, base=ClientPart)
         if "name" not in schema.needs:
             raise ScenarioError(f"{name}: a client type is a dataclass with a field `name`")

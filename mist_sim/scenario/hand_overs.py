@@ -1,13 +1,12 @@
-"""Engines that hand over KV entries to one another have to store them alike."""
+"""Clients that hand over KV entries to one another have to store them alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from mist_sim.clients import EngineConfig
 from mist_sim.models import load_model
-from mist_sim.scenario.client_schemas import ClientPart
+from mist_sim.scenario.client_schemas import AfdPart, ClientPart
 from mist_sim.scenario.format.problems import Problem
 
 _SAME = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8"}  # two names in vLLM
@@ -15,33 +14,33 @@ _OPEN = {"auto", "bf16", "fp16"}  # "auto" is one of the others; specs do not sa
 
 
 class _Stored(NamedTuple):
-    """A client and how it stores its KV entries."""
+    """A client and how it stores its KV entries; one that knows no blocks takes any."""
 
     name: str
     model: str | None
-    block_size: int
+    block_size: int | None
     kv_cache_dtype: str
 
 
 def unlike_engines(
     clients: Mapping[int, ClientPart], scenario_model: str | None
 ) -> Iterable[Problem]:
-    """Yield engines that cannot take over what others hand over, at their positions.
+    """Yield clients that cannot take over what others hand over, at their positions.
 
-    Any two of them may exchange entries, so all are compared with the first. Every client is an
-    engine. scenario_model: served by those that name no model.
+    Any two of them may exchange entries, so all are compared with the first engine. Others than
+    engines and bundles are left out. scenario_model: served by those that name no model.
     """
     first: _Stored | None = None
-    for position, client in clients.items():
-        engine = client.engine
-        if engine is None:
+    for position in sorted(clients, key=lambda k: isinstance(clients[k], AfdPart)):
+        client = clients[position]
+        stored = _stored(client, scenario_model)
+        if stored is None:
             continue
-        model = getattr(client, "model", None) or scenario_model
-        stored = _stored(client.name, model, engine)
         first = first or stored
         for key, text in _differences(first, stored):
             yield Problem(("clients", position, *key.split(".")), text)
-        if not engine.role and engine.scheduler and not engine.scheduler.takes_over:
+        engine = client.engine
+        if engine and not engine.role and engine.scheduler and not engine.scheduler.takes_over:
             yield Problem(
                 ("clients", position, "scheduler"),
                 "must not be static beside clients with a role, which may hand over to it: "
@@ -49,11 +48,19 @@ def unlike_engines(
             )
 
 
-def _stored(name: str, model: str | None, engine: EngineConfig) -> _Stored:
-    dtype: str = engine.kv_cache.kv_cache_dtype
+def _stored(client: ClientPart, scenario_model: str | None) -> _Stored | None:
+    model: str | None = getattr(client, "model", None) or scenario_model
+    block_size = None
+    if isinstance(client, AfdPart):
+        dtype = client.kv_cache_dtype
+    elif client.engine:
+        block_size = client.engine.kv_cache.block_size
+        dtype = client.engine.kv_cache.kv_cache_dtype
+    else:
+        return None
     if dtype == "auto" and model is not None:
         dtype = load_model(model).kv_cache_dtype
-    return _Stored(name, model, engine.kv_cache.block_size, _SAME.get(dtype, dtype))
+    return _Stored(client.name, model, block_size, _SAME.get(dtype, dtype))
 
 
 def _differences(first: _Stored, other: _Stored) -> Iterable[tuple[str, str]]:
@@ -64,8 +71,9 @@ def _differences(first: _Stored, other: _Stored) -> Iterable[tuple[str, str]]:
         return
     exchange = f"as of {first.name}, with which {other.name} exchanges KV entries"
     size, dtype = first.block_size, first.kv_cache_dtype
-    if other.block_size != size:
+    if None not in (size, other.block_size) and other.block_size != size:
         yield "kv_cache.block_size", f"must be {size} {exchange}, got {other.block_size}"
     is_open = "auto" in (dtype, other.kv_cache_dtype) and {dtype, other.kv_cache_dtype} <= _OPEN
     if other.kv_cache_dtype != dtype and not is_open:
-        yield "kv_cache.kv_cache_dtype", f"must be {dtype} {exchange}, got {other.kv_cache_dtype}"
+        key = "kv_cache_dtype" if other.block_size is None else "kv_cache.kv_cache_dtype"
+        yield key, f"must be {dtype} {exchange}, got {other.kv_cache_dtype}"

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from mist_sim.bounds import COPIES, SEED
-from mist_sim.metrics import Slo
+from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
+    AfdPart,
     AnyClient,
     EngineName,
     LlmPart,
@@ -32,6 +33,9 @@ from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
+
+_API = Annotated[Part, Settings(part_type(ApiPrices))] | None
+_COST = part_type(CostOptions, meanings={"api": _API})
 
 
 class Scenario(Strict):
@@ -58,6 +62,12 @@ class Scenario(Strict):
     )
     slo: Annotated[Part, Settings(part_type(Slo))] = Field(
         {}, validate_default=True, description="limits that a good request keeps"
+    )
+    power: Annotated[Part, Settings(part_type(PowerOptions))] = Field(
+        {}, validate_default=True, description="what draws power beside the GPUs"
+    )
+    cost: Annotated[Part, Settings(_COST)] | None = Field(
+        None, description="which prices count, where the cost of the run is asked for"
     )
     warmup: Duration = Field(
         0.0, description="time at the start whose arrivals do not count in the summary"
@@ -157,6 +167,7 @@ class Scenario(Strict):
         if self.warmup < 0:
             yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
         yield from self._engine_of_nobody()
+        yield from self._useless_prices()
         yield from self._too_many()
         yield from self._nameless_models()
         yield from self._equal_names()
@@ -168,6 +179,17 @@ class Scenario(Strict):
         if self.engine and not any(isinstance(client, LlmPart) for client in self.clients):
             yield Problem(("engine",), "has no effect: no client has type llm")
 
+    def _useless_prices(self) -> Iterable[Problem]:
+        """Yield prices of a cost that nobody asks for, and a cost where there is no GPU."""
+        engines = {k: client.engine for k, client in enumerate(self.clients) if client.engine}
+        for position, engine in engines.items():
+            if engine.gpu_price is not None and self.cost is None:
+                text = "has no effect without cost; cost: {} asks for it"
+                yield Problem(("clients", position, "gpu_price"), text)
+        only_ours = all(isinstance(client, LlmPart | SequentialPart) for client in self.clients)
+        if self.cost is not None and only_ours and not engines:
+            yield Problem(("cost",), "has no effect: no client has GPUs")
+
     def _too_many(self) -> Iterable[Problem]:
         engines = [
             getattr(client, "data_parallel_size", 1) * client.count for client in self.clients
@@ -178,7 +200,8 @@ class Scenario(Strict):
 
     def _nameless_models(self) -> Iterable[Problem]:
         for position, client in enumerate(self.clients):
-            if isinstance(client, LlmPart) and client.model is None and self.model is None:
+            has_model = isinstance(client, LlmPart | AfdPart)
+            if has_model and getattr(client, "model", None) is None and self.model is None:
                 yield Problem(
                     ("clients", position, "model"),
                     "is required, since the scenario names no model",
@@ -199,9 +222,9 @@ class Scenario(Strict):
 
         Clients of types of one's own may hand over, too.
         """
-        engines = {k: client for k, client in enumerate(self.clients) if client.engine}
-        roles = {k: c.engine.role for k, c in engines.items() if c.engine and c.engine.role}
-        only_ours = all(isinstance(c, LlmPart | SequentialPart) for c in self.clients)
+        clients = dict(enumerate(self.clients))
+        roles = {k: c.part for k, c in clients.items() if c.part}
+        only_ours = all(isinstance(c, LlmPart | SequentialPart | AfdPart) for c in self.clients)
         if self.network is not None and not roles and only_ours:
             yield Problem(("network",), "has no effect: no client has a role")
         if self.network is None and roles:
@@ -211,13 +234,16 @@ class Scenario(Strict):
                 "role decode; such as {bandwidth: 400 Gb/s, latency: 1 ms}",
             )
         if roles and only_ours and "prefill" not in roles.values():
-            position = next(iter(roles))
-            yield Problem(
-                ("clients", position, "role"),
-                "has no effect: no client has role prefill; the others decode what they prefill",
-            )
+            yield self._nothing_to_decode(next(iter(roles)))
         if roles:
-            yield from unlike_engines(engines, self.model)
+            yield from unlike_engines(clients, self.model)
+
+    def _nothing_to_decode(self, position: int) -> Problem:
+        if isinstance(self.clients[position], AfdPart):
+            text = "decodes what a client with role prefill began, and there is none; add one"
+            return Problem(("clients", position), text)
+        text = "has no effect: no client has role prefill; the others decode what they prefill"
+        return Problem(("clients", position, "role"), text)
 
     def _unserved_stages(self) -> Iterable[Problem]:
         served = {stage for client in self.clients for stage in client.stages}

@@ -152,7 +152,19 @@ TRACES: dict[str, str] = {
 
 READERS_TO_CHECK: Configurations = {name: [{}] for name in TRACES}
 
+BUNDLE = {
+    "attention_workers": 3,
+    "slots": 4,
+    "coefficients": "deepseek-v3-ascend-910c",
+    "cycle_s": "10 us",
+}
+
 CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
+    "afd": [
+        BUNDLE,
+        BUNDLE | {"batches": 1, "ffn_workers": 2, "static_graph": False},
+        BUNDLE | {"batches": 3, "placement": "least_load", "max_model_len": 200},
+    ],
     "llm": [
         H100,
         H100 | {"scheduler": {"type": "static", "max_num_seqs": 8}},

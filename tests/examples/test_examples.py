@@ -24,6 +24,10 @@ EXPECTED = {
         r"off +vllm-0.14 +3,\d{3} .* 5.[78] times\noff +vllm-0.19 +0 .* 1.0 times\n(on .*\n){2}",
     ),
     "compare_schedulers.py": ([], r"continuous +\d+\.\d.*\n(chunked, \d+ tokens.*\n){2}"),
+    "dollars_and_joules.py": (
+        [],
+        r"1 x h100-sxm +0.71 +0.51 .* fitted\n2 x a100-80gb-sxm +.* fitted\n2 x l40s .* spec-only",
+    ),
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
     "step_times.py": ([], r'"version": "1"}\n{"seconds": \[\S+, \S+\]}'),

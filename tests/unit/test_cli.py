@@ -380,6 +380,7 @@ def test_list_names_every_family(mist):
         ("samplers", "name = azure-conv-2023"),
         ("lengths", "tokens (required)"),
         ("stages", "duration (required, in s)"),
+        ("prices", "a100-80gb-sxm   AWS            8       5.12     -  2025-03-07"),
         ("options", "--max-num-batched-tokens"),
         ("presets", "BestServe"),
     ],

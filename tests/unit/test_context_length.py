@@ -104,7 +104,7 @@ def test_a_length_that_does_not_fit_ends_with_exit_code_2(capsys):
 
 
 def test_auto_of_a_command_line():
-    assert [context_length(text) for text in ("auto", "-1", "16K")] == [-1, -1, 16_384]
+    assert [context_length(text) for text in ("auto", "-1", "16K")] == ["auto", "auto", 16_384]
 
 
 @pytest.mark.parametrize("length", [0, -2])

@@ -464,7 +464,8 @@ def test_a_plugin_without_parameters_needs_no_dataclass():
 
 def test_the_json_schema_writes_defaults_as_files_do():
     schema = json_schema()
-    llm = schema["properties"]["clients"]["items"]["anyOf"][0]
+    kinds = schema["properties"]["clients"]["items"]["anyOf"]
+    llm = next(kind for kind in kinds if "kv_cache" in kind["properties"])
     cache = llm["properties"]["kv_cache"]["properties"]
     assert cache["context_memory"]["default"] == "268435456.0 B"
     assert cache["block_size"]["default"] == 16

@@ -89,6 +89,7 @@ class ColumnRecorder:
                 visit.finished_at,
                 visit.num_queried_tokens,
                 visit.num_cached_tokens,
+                _num_input_tokens(visit),
                 is_served,
                 num_served,
             )
@@ -177,6 +178,7 @@ class ColumnRecorder:
             self.step_ends[track].frombytes(ends.tobytes())
             num_steps = ends.size
         chunks = batch.chunks
+        context, pairs = _attended(chunks, num_steps) if chunks else (0, 0)
         self.steps[track].append(
             (
                 start,
@@ -185,6 +187,8 @@ class ColumnRecorder:
                 batch.num_prefill_tokens if chunks else 0,
                 batch.num_decodes,
                 batch.context_sum,
+                context,
+                pairs,
                 busy,
                 num_waiting,
                 num_used_blocks,
@@ -242,6 +246,19 @@ class ColumnRecorder:
         if self.step_tokens[track]:
             tokens[tokens > 0] = self.step_tokens[track]
         return tokens
+
+
+def _attended(chunks: Sequence[tuple[int, int]], num_steps: int) -> tuple[int, int]:
+    """Return what the cache holds of prompts before a run, and their (query, key) pairs in it.
+
+    The chunks of a run lie end to end, so its steps together are one chunk of each prompt.
+    """
+    context = pairs = 0
+    for num_new, before in chunks:
+        num_tokens = num_new * num_steps
+        context += before
+        pairs += num_tokens * before + num_tokens * (num_tokens + 1) // 2
+    return context, pairs
 
 
 def _num_input_tokens(visit: Visit) -> int:

@@ -45,6 +45,7 @@ def visit_table() -> Table:
         finished_at="f8",
         num_queried_tokens="i8",
         num_cached_tokens="i8",
+        num_input_tokens="i8",
         served="?",
         num_served_stages="i4",
     )
@@ -86,6 +87,8 @@ def step_table() -> Table:
         num_prefill_tokens="i4",
         num_decodes="i4",
         context_sum="i8",
+        chunk_context_sum="i8",
+        num_prefill_pairs="i8",
         busy="f8",
         num_waiting="i4",
         num_used_blocks="i4",

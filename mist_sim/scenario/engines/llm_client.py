@@ -24,6 +24,8 @@ from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.drafter import Drafter, drafter, shared_groups
+from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.power_cap import check_follows_clock, with_power_limit
 from mist_sim.hardware.predictors import (
     PipelinePredictor,
     Predictor,
@@ -105,11 +107,16 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
     gpu = with_host(gpu, config)
+    gpu = with_power_limit(gpu, config.power_limit)
     cluster = cluster_of(gpu, model, config)
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = _with_token_budget(config.scheduler or _of_the_server(config, gpu), longest)
     predictor = _predictor(config, model, cluster, scheduler)
+    if config.power_limit is not None:
+        if config.predictor is not None and not callable(config.predictor):
+            raise ScenarioError("power_limit must be null with a predictor that is given whole")
+        check_follows_clock(predictor)
     if config.all_reduce is not None:
         check_sums_over_links(predictor)
     check_times_links(predictor, config)
@@ -137,9 +144,19 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     clients = [
         LlmClient(name, config, predictor=predictor, memory=memory, rules=rules) for name in names
     ]
+    drafting = config.speculative_config
+    machine = Machine(
+        model=model,
+        cluster=cluster,
+        num_drafts=drafting.num_speculative_tokens if drafting else 0,
+        drafter=draft,
+        power_limit=config.power_limit,
+        price=config.gpu_price,
+    )
     for client in clients:
         client.assumed = assumed
         client.assumed_host = worth
+        client.machine = machine
         client.imitates = imitated(config)
     return clients
 

@@ -1,0 +1,173 @@
+"""Draws the pictures of docs/background/afd.md from simulated bundles.
+
+    python docs/make_afd_pictures.py
+
+Needs matplotlib, which the project itself does not use: `pip install matplotlib`. Takes a minute
+or two on one core.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from mist_sim import Profile
+from mist_sim.clients.afd import BundleConfig
+from mist_sim.hardware.afd import PRESETS
+from mist_sim.rng import Streams
+from mist_sim.search import (
+    BundleRun,
+    BundleSpec,
+    Prediction,
+    geometric_slot_load,
+    predict,
+    provision,
+    simulate_bundle,
+)
+
+IMAGES = Path(__file__).parent / "images"
+C = PRESETS["deepseek-v3-ascend-910c"]
+GRID = (1, 2, 4, 8, 16, 24, 32)
+FINE = range(1, 33)
+COLOURS = ("#2a6f97", "#e07b39", "#5a8f3c")
+NUM_REQUESTS = 10_000  # a worker, as in the paper
+
+
+def spec(slots: int = 256, prefill: float = 100, decode: float = 500, batches: int = 2):
+    load = geometric_slot_load(prefill, prefill * (prefill - 1), decode)
+    return BundleSpec(C, load, slots, batches)
+
+
+def simulated(
+    ratio: int,
+    num_requests: int,
+    *,
+    slots: int = 256,
+    prefill: float = 100,
+    decode: float = 500,
+    batches: int = 2,
+    start: str = "stationary",
+) -> BundleRun:
+    rng = Streams(1).generator(f"{ratio} {slots} {prefill} {decode} {batches} {start}")
+    config = BundleConfig(coefficients=C, attention_workers=ratio, slots=slots, batches=batches)
+    n = max(num_requests * ratio, 2 * config.num_slots)
+    lengths = rng.geometric(1 / prefill, n), rng.geometric(1 / decode, n)
+    return simulate_bundle(config, *lengths, rng, start=start)
+
+
+def ratios(runs: dict[str, dict[int, BundleRun]]) -> None:
+    """Figure 3: throughput, TPOT and idle shares by ratio."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3.1))
+    theory = [predict(spec(), ratio) for ratio in FINE]
+    mean_field = [p.slots * p.ratio / (p.ratio + 1) / p.cycle_mean_field for p in theory]
+    left.plot(FINE, mean_field, ":", color="grey", label="mean field")
+    left.plot(FINE, [p.throughput_gaussian for p in theory], "--", color="grey", label="Gaussian")
+    left.plot(FINE, [p.throughput for p in theory], "-", color="grey", lw=1, label="2 in flight")
+    for (name, found), colour in zip(runs.items(), COLOURS, strict=True):
+        key = "throughput_80" if "fresh" in name else "throughput"
+        values = [getattr(run, key) for run in found.values()]
+        left.plot(list(found), values, "o", ms=4, color=colour, label=name)
+    left.axvline(provision(spec()).mean_field.ratio, color="grey", lw=0.5)
+    left.set(title="tokens a cycle and worker", ylim=(0, 0.8))
+    two = runs["2 batches"]
+    middle.plot(FINE, [p.tpot for p in theory], color="grey", lw=1)
+    middle.plot(list(two), [run.tpot for run in two.values()], "o", ms=4, color=COLOURS[0])
+    middle.set(title="TPOT, cycles", ylim=(0, 1700))
+    for key, colour, name in (
+        ("attention_idle", COLOURS[0], "attention"),
+        ("ffn_idle", COLOURS[1], "FFN"),
+    ):
+        right.plot(FINE, [getattr(p, key) for p in theory], color=colour, lw=1)
+        values = [getattr(run, key) for run in two.values()]
+        right.plot(list(two), values, "o", ms=4, color=colour, label=name)
+    right.set(title="idle share", ylim=(-0.02, 0.7))
+    save(figure, (left, middle, right), "afd_ratios")
+
+
+def ablations() -> None:
+    """Figure 4: the best ratio by slots, and by lengths."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.1))
+    for slots, colour in zip((128, 256, 512), COLOURS, strict=True):
+        curve(left, colour, f"B = {slots}", slots=slots)
+    lengths = ((100, 250), (100, 500), (500, 500))
+    for (prefill, decode), colour in zip(lengths, COLOURS, strict=True):
+        curve(right, colour, f"P {prefill}, D {decode}", prefill=prefill, decode=decode)
+    left.set(title="tokens a cycle and worker, by slots", ylim=(0, None))
+    right.set(title="by mean prompt and answer", ylim=(0, None))
+    save(figure, (left, right), "afd_ablations")
+
+
+def curve(axes: Axes, colour: str, name: str, **changes: float) -> None:
+    theory: list[Prediction] = [predict(spec(**changes), ratio) for ratio in FINE]
+    runs = [simulated(ratio, 2000, **changes) for ratio in GRID]
+    axes.plot(FINE, [p.throughput for p in theory], "--", color=colour, lw=1)
+    axes.plot(GRID, [run.throughput for run in runs], "o-", ms=4, lw=1, color=colour, label=name)
+    axes.axvline(provision(spec(**changes)).mean_field.ratio, color=colour, lw=0.8, ls=":")
+
+
+def laws() -> None:
+    """Figures 5 and 6: decode lengths beside a geometric law, and the latencies."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3.1))
+    for name, colour in zip(("azure-conv-2023", "azure-code-2023"), COLOURS, strict=False):
+        rows = Profile(name=name, num_requests=20_000).sample_rows(Streams(0).generator(name))
+        lengths = np.sort([row.num_output_tokens for row in rows])
+        share = 1 - np.arange(len(lengths)) / len(lengths)
+        left.semilogy(lengths, share, color=colour, label=name)
+        x = np.arange(1, 1001)
+        left.semilogy(x, (1 - 1 / lengths.mean()) ** x, "--", color=colour, lw=0.8)
+    left.set(title="answers longer than x (dashed: geometric)", ylim=(1e-4, 1), xlim=(0, 1000))
+    tokens = np.linspace(0, 300_000, 2)
+    middle.plot(tokens / 1000, C.attention_time(tokens), color=COLOURS[0])
+    middle.set(title="attention, cycles, by 1,000 tokens", ylim=(0, None))
+    batch = np.linspace(0, 8192, 2)
+    right.plot(batch, C.ffn_time(batch), color=COLOURS[1], label="FFN")
+    right.plot(batch, C.communication_time(batch), color=COLOURS[2], label="communication")
+    right.set(title="cycles, by requests rB", ylim=(0, None))
+    save(figure, (left, middle, right), "afd_laws")
+
+
+def save(figure: plt.Figure, panels: tuple[Axes, ...], name: str) -> None:
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.title.set_fontsize(9)
+        axes.tick_params(labelsize=8)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=7, frameon=False)
+    figure.tight_layout()
+    figure.savefig(IMAGES / f"{name}.png", dpi=90)
+    plt.close(figure)
+
+
+def main() -> None:
+    begun = time.process_time()
+    two = {ratio: simulated(ratio, NUM_REQUESTS) for ratio in GRID}
+    print(f"the paper's sweep: {time.process_time() - begun:.0f} s of CPU time")
+    more = {10: simulated(10, NUM_REQUESTS), 12: simulated(12, NUM_REQUESTS)}
+    ratios(
+        {
+            "2 batches": dict(sorted((two | more).items())),
+            "3 batches": {r: simulated(r, 3000, batches=3) for r in (4, 8, 10, 12, 16)},
+            "fresh start, 80 %": {
+                r: simulated(r, NUM_REQUESTS, start="fresh") for r in (1, 4, 8, 16)
+            },
+        }
+    )
+    for ratio, run in two.items():
+        print(
+            f"| {ratio} | {run.throughput:.4f} | {run.throughput_80:.4f} | {run.tpot:.0f} "
+            f"| {run.attention_idle:.3f} | {run.ffn_idle:.3f} | {run.halves[0]:.4f} "
+            f"| {run.halves[1]:.4f} |"
+        )
+    ablations()
+    laws()
+
+
+if __name__ == "__main__":
+    main()

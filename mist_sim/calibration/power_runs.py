@@ -1,0 +1,293 @@
+"""Measured power of real engines, beside what their steps ask of the GPUs.
+
+Readers of ML.ENERGY's runs (H100, B200), Argonne's and Splitwise's (A100, H100). Where a source
+leaves out the prompt lengths, they are assumed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.machine import load_of
+from mist_sim.hardware.power import Array, Demand, Load
+from mist_sim.hardware.work import StepCounts, step_demand
+from mist_sim.models import load_model
+from mist_sim.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerRun:
+    """One measured run: how long its phases took, what they asked of a GPU, and the mean watts.
+
+    model, setting: what may be left out of a fit: the model's family, and an architecture with
+        its way of storing weights, its parallelism and its engine.
+    spec, cluster, load: what was run on what.
+    batch: sequences that decode together. context: tokens that each of them has cached, mean.
+    prompt, joining: tokens of a prompt, and prompts that join a step.
+    seconds: of each phase, such as the prompt and its tokens. demand: of a GPU, by phase.
+    watts: of one GPU, mean over the phases.
+    """
+
+    source: str
+    model: str
+    setting: str
+    spec: ModelSpec
+    cluster: Cluster
+    load: Load
+    batch: float
+    context: float
+    prompt: float
+    joining: float
+    seconds: Array
+    demand: Demand
+    watts: float
+
+
+# Where a model of ML.ENERGY is in the catalog, and how its weights are stored instead.
+MLENERGY_MODELS: Mapping[str, tuple[str, str | None]] = {
+    "Qwen/Qwen3-8B": ("qwen3-8b", None),
+    "Qwen/Qwen3-14B": ("qwen3-14b", None),
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": ("qwen3-30b-a3b", None),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": ("qwen3-235b-a22b", None),
+    "Qwen/Qwen3-235B-A22B-Thinking-2507": ("qwen3-235b-a22b", None),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": ("qwen3-235b-a22b-fp8", None),
+    "Qwen/Qwen3-235B-A22B-Thinking-2507-FP8": ("qwen3-235b-a22b-fp8", None),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": ("qwen3-coder-480b-a35b", None),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": ("qwen3-coder-480b-a35b", "fp8"),
+    "deepseek-ai/DeepSeek-R1-0528": ("deepseek-v3", None),
+    "deepseek-ai/DeepSeek-V3.1": ("deepseek-v3", None),
+    "google/gemma-3-12b-it": ("gemma-3-12b", None),
+    "google/gemma-3-27b-it": ("gemma-3-27b", None),
+    "meta-llama/Llama-3.1-8B-Instruct": ("llama-3.1-8b", None),
+    "meta-llama/Llama-3.1-405B-Instruct": ("llama-3.1-405b", None),
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": ("llama-3.1-405b", "fp8"),
+    "openai/gpt-oss-20b": ("gpt-oss-20b", None),
+}
+# Tokens of a prompt by task. The data leave them out: short chats, GPQA's 200 to 300, and for code
+# to fill in what the time of prompts beside the median ITL says (20 to 35 ms each for 3.3 billion
+# active parameters on one H100).
+MLENERGY_PROMPTS = {"lm-arena-chat": 150.0, "gpqa": 250.0, "sourcegraph-fim": 1500.0}
+_MLENERGY_GPUS = {"H100": "h100-sxm", "B200": "b200"}
+
+_SPLITWISE_MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
+_SPLITWISE_WATTS = 400.0  # the thermal design power of which the file holds shares
+# Means of three settings with prompts of 8,192 tokens, 0.17 to 0.18, are not those of their work.
+_SPLITWISE_IDLE = 0.25
+
+_ARGONNE_MODELS = {
+    "meta-llama/Llama-2-7b-hf": "llama-2-7b",
+    "meta-llama/Meta-Llama-3-8B": "llama-3-8b",
+}
+_ARGONNE_GPUS = {"Nvidia A100 GPU": "a100-40gb-sxm", "Nvidia H100 GPU": "h100-sxm"}
+_MILLIWATTS = 1e-3
+_SHORTEST_KERNEL = 0.02  # ms
+
+
+def mlenergy_runs(path: Path) -> list[PowerRun]:
+    """Return ML.ENERGY's runs of models whose architecture is simulated; one phase each.
+
+    A step is batch / throughput seconds, which counts the prompts that join; its work is that of
+    the decodes at their mean context, and of the prompts that end answers make room for.
+    """
+    rows = _table(path).itertuples()
+    return [_mlenergy_run(row) for row in rows if row.model_id in MLENERGY_MODELS]
+
+
+def _mlenergy_run(row: Any) -> PowerRun:
+    name, stored_as = MLENERGY_MODELS[row.model_id]
+    model = load_model(name)
+    if stored_as:
+        model = model.with_dtypes(weights=stored_as, kv_cache=None)
+    replicas, num_gpus = int(row.dp), int(row.num_gpus)
+    experts_apart = int(row.ep) > 1 and model.moe is not None
+    cluster = Cluster(
+        load_gpu(_MLENERGY_GPUS[row.gpu_model]),
+        tensor_parallel_size=num_gpus // replicas,
+        data_parallel_size=replicas,
+        enable_expert_parallel=experts_apart,
+    )
+    prompt, batch = MLENERGY_PROMPTS[row.task], row.avg_batch_size / replicas
+    joining = batch / row.avg_output_len  # prompts a step
+    context = prompt + row.avg_output_len / 2
+    counts = _counts(
+        prefill=(prompt * joining, prompt * joining, prompt * joining * prompt / 2),
+        samples=batch + joining,
+        decodes=batch,
+        context=context,
+    )
+    return PowerRun(
+        source="ML.ENERGY",
+        model=name.removesuffix("-fp8"),
+        setting=f"{name} {stored_as or ''} tp{row.tp} ep{row.ep} dp{row.dp}",
+        spec=model,
+        cluster=cluster,
+        load=load_of(model, cluster),
+        batch=row.avg_batch_size,
+        context=context,
+        prompt=prompt,
+        joining=joining,
+        seconds=np.array([row.avg_batch_size / row.output_throughput_tok_s]),
+        demand=step_demand(model, cluster, counts),
+        watts=row.avg_power_w / num_gpus,
+    )
+
+
+def splitwise_runs(path: Path) -> list[PowerRun]:
+    """Return the settings with measured power, all on A100: prompts, then tokens; mean rows."""
+    rows = _table(path)
+    rows = rows[rows["average_power"] > _SPLITWISE_IDLE]
+    keys = ["model", "tensor_parallel", "prompt_size", "batch_size", "token_size"]
+    means = rows.groupby(keys)[["prompt_time", "e2e_time", "average_power"]].mean().reset_index()
+    found = []
+    for row in means.to_dict("records"):
+        model = load_model(_SPLITWISE_MODELS[row["model"]])
+        size = int(row["tensor_parallel"])
+        cluster = Cluster(load_gpu("a100-80gb-sxm"), tensor_parallel_size=size)
+        work = (row["prompt_size"], row["batch_size"], row["token_size"])
+        seconds = np.array([row["prompt_time"], row["e2e_time"] - row["prompt_time"]]) * 1e-3
+        watts = row["average_power"] * _SPLITWISE_WATTS
+        found.append(_batch_run("Splitwise", model, cluster, work, seconds, watts))
+    return found
+
+
+def argonne_runs(path: Path) -> list[PowerRun]:
+    """Return static batches on one A100 or H100 with vLLM or TensorRT-LLM, whole runs."""
+    found = []
+    for row in _table(path).to_dict("records"):
+        framework = row["Framework"]
+        if row["Hardware"] not in _ARGONNE_GPUS or framework not in ("vLLM", "TensorRT-LLM"):
+            continue
+        model = load_model(_ARGONNE_MODELS[row["Model"]])
+        cluster = Cluster(load_gpu(_ARGONNE_GPUS[row["Hardware"]]))
+        length = row["Input Output Length"]
+        work = (length, row["Batch Size"], length)
+        seconds = np.array([0.0, row["Latency"]])
+        watts = row["avg_power"] * _MILLIWATTS
+        found.append(_batch_run(f"Argonne, {framework}", model, cluster, work, seconds, watts))
+    return found
+
+
+def _batch_run(
+    source: str,
+    model: ModelSpec,
+    cluster: Cluster,
+    work: tuple[float, float, float],
+    seconds: Array,
+    watts: float,
+) -> PowerRun:
+    """Return a run of one batch: prompts at once, then their tokens. work: prompt, batch, tokens.
+
+    Where the prompt's seconds are 0, they were not measured apart: both are one phase.
+    """
+    prompt, batch, tokens = work
+    steps, context = tokens - 1, prompt + tokens / 2
+    new = prompt * batch
+    prompts = step_demand(
+        model, cluster, _counts((new, new, new * (prompt + 1) / 2), samples=batch)
+    )
+    decodes = step_demand(
+        model,
+        cluster,
+        _counts((0, 0, 0), samples=batch, decodes=batch, context=context, steps=steps),
+    )
+    demand = Demand(
+        np.concatenate([prompts.compute, decodes.compute]),
+        np.concatenate([prompts.memory, decodes.memory]),
+    )
+    if not seconds[0]:
+        seconds = seconds[1:]
+        demand = Demand(demand.compute.sum(keepdims=True), demand.memory.sum(keepdims=True))
+    return PowerRun(
+        source=source,
+        model=model.name,
+        setting=f"{model.name} tp{cluster.tensor_parallel_size} {source}",
+        spec=model,
+        cluster=cluster,
+        load=load_of(model, cluster),
+        batch=batch,
+        context=context,
+        prompt=prompt,
+        joining=0.0,
+        seconds=seconds,
+        demand=demand,
+        watts=watts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Matrix products that repeat alone on one GPU; arrays of one item a shape.
+
+    weights: inputs times outputs, by which shapes are split.
+    """
+
+    gpu: str
+    weights: Array
+    seconds: Array
+    demand: Demand
+    watts: Array
+
+
+def kernel_power(folder: Path, gpu: str) -> Kernels:
+    """Return aiconfigurator's 16-bit matrix products of a GPU ("h200", "b200") with their watts.
+
+    Those below 20 us are left out: the gaps between them are longer than they.
+    """
+    import pandas as pd
+
+    path = folder / f"{gpu}_sxm__vllm0.22__gemm_perf.parquet"
+    try:
+        rows = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: cannot be read as Parquet: {error}") from None
+    rows = rows[(rows["gemm_dtype"] == "bfloat16") & (rows["latency"] >= _SHORTEST_KERNEL)]
+    m, n, k = (rows[name].to_numpy(float) for name in "mnk")
+    spec = load_gpu(gpu)
+    moved = 2 * (m * k + n * k + m * n)
+    return Kernels(
+        gpu,
+        n * k,
+        rows["latency"].to_numpy(float) * 1e-3,
+        Demand(2 * m * n * k / spec.flops["bf16"], moved / spec.memory_bandwidth),
+        rows["power"].to_numpy(float),
+    )
+
+
+def _counts(
+    prefill: tuple[float, float, float],
+    samples: float,
+    decodes: float = 0.0,
+    context: float = 0.0,
+    steps: float = 1.0,
+) -> StepCounts:
+    """Return the counts of one run. prefill: new tokens a step, keys and pairs of the run."""
+    new, keys, pairs = (np.array([float(value)]) for value in prefill)
+    return StepCounts(
+        num_steps=np.array([float(steps)]),
+        num_prefill_tokens=new,
+        num_samples=np.array([float(samples)]),
+        num_queries=np.array([float(decodes)]),
+        prefill_keys=keys,
+        prefill_pairs=pairs,
+        num_decodes=np.array([float(decodes)]),
+        decode_keys=np.array([float(steps * decodes * context)]),
+    )
+
+
+def _table(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: cannot be read as CSV: {error}") from None

@@ -1,0 +1,58 @@
+"""What a bundle writes about the passes of one batch, and the tokens that they gave."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mist_sim.clients.afd.clock import Pass
+from mist_sim.clients.afd.slots import BatchSlots
+from mist_sim.clients.engine.run import Run
+from mist_sim.clients.engine.step_records import StepRecords
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.recorder import Recorder
+
+
+class BatchTrack:
+    """The steps of one batch: each lasts from when the batch is ready until its pass ends.
+
+    Passes with the same members are one row. They are written before members change.
+    """
+
+    def __init__(self, recorder: Recorder, client_id: int) -> None:
+        self.records = StepRecords(recorder, client_id, None)
+        self._ends: list[float] = []  # of passes that are not written
+        self._start = 0.0
+        self._batch = StepBatch()
+        self._busy = 0.0
+
+    def note(self, step: Pass, slots: BatchSlots, was_empty: bool) -> None:
+        """Note a pass that begins with the present members.
+
+        was_empty: whether the batch had no members before, so that it was not waiting.
+        """
+        if not self._ends:
+            self._start = step.start if was_empty else step.ready
+            self._batch = StepBatch(
+                num_decodes=slots.num_filled, context_sum=slots.held.sum().item()
+            )
+        self._ends.append(step.end)
+
+    def work(self, busy: float) -> None:
+        """Note what a worker spent on the latest pass, mean over all of both kinds, seconds."""
+        self._busy += busy
+
+    def write(self, num_waiting: int) -> None:
+        """Write the passes up to now. num_waiting: requests that wait for a slot."""
+        if not self._ends:
+            return
+        ends = np.array(self._ends)
+        run = Run((), self._start, ends, len(ends), self._ends[-1], self._busy)
+        self.records.run(run, self._batch, num_waiting, 0)
+        self._ends.clear()
+        self._busy = 0.0
+
+    def finish(self, sequence: SequenceState, num_waiting: int) -> None:
+        """Write that a member leaves at the end of the latest pass."""
+        self.write(num_waiting)
+        self.records.evict(sequence)

@@ -1,0 +1,94 @@
+"""The GPUs behind a client, and the watts that its steps draw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.drafter import Drafter
+from mist_sim.hardware.power import Array, Demand, Load, step_watts
+from mist_sim.hardware.work import StepCounts, step_demand
+from mist_sim.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What serves a model: the GPUs of all engines of a client.
+
+    num_drafts: draft tokens of each decode, verified in a step. drafter: what drafts them.
+    power_limit: watts of a GPU that its steps do not exceed; None: the design power.
+    price: dollars of a GPU an hour where the catalog of prices is not asked.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    num_drafts: int = 0
+    drafter: Drafter | None = None
+    power_limit: float | None = None
+    price: float | None = None
+
+    @property
+    def gpus_a_step(self) -> int:
+        """GPUs that are busy in a step: of a pipeline those of one rank."""
+        return self.cluster.tensor_parallel_size
+
+    @property
+    def idle_watts(self) -> float:
+        """Watts of one GPU that does nothing."""
+        gpu = self.cluster.gpu
+        return gpu.draw.idle * gpu.power
+
+    @property
+    def load(self) -> Load:
+        """What loads the GPUs in all steps beside memory and arithmetic."""
+        return load_of(self.model, self.cluster)
+
+    def watts(self, counts: StepCounts, busy: Array) -> Array:
+        """Return the mean watts of one GPU in runs of steps. busy: seconds of each run (> 0)."""
+        gpu, limit = self.cluster.gpu, self.power_limit
+        return step_watts(
+            gpu.draw,
+            gpu.power,
+            self._demand(counts),
+            busy,
+            self.load,
+            math.inf if limit is None else limit,
+        )
+
+    def _demand(self, counts: StepCounts) -> Demand:
+        """Return what runs ask of a GPU, with what drafts.
+
+        A draft model reads what the target reads, and in every further pass a token of each
+        sequence.
+        """
+        demand = step_demand(self.model, self.cluster, counts)
+        if self.drafter is None:
+            return demand
+        model, cluster = self.drafter.model, self.drafter.cluster
+        demand = demand + step_demand(model, cluster, counts)
+        if self.num_drafts == 1:
+            return demand
+        times, nothing = self.num_drafts - 1, np.zeros_like(counts.num_steps)
+        later = replace(
+            counts,
+            num_steps=counts.num_steps * times,
+            num_prefill_tokens=nothing,
+            num_queries=counts.num_samples,
+            num_decodes=counts.num_samples,
+            prefill_keys=nothing,
+            prefill_pairs=nothing,
+            decode_keys=(counts.decode_keys + counts.prefill_keys) * times,
+        )
+        return demand + step_demand(model, cluster, later)
+
+
+def load_of(model: ModelSpec, cluster: Cluster) -> Load:
+    """Return what loads the GPUs of a cluster that serve a model, beside memory and arithmetic."""
+    return Load(
+        has_experts=model.moe is not None,
+        has_peers=cluster.tensor_parallel_size * cluster.num_sharing_replicas > 1,
+        in_lockstep=cluster.num_sharing_replicas > 1,
+    )

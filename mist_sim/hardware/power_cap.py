@@ -1,0 +1,66 @@
+"""A power cap (`nvidia-smi -pl`): how much slower a GPU computes that may draw less.
+
+Under a cap the cores' clock falls until the watts fit. Watts above idle go with the cube of the
+clock (frequency times the square of a voltage that follows it), so arithmetic runs at
+
+    clock = ((limit - idle) / (full - idle)) ^ (1/3)
+
+of its rate, where `full` is what prompts draw without a cap. Memory keeps its own clock: steps
+that wait for it are not slower. Splitwise (Patel et al., ISCA 2024, §V) capped H100s at half of
+their power: prompts took 1.3 times as long, tokens no longer; here it is 1.37. Nobody measured
+lower caps, so there are none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.power import Demand, Load, step_watts
+from mist_sim.hardware.predictors import PipelinePredictor, RooflinePredictor
+from mist_sim.hardware.specs import GpuSpec
+
+_LOWEST = 0.5  # of the design power
+
+
+def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
+    """Return a GPU that computes as it does below a cap of so many watts; the same for None.
+
+    Raises ScenarioError for a cap that would change nothing, and for one that nobody measured.
+    """
+    if limit is None:
+        return gpu
+    full, idle = _prompt_watts(gpu), gpu.draw.idle * gpu.power
+    if not limit < full:
+        raise ScenarioError(
+            f"power_limit must be < {full:.0f} W, which prompts draw on {gpu.name}; more limits "
+            f"nothing, got {limit:g} W"
+        )
+    if limit < _LOWEST * gpu.power:
+        raise ScenarioError(
+            f"power_limit must be >= {_LOWEST * gpu.power:g} W, half of the design power of "
+            f"{gpu.name}: nobody measured step times below, got {limit:g} W"
+        )
+    clock = ((limit - idle) / (full - idle)) ** (1 / 3)
+    return replace(
+        gpu,
+        prefill=replace(gpu.prefill, mfu=gpu.prefill.mfu * clock),
+        decode=replace(gpu.decode, mfu=gpu.decode.mfu * clock),
+    )
+
+
+def check_follows_clock(predictor: PipelinePredictor) -> None:
+    """Raise ScenarioError when step times do not follow the rates of the GPU."""
+    if not all(isinstance(rank, RooflinePredictor) for rank in predictor.ranks):
+        raise ScenarioError(
+            "power_limit must be null with a predictor other than roofline: measured times are "
+            "those of the clock at which they were measured"
+        )
+
+
+def _prompt_watts(gpu: GpuSpec) -> float:
+    """Return the watts of a prompt that reaches the rate of its phase."""
+    demand = Demand(np.array([gpu.prefill.mfu]), np.zeros(1))
+    return float(step_watts(gpu.draw, gpu.power, demand, np.ones(1), Load())[0])

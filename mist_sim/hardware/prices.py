@@ -1,0 +1,96 @@
+"""Offers of GPUs: dollars of one GPU an hour, by provider, with date and source (`prices.csv`)."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from statistics import median
+from typing import Literal
+
+from mist_sim.errors import ScenarioError, did_you_mean
+
+PriceKind = Literal["on_demand", "spot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a provider asks for a GPU of the catalog.
+
+    on_demand, spot: dollars of one GPU an hour, None where there is no such offer. num_gpus: those
+    of the machine that is rented. date: of the price list, as exactly as it is known.
+    """
+
+    gpu: str
+    provider: str
+    num_gpus: int
+    on_demand: float | None
+    spot: float | None
+    date: str
+    source: str
+
+
+@cache
+def offers() -> tuple[Offer, ...]:
+    """Return all offers of the catalog, by GPU and provider."""
+    text = (resources.files("mist_sim.hardware") / "prices.csv").read_text("utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    found = [_offer(row) for row in rows]
+    return tuple(sorted(found, key=lambda offer: (offer.gpu, offer.provider, offer.num_gpus)))
+
+
+def _offer(row: dict[str, str]) -> Offer:
+    number = int(row["num_gpus"])
+    each = {
+        kind: float(row[kind]) / number if row[kind] else None for kind in ("on_demand", "spot")
+    }
+    return Offer(
+        row["gpu"],
+        row["provider"],
+        number,
+        each["on_demand"],
+        each["spot"],
+        row["date"],
+        row["source"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars of one GPU an hour, and where they come from."""
+
+    dollars: float
+    origin: str
+
+
+def price_of(gpu: str, kind: PriceKind, provider: str | None = None) -> Price:
+    """Return what one GPU costs an hour: the median of its offers, or of those of a provider.
+
+    Raises ScenarioError where there is none.
+    """
+    of_gpu = [offer for offer in offers() if offer.gpu == gpu]
+    named = [offer for offer in of_gpu if provider in (None, offer.provider)]
+    asking = [(offer, getattr(offer, kind)) for offer in named]
+    prices = [(offer, price) for offer, price in asking if price is not None]
+    what = kind.replace("_", " ")
+    if prices:
+        whose = ", ".join(sorted({offer.provider for offer, _ in prices}))
+        dates = ", ".join(sorted({offer.date for offer, _ in prices}))
+        number = f"{what}, median of {len(prices)}" if len(prices) > 1 else what
+        return Price(median(price for _, price in prices), f"{number} ({whose}; {dates})")
+    whose = f" of {provider}" if provider else ""
+    known = sorted({offer.provider for offer in of_gpu if getattr(offer, kind) is not None})
+    others = f"; there are offers of {', '.join(known)}" if known else ""
+    raise ScenarioError(
+        f"gpu_price must be given for {gpu}: the catalog has no {what} price{whose} for it"
+        f"{others} (mist list prices)"
+    )
+
+
+def check_provider(name: str) -> None:
+    """Raise ScenarioError for a provider without offers."""
+    known = sorted({offer.provider for offer in offers()})
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise ScenarioError(f"provider has no {name!r}{hint} Known: {', '.join(known)}")

@@ -1,0 +1,136 @@
+"""What engine steps ask of each GPU: seconds of arithmetic and of memory traffic at its peaks.
+
+The operators are those that the roofline times, added up for many runs of steps at once, after a
+simulation. A step's utilisation is these seconds over the time that it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.power import Array, Demand
+from mist_sim.hardware.specs import GpuSpec
+from mist_sim.models import operators
+from mist_sim.models.moe import MoeSpec
+from mist_sim.models.operators import Operator
+from mist_sim.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """The tokens of runs of equal steps; arrays of one item a run.
+
+    num_steps: steps of a run.
+    num_prefill_tokens, num_samples, num_queries: in each of its steps: new prompt tokens,
+        sequences that are sampled, tokens that decodes bring in (with drafts more than one each).
+    prefill_keys, prefill_pairs: in the whole run: cached and new tokens whose keys prompts read,
+        and their (query, key) pairs.
+    num_decodes: sequences that decode, in each step.
+    decode_keys: in the whole run: tokens whose keys decodes read, their new ones included.
+    """
+
+    num_steps: Array
+    num_prefill_tokens: Array
+    num_samples: Array
+    num_queries: Array
+    prefill_keys: Array
+    prefill_pairs: Array
+    num_decodes: Array
+    decode_keys: Array
+
+
+def step_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Demand:
+    """Return what runs of steps ask of each tensor-parallel rank, over all layers.
+
+    In a pipeline the layers are spread over the ranks: this is the sum over a chain of them.
+    Sequences of a step have equal contexts where a layer has a sliding window.
+    """
+    replicas = cluster.num_sharing_replicas
+    num_tokens = counts.num_prefill_tokens + counts.num_queries
+    demand = _linear(model, cluster, counts, num_tokens)
+    if model.moe is not None:
+        demand = demand + _experts(model, model.moe, cluster, counts, num_tokens * replicas)
+    full = model.num_layers - len(model.window_layers)
+    if full:
+        demand = demand + _attention(model, cluster, counts, full, None)
+    if model.window_layers:
+        layers = len(model.window_layers)
+        demand = demand + _attention(model, cluster, counts, layers, model.sliding_window)
+    return demand
+
+
+def _linear(model: ModelSpec, cluster: Cluster, counts: StepCounts, num_tokens: Array) -> Demand:
+    """Return what grows with tokens and samples alone: all but attention and routed experts."""
+    t, replicas = cluster.tensor_parallel_size, cluster.num_sharing_replicas
+    found = Demand(np.zeros_like(num_tokens), np.zeros_like(num_tokens))
+    parts = (operators.token_operators(model, n, t, False, replicas) for n in (0, 1))
+    for (layers, none), (_, one) in zip(*parts, strict=True):
+        found = found + _of(cluster.gpu, none, one, num_tokens, layers * counts.num_steps)
+    none, one = (operators.logits(model, n, t) for n in (0, 1))
+    return found + _of(cluster.gpu, none, one, counts.num_samples, counts.num_steps)
+
+
+def _of(
+    gpu: GpuSpec, none: Sequence[Operator], one: Sequence[Operator], number: Array, times: Array
+) -> Demand:
+    """Return what operators ask, given for no token and for one and linear between."""
+    compute = sum(float(at.flops) / peak(gpu, at.dtype) for at in one)
+    weights = sum(float(at.bytes) for at in none) / gpu.memory_bandwidth
+    traffic = sum(float(at.bytes) for at in one) / gpu.memory_bandwidth - weights
+    return Demand(times * number * compute, times * (weights + number * traffic))
+
+
+def _experts(
+    model: ModelSpec, moe: MoeSpec, cluster: Cluster, counts: StepCounts, routed: Array
+) -> Demand:
+    """Return what the routed experts of a GPU ask, on average over the ranks."""
+    ranks, t = cluster.expert_parallel_size, cluster.tensor_parallel_size
+    missed = 1.0 - moe.num_experts_per_token / moe.num_experts
+    touched = moe.num_experts * (1.0 - missed**routed) / ranks
+    times = counts.num_steps * model.num_moe_layers
+    found = Demand(np.zeros_like(routed), np.zeros_like(routed))
+    for one in operators.routed_experts(model, moe, 1, 0, t, ranks):
+        bytes_per_row = float(one.bytes) / cluster.gpu.memory_bandwidth
+        flops = float(one.flops) / peak(cluster.gpu, one.dtype)
+        found = found + Demand(times * routed * flops, times * routed * bytes_per_row)
+    for one in operators.routed_experts(model, moe, 0, 1, t, ranks):
+        expert = float(one.bytes) / cluster.gpu.memory_bandwidth
+        found = found + Demand(np.zeros_like(routed), times * touched * expert)
+    return found
+
+
+def _attention(
+    model: ModelSpec, cluster: Cluster, counts: StepCounts, layers: int, window: int | None
+) -> Demand:
+    """Return what attention asks in some layers, which see all keys or those of a window."""
+    per_sequence = counts.num_steps * np.maximum(counts.num_decodes, 1)
+    decode_keys, prefill_pairs = counts.decode_keys, counts.prefill_pairs
+    if window is not None:
+        decode_keys = np.minimum(decode_keys, per_sequence * window)
+        prefill_pairs = np.minimum(
+            prefill_pairs, counts.num_steps * counts.num_prefill_tokens * window
+        )
+    queries_each = counts.num_queries / np.maximum(counts.num_decodes, 1)
+    decode_queries = counts.num_steps * counts.num_queries
+    new_tokens = counts.num_steps * counts.num_prefill_tokens
+    parts = (
+        (True, new_tokens, counts.prefill_keys, prefill_pairs),
+        (False, decode_queries, decode_keys, decode_keys * queries_each),
+    )
+    compute, memory = np.zeros_like(decode_keys), np.zeros_like(decode_keys)
+    for prefill, queries, keys, pairs in parts:
+        one = operators.attention(
+            model, queries, keys, pairs, cluster.tensor_parallel_size, prefill
+        )
+        compute = compute + layers * np.asarray(one.flops) / peak(cluster.gpu, one.dtype)
+        memory = memory + layers * np.asarray(one.bytes) / cluster.gpu.memory_bandwidth
+    return Demand(compute, memory)
+
+
+def peak(gpu: GpuSpec, dtype: str) -> float:
+    """Return the dense FLOP/s of a type; the 16-bit rate where the GPU has none of it."""
+    return gpu.flops.get(dtype, gpu.flops["bf16"])

@@ -1,0 +1,46 @@
+"""Which deployment is best: ratios of attention to FFN workers (AFD)."""
+
+from mist_sim.search.bundle_simulation import BundleRun, simulate_bundle
+from mist_sim.search.gaussian_cycle import expected_maximum
+from mist_sim.search.heavy_tails import Tail, check_tail, tail_of
+from mist_sim.search.joint import BundleChoice, best_bundles
+from mist_sim.search.mean_field import Candidate
+from mist_sim.search.provisioning import (
+    BundleSpec,
+    Prediction,
+    Provisioning,
+    predict,
+    provision,
+    provision_interval,
+)
+from mist_sim.search.slot_load import (
+    SlotLoad,
+    geometric_slot_load,
+    independent_slot_load,
+    mean_slot_load,
+)
+from mist_sim.search.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
+
+__all__ = [
+    "BundleChoice",
+    "BundleRun",
+    "BundleSpec",
+    "Candidate",
+    "Prediction",
+    "Provisioning",
+    "SlotLoad",
+    "SlotLoadEstimate",
+    "Tail",
+    "best_bundles",
+    "check_tail",
+    "estimate_slot_load",
+    "expected_maximum",
+    "geometric_slot_load",
+    "independent_slot_load",
+    "mean_slot_load",
+    "predict",
+    "provision",
+    "provision_interval",
+    "simulate_bundle",
+    "tail_of",
+]

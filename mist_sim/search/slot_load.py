@@ -1,0 +1,82 @@
+"""The tokens that one slot of an attention worker holds at a random step, from laws of lengths.
+
+A slot serves one request after the other. One with a prompt of P tokens that stays for D decode
+steps holds P, P + 1, ..., P + D - 1 tokens, so long ones are met more often than they arrive.
+Source: arXiv 2601.21351v3, lemma 4.1 and corollary 4.5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLoad:
+    """Mean and variance of a slot's tokens: theta and nu^2 of the paper.
+
+    Raises ValueError unless mean > 0 and variance >= 0, both finite.
+    """
+
+    mean: float
+    variance: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mean < math.inf:
+            raise ValueError(f"mean must be finite and > 0 tokens, got {self.mean}")
+        if not 0 <= self.variance < math.inf:
+            raise ValueError(f"variance must be finite and >= 0, got {self.variance}")
+
+    @property
+    def std(self) -> float:
+        """Nu: the standard deviation, tokens."""
+        return math.sqrt(self.variance)
+
+
+def mean_slot_load(
+    mean_prefill: float, mean_decode: float, var_decode: float, covariance: float = 0.0
+) -> float:
+    """Return theta (4).
+
+    mean_prefill, mean_decode: E[P] >= 0 and E[D] >= 1. var_decode: of D. covariance: of P and D.
+    """
+    _check_means(mean_prefill, mean_decode)
+    if var_decode < 0:
+        raise ValueError(f"var_decode must be >= 0, got {var_decode}")
+    return (
+        mean_prefill
+        + (mean_decode - 1) / 2
+        + var_decode / (2 * mean_decode)
+        + covariance / mean_decode
+    )
+
+
+def independent_slot_load(
+    prefill: tuple[float, float], decode: tuple[float, float, float]
+) -> SlotLoad:
+    """Return the load where P and D are independent (3).
+
+    prefill: E[P], E[P^2]. decode: E[D], E[D^2], E[D^3].
+    """
+    (p1, p2), (d1, d2, d3) = prefill, decode
+    _check_means(p1, d1)
+    theta = mean_slot_load(p1, d1, d2 - d1**2)
+    ages_squared = (2 * d3 - 3 * d2 + d1) / 6  # E of the sum of a^2 for a < D
+    return SlotLoad(theta, p2 + (p1 * (d2 - d1) + ages_squared) / d1 - theta**2)
+
+
+def geometric_slot_load(mean_prefill: float, var_prefill: float, mean_decode: float) -> SlotLoad:
+    """Return the load where D is geometric on 1, 2, ... and independent of P."""
+    _check_means(mean_prefill, mean_decode)
+    tokens_before_last = mean_decode - 1
+    return SlotLoad(
+        mean_prefill + tokens_before_last,
+        var_prefill + tokens_before_last * (tokens_before_last + 1),
+    )
+
+
+def _check_means(mean_prefill: float, mean_decode: float) -> None:
+    if not 0 <= mean_prefill < math.inf:
+        raise ValueError(f"mean_prefill must be finite and >= 0 tokens, got {mean_prefill}")
+    if not 1 <= mean_decode < math.inf:
+        raise ValueError(f"mean_decode must be finite and >= 1 step, got {mean_decode}")

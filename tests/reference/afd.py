@@ -1,0 +1,134 @@
+"""A bundle of attention and FFN workers, one pass and one slot at a time, in a plain event loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+from mist_sim.clients.afd import BundleConfig
+
+END, MOVE, PLAN = 0, 1, 2
+
+
+@dataclass
+class Decoding:
+    """A request that decodes: tokens that it holds, steps to go, and when its tokens came."""
+
+    num_tokens: int
+    num_steps: int
+    batch: int = -1
+    worker: int = -1
+    token_times: list[float] = field(default_factory=list)
+
+
+class ReferenceBundle:
+    """Serves requests that come at given times; the emptiest worker by tokens takes each.
+
+    Nothing is computed ahead: an event for each end of a pass, each arrival and each start.
+    """
+
+    def __init__(
+        self, config: BundleConfig, bytes_per_token: int, bandwidth: float, latency: float
+    ):
+        self.config = config
+        self.bytes_per_token, self.bandwidth, self.latency = bytes_per_token, bandwidth, latency
+        self.link_free = self.attention_free = self.ffn_free = 0.0
+        self.ready = [0.0] * config.batches
+        self.members: list[list[Decoding]] = [[] for _ in range(config.batches)]
+        self.arrived: list[list[Decoding]] = [[] for _ in range(config.batches)]
+        self.seated: list[Decoding] = []  # whoever has a slot
+        self.waiting: list[Decoding] = []
+        self.events: list = []
+        self.numbers = count()
+        self.now = 0.0
+
+    def serve(self, arrivals: list[tuple[float, int, int]]) -> list[list[float]]:
+        """Return the token times of requests that come as (time, tokens held, steps)."""
+        requests = [Decoding(held, steps) for _, held, steps in arrivals]
+        for (time, *_), request in zip(arrivals, requests, strict=True):
+            self.at(time, MOVE, lambda request=request: self.come(request))
+        while self.events:
+            self.now, _, _, action = heappop(self.events)
+            action()
+        return [request.token_times for request in requests]
+
+    def at(self, time, phase, action):
+        heappush(self.events, (time, phase, next(self.numbers), action))
+
+    def come(self, request):
+        self.waiting.append(request)
+        self.give_slots()
+
+    def give_slots(self):
+        config, coming = self.config, []
+        while self.waiting and len(self.seated) < config.num_slots:
+            request = self.waiting.pop(0)
+            sizes = [sum(r.batch == k for r in self.seated) for k in range(config.batches)]
+            request.batch, request.worker = sizes.index(min(sizes)), -1
+            self.seated.append(request)
+            coming.append(request)
+        for request in sorted(coming, key=lambda r: -r.num_tokens):
+            mates = [r for r in self.seated if r.batch == request.batch]
+            loads = []
+            for worker in range(config.attention_workers):
+                there = [r for r in mates if r.worker == worker]
+                if len(there) < config.slots:
+                    loads.append((sum(self.held(r) for r in there), worker))
+            request.worker = min(loads)[1]
+        for request in coming:
+            size = request.num_tokens * self.bytes_per_token
+            self.link_free = max(self.now, self.link_free) + size / self.bandwidth
+            arrival = self.link_free + self.latency
+            self.at(arrival, MOVE, lambda request=request: self.arrive(request))
+
+    def held(self, request):
+        """Tokens in the cache, those of a pass under way included."""
+        return request.num_tokens + len(request.token_times) + (request in self.in_flight)
+
+    @property
+    def in_flight(self):
+        return [
+            r for k, batch in enumerate(self.members) if self.ready[k] > self.now for r in batch
+        ]
+
+    def arrive(self, request):
+        self.arrived[request.batch].append(request)
+        self.at(max(self.now, self.ready[request.batch]), PLAN, self.start)
+
+    def start(self):
+        """Begin the pass of the batch that has been ready longest, if attention is free."""
+        if self.attention_free > self.now:
+            self.at(self.attention_free, PLAN, self.start)
+            return
+        batches = range(self.config.batches)
+        able = [
+            k for k in batches if self.ready[k] <= self.now and self.members[k] + self.arrived[k]
+        ]
+        if not able:
+            return
+        batch = min(able, key=self.ready.__getitem__)
+        members = self.members[batch]
+        members += self.arrived[batch]
+        self.arrived[batch].clear()
+        c, config = self.config.coefficients, self.config
+        loads = [0] * config.attention_workers
+        for request in members:
+            loads[request.worker] += request.num_tokens + len(request.token_times)
+        self.attention_free = self.now + (c.alpha_a * max(loads) + c.beta_a)
+        per_ffn = config.slots * config.attention_workers if config.static_graph else len(members)
+        leg = c.communication_time(per_ffn / config.ffn_workers) / 2
+        ffn_start = max(self.attention_free + leg, self.ffn_free)
+        self.ffn_free = ffn_start + c.ffn_time(per_ffn / config.ffn_workers)
+        self.ready[batch] = self.ffn_free + leg
+        self.at(self.ready[batch], END, lambda: self.end(batch))
+        self.at(self.attention_free, PLAN, self.start)
+
+    def end(self, batch):
+        for request in list(self.members[batch]):
+            request.token_times.append(self.now)
+            if len(request.token_times) == request.num_steps:
+                self.members[batch].remove(request)
+                self.seated.remove(request)
+        self.give_slots()
+        self.at(self.now, PLAN, self.start)

@@ -1,0 +1,138 @@
+"""Dollars of a run: machines, electricity, an API; by client and by request."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from mist_sim import ApiPrices, CostOptions, ScenarioError, simulate
+from mist_sim.hardware import gpu_names
+from mist_sim.hardware.prices import offers, price_of
+from mist_sim.scenario.build import build
+from tests.reference.scenarios import scenario
+
+PRICE = {"clients__0__gpu_price": "3.6 $/h"}  # 0.001 $ a second
+
+
+def refusal(**overrides: object) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        build(scenario(**overrides))
+    return str(caught.value)
+
+
+def test_every_offer_is_of_a_known_gpu():
+    assert {offer.gpu for offer in offers()} <= set(gpu_names())
+    for offer in offers():
+        assert offer.date
+        assert offer.source
+        assert 0 < (offer.spot or 0.01) < (offer.on_demand or 1e3) < 20
+
+
+def test_the_catalog_takes_the_median():
+    verda, nebius, lambda_ = 2.29, 2.95, 31.92 / 8
+    price = price_of("h100-sxm", "on_demand")
+    assert price.dollars == pytest.approx(sorted([verda, nebius, nebius, lambda_])[1])
+    assert price.origin == "on demand, median of 4 (Lambda, Nebius, Verda; 2025-2026)"
+    assert price_of("h100-sxm", "on_demand", "Lambda").dollars == pytest.approx(lambda_)
+    assert price_of("h100-sxm", "spot", "Verda").dollars == pytest.approx(0.8015)
+
+
+def test_a_price_of_ones_own():
+    result = simulate(scenario(**PRICE, cost={}))
+    end = result.ledger.end
+    assert result.summary["cost_usd"] == pytest.approx(end * 1e-3)
+    million = result.summary["total_output_tokens"] / 1e6
+    found = result.summary["cost_per_million_output_tokens_usd"]
+    assert found == pytest.approx(end * 1e-3 / million)
+    assert result.summary["prices"] == {"llm": "3.6 $/h, given"}
+    assert simulate(scenario(cost={})).summary["cost_usd"] != result.summary["cost_usd"]
+
+
+def test_use_pays_for_steps_alone():
+    found = simulate(scenario(**PRICE, cost={"billing": "use"}))
+    client = found.clients.iloc[0]
+    assert client["cost"] == pytest.approx(client["busy"] * 1e-3)
+    assert client["idle_cost"] == 0
+    assert found.summary["cost_usd"] == pytest.approx(client["cost"])
+    assert found.requests["cost"].sum() == pytest.approx(client["cost"])
+
+
+def test_electricity_comes_on_top():
+    free, paid = (
+        simulate(scenario(**PRICE, cost=cost, power={"pue": 1.2}))
+        for cost in ({}, {"electricity": "0.36 $/kWh"})
+    )
+    on_top = paid.summary["cost_usd"] - free.summary["cost_usd"]
+    assert on_top == pytest.approx(paid.summary["energy_j"] * 1e-7)
+
+
+def test_good_tokens_by_dollar_and_by_joule():
+    slo = {"ttft": "1 s", "tpot": "35 ms"}
+    result = simulate(scenario(**PRICE, cost={}, slo=slo))
+    requests = result.requests
+    good = (requests["ttft"] <= 1) & ~(requests["tpot"] > 0.035)
+    tokens = requests["num_output_tokens"][good].sum()
+    assert 0 < good.sum() < len(good)
+    summary = result.summary
+    assert summary["good_tokens_per_usd"] == pytest.approx(tokens / summary["cost_usd"])
+    assert summary["good_tokens_per_j"] == pytest.approx(tokens / summary["energy_j"])
+
+
+def test_what_an_api_asks():
+    api = {"input": "1 $/Mtok", "cached_input": "0.1 $/Mtok", "output": "10 $/Mtok"}
+    lengths = {
+        "type": "prefix_repetition",
+        "num_requests": 40,
+        "num_prefixes": 2,
+        "prefix_len": 320,
+        "suffix": {"type": "fixed", "tokens": 50},
+        "output": {"type": "fixed", "tokens": 20},
+    }
+    result = simulate(scenario(workload__lengths=lengths, cost={"api": api}))
+    requests = result.requests
+    cached = requests["num_cached_tokens"]
+    assert cached.sum() > 0
+    fresh = requests["num_prompt_tokens"] - cached
+    each = (fresh + 0.1 * cached + 10 * requests["num_output_tokens"]) * 1e-6
+    assert requests["api_cost"].tolist() == pytest.approx(each.tolist())
+    assert result.summary["api_cost_usd"] == pytest.approx(each.sum())
+    without = ApiPrices(input=1.0, output=10.0)
+    assert without.cached_input is None
+
+
+def test_more_load_makes_tokens_cheaper():
+    costs = [
+        simulate(scenario(cost={}, workload__arrivals__rate=f"{rate} /s")).summary
+        for rate in (0.5, 2, 8)
+    ]
+    for less, more in pairwise(costs):
+        for name in ("cost_per_million_output_tokens_usd", "energy_per_output_token_j"):
+            assert more[name] < less[name]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"cost": {}, "clients__0__gpu": "mi300x"}, "gpu_price must be given for mi300x"),
+        ({"cost": {"price": "spot"}}, "gpu_price must be given for l40s: the catalog has no spot"),
+        ({"cost": {"provider": "Nebbius"}}, "provider has no 'Nebbius'; did you mean 'Nebius'?"),
+        ({"cost": {"provider": "AWS"}}, "no on demand price of AWS for it; there are offers of"),
+        ({"cost": {"electricity": "-1 $/kWh"}}, "electricity"),
+        ({"cost": {"electricity": 0.1}}, "needs a number and a unit, such as '1 $/kWh'"),
+        ({"cost": {"api": {"input": "1 $/Mtok"}}}, "cost.api.output: is required"),
+        (PRICE, "clients.0.gpu_price: has no effect without cost"),
+        ({"cost": {}, "clients__0__gpu_price": "-1 $/h"}, "gpu_price: must be finite and >= 0"),
+        ({"power": {"pue": 0.5}}, "power.pue: must be finite and >= 1, got 0.5"),
+        ({"cost": {"prize": "spot"}}, "cost.prize: unknown key; did you mean 'price'?"),
+    ],
+)
+def test_bad_input(overrides, message):
+    assert message in refusal(**overrides)
+
+
+def test_options_made_in_python_are_checked():
+    with pytest.raises(ValueError, match=r"electricity must be finite and >= 0 \$/kWh"):
+        CostOptions(electricity=float("inf"))
+    with pytest.raises(ValueError, match=r"output must be finite and >= 0 \$/Mtok"):
+        ApiPrices(input=1.0, output=-1.0)

@@ -1,0 +1,164 @@
+"""Watts of an accelerator by what it does, and the fits to measured power."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mist_sim import AllAtOnce, ChunkedScheduler, Simulation, Workload, llm_client, load_model
+from mist_sim.calibration.power import fit_draw, left_out_errors, of_runs
+from mist_sim.calibration.power_runs import argonne_runs, mlenergy_runs, splitwise_runs
+from mist_sim.calibration.token_energy import token_energy
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.power import Demand, Load, PowerDraw, step_watts
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.hardware.specs import Efficiency
+from mist_sim.hardware.work import StepCounts, step_demand
+
+MEASURED = Path("../shared/measurements")
+H100 = load_gpu("h100-sxm")
+
+
+def watts(memory: float, compute: float, load: Load | None = None, **options: float) -> float:
+    """Return the watts of an H100 at utilisations of memory and arithmetic."""
+    demand = Demand(np.array([compute]), np.array([memory]))
+    return float(
+        step_watts(H100.draw, H100.power, demand, np.ones(1), load or Load(), **options)[0]
+    )
+
+
+def test_watts_by_hand():
+    draw = PowerDraw(idle=0.1, active=0.2, memory=0.5, compute=1.0, experts=0.1)
+    demand = Demand(np.array([0.3]), np.array([0.8]))
+    load = 0.2 + 0.5 * 0.8 / 2 + 0.3 / 2 + 0.1
+    found = step_watts(draw, 400.0, demand, np.array([2.0]), Load(has_experts=True))
+    assert found[0] == pytest.approx(400 * load / (1 + load**4) ** 0.25)
+
+
+def test_more_work_never_draws_less_and_never_more_than_the_design_power():
+    shares = np.linspace(0, 1, 21).tolist()
+    for loads in ([watts(u, 0.0) for u in shares], [watts(0.5, u) for u in shares]):
+        assert loads == sorted(loads)
+        assert max(loads) <= H100.power
+        assert min(loads) >= H100.power * H100.draw.idle
+    assert watts(0.9, 0.05) - watts(0.8, 0.05) < watts(0.1, 0.05) - watts(0.0, 0.05), "no bend"
+
+
+def test_utilisation_beyond_the_peaks_counts_as_full():
+    assert watts(3.0, 0.0) == watts(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [({"idle": 1.0}, "idle must be < 1"), ({"memory": -0.1}, "memory must be finite and >= 0")],
+)
+def test_shares_that_cannot_be(figures, message):
+    with pytest.raises(ValueError, match=message):
+        PowerDraw(**{"idle": 0.1, "active": 0.2, "memory": 0.5, "compute": 1.0} | figures)
+
+
+# ------------------------------------------------------------------ the work of steps
+
+SHAPES = {
+    "decode": {"new": 0, "chunks": 0, "before": 0, "decodes": 24, "context_sum": 24 * 700},
+    "prompt": {"new": 900, "chunks": 1, "before": 300, "decodes": 0, "context_sum": 0},
+    "mixed": {"new": 400, "chunks": 2, "before": 100, "decodes": 40, "context_sum": 40 * 1500},
+}
+
+
+def one_step(new: int, chunks: int, before: int, decodes: int, context_sum: int):
+    """Return a step as counts, and as a predictor sees it; prompts have equal chunks."""
+    each, context = (new // chunks, before // chunks) if chunks else (0, 0)
+    keys = chunks * (context + each)
+    pairs = chunks * each * (context + (each + 1) / 2)
+    values = [1, new, chunks + decodes, decodes, keys, pairs, decodes, context_sum + decodes]
+    counts = StepCounts(
+        **{
+            field.name: np.array([float(value)])
+            for field, value in zip(fields(StepCounts), values, strict=True)
+        },
+    )
+    return counts, StepBatch(((each, context),) * chunks, decodes, context_sum)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "model", ["llama-3.1-8b", "llama-3.1-70b-fp8", "qwen3-30b-a3b", "gemma-3-12b", "gpt-oss-20b"]
+)
+def test_work_is_that_which_the_roofline_times(model, shape):
+    """At full efficiency every operator takes the longer of arithmetic and memory."""
+    full = Efficiency(mfu=1.0, mbu=1.0)
+    gpu = replace(load_gpu("b200"), prefill=full, decode=full)
+    spec, cluster = load_model(model), Cluster(gpu)
+    counts, batch = one_step(**SHAPES[shape])
+    demand = step_demand(spec, cluster, counts)
+    compute, memory = float(demand.compute[0]), float(demand.memory[0])
+    roofline = RooflinePredictor(spec, cluster, cudagraph_capture_sizes=[1])
+    seconds = roofline.step_time(batch)
+    assert max(compute, memory) <= seconds * (1 + 1e-9)
+    assert seconds <= (compute + memory) * (1 + 1e-9)
+
+
+def test_work_adds_up_over_the_steps_of_a_run():
+    spec, cluster = load_model("llama-3.1-8b"), Cluster(H100)
+    steps = [one_step(0, 0, 0, 8, 8 * 500 + 8 * step)[0] for step in range(5)]
+    alone = [step_demand(spec, cluster, step) for step in steps]
+    run = replace(
+        steps[0],
+        num_steps=np.array([5.0]),
+        decode_keys=sum(step.decode_keys for step in steps),
+    )
+    together = step_demand(spec, cluster, run)
+    for name in ("compute", "memory"):
+        each = sum(float(getattr(demand, name)[0]) for demand in alone)
+        assert float(getattr(together, name)[0]) == pytest.approx(each)
+
+
+def test_records_say_what_prompts_attend_to():
+    """Pieces of a prompt attend to as many pairs as the whole, and to the keys before them."""
+    pieces = {"scheduler": ChunkedScheduler(max_num_batched_tokens=300)}
+    client = llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm", **pieces)
+    workload = Workload.from_lists([2000], [3], arrivals=AllAtOnce())
+    steps = Simulation(clients=[client], workload=workload).run().steps
+    assert steps["num_prefill_pairs"].sum() == 2000 * 2001 // 2
+    begun = steps.loc[steps["num_chunks"] > 0, "chunk_context_sum"].tolist()
+    assert begun[0] == 0
+    assert begun == sorted(begun)
+    assert begun[-1] < 2000
+
+
+# ------------------------------------------------------------------ measured power
+
+
+@pytest.fixture(scope="module")
+def runs():
+    if not MEASURED.is_dir():
+        pytest.skip("measured power is not here (../shared/measurements)")
+    return [
+        *mlenergy_runs(MEASURED / "ml-energy-vllm-0.11" / "mlenergy_calibration.csv"),
+        *splitwise_runs(MEASURED / "splitwise_perf_model.csv"),
+        *argonne_runs(MEASURED / "argonne-inference-bench" / "Fig_16_a_b__power_results.csv"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "number", "most"), [("a100", 57, 0.08), ("h100", 146, 0.095), ("b200", 193, 0.09)]
+)
+def test_watts_of_settings_that_were_left_out(runs, gpu, number, most):
+    """Model, storage, parallelism and engine are left out together, never single rows."""
+    mine = [run for run in runs if run.cluster.gpu.name.startswith(gpu)]
+    assert len(mine) == number
+    samples = of_runs(mine, "setting")
+    draw = mine[0].cluster.gpu.draw
+    assert np.abs(left_out_errors(samples, draw.idle)).mean() < most
+    fitted = fit_draw(samples, draw.idle)
+    for name in ("active", "memory", "compute"):
+        assert getattr(fitted, name) == pytest.approx(getattr(draw, name), abs=0.02)
+
+
+def test_joules_of_a_token_are_watts_times_seconds(runs):
+    for run in [run for run in runs if run.source == "ML.ENERGY"][::40]:
+        found = token_energy(run)
+        assert 1 + found.joules == pytest.approx((1 + found.step) * (1 + found.watts))
