@@ -18,7 +18,7 @@ from mist_sim.units import Seconds
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
 # them. Source: mist calibrate closed_loop on every second of 60 points of Qwen3-32B, vLLM 0.12 on
 # H100 (docs/background/calibration.md); an assumption for other GPUs, whose hosts do the same work.
-_BEYOND_KERNELS = (2.78e-3, 42.6e-6)
+_BEYOND_KERNELS = (0.733e-3, 41.5e-6)
 FITTED_ON = "h100-sxm"
 
 
@@ -30,14 +30,14 @@ class EngineOverhead:
     without one there, none; but see `step` and `sequence`.
 
     step: seconds of host time per step; in a pipeline once per pass, on the first rank, whose host
-        schedules it. By default 2.78 ms around a predictor that times kernels only
+        schedules it. By default 0.73 ms around a predictor that times kernels only
         (`kernels_only`), such as the roofline: what vLLM 0.12 needs beyond the kernels on H100
         (Qwen3-32B, closed loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms
         around the kernels of `silicon`, fitted on the same runs; none around others.
     prefill_step: seconds more in a step with prompts, during which the GPU waits for the host: it
         launches kernels that no CUDA graph replays. Never hidden by async scheduling.
     sequence: seconds of host time more for each sequence of a step: to schedule it, and to sample,
-        detokenize and send its token. By default, whatever `step` is, 42.6 us around kernels and
+        detokenize and send its token. By default, whatever `step` is, 41.5 us around kernels and
         45 us around those of `silicon`, from the same fits; none around others.
     request: seconds from a request's arrival until the engine can schedule it (HTTP).
     prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the
