@@ -5,7 +5,7 @@ from mist_sim.calibration.closed_loop import calibrate_closed_loop
 from mist_sim.calibration.figures import Calibration, write_spec
 from mist_sim.calibration.files import fit_file
 from mist_sim.calibration.fitting import Regression, Setting, fit_regression
-from mist_sim.calibration.kernels import catalog_figures
+from mist_sim.calibration.kernels import KernelFits, calibrate_kernels, catalog_figures
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.calibration.measured_steps import MeasuredSteps, read_splitwise, read_steps
 from mist_sim.calibration.splitwise import calibrate_splitwise
@@ -13,11 +13,13 @@ from mist_sim.calibration.splitwise import calibrate_splitwise
 __all__ = [
     "AfdFit",
     "Calibration",
+    "KernelFits",
     "LoopProtocol",
     "MeasuredSteps",
     "Regression",
     "Setting",
     "calibrate_closed_loop",
+    "calibrate_kernels",
     "calibrate_splitwise",
     "catalog_figures",
     "fit_afd_coefficients",

@@ -1,105 +1,91 @@
-"""Efficiencies from kernel timings: what the GPU catalog's fitted entries are made from.
-
-Matrix multiplications: MFU = 2 x parameters x tokens / (time x peak), summed over the profiled
-token counts; MBU = weight bytes / (time x bandwidth) of a few tokens, where time is all reading.
-Splitwise's prompt times are end to end: the all-reduce of the catalog is taken off, and what is
-left (host time included) counts as compute.
-"""
+"""Figures of kernels from tables of measured ones: `mist calibrate kernels`, and the catalog's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.calibration.aiconfigurator import read_system
+from mist_sim.calibration.kernel_fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernel_rows import KernelRows, joined
+from mist_sim.calibration.kernel_tables import gpu_text
+from mist_sim.calibration.layer_tables import read_layers
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import GpuSpec, load_gpu
+from mist_sim.hardware.kernels import Kernel, kernel_of
 from mist_sim.models import ModelSpec, load_model
 
-if TYPE_CHECKING:
-    import pandas as pd
+_LAYERS = "layer-profiles/v0/{}/meta-llama/Llama-3.1-8B/tp1/layers.csv.gz"
+_BY_LAYERS = {"rtx-a6000": "A6000", "rtx-3090": "RTX3090"}  # cards that no other table has
 
-RTX = "vllm-0.19-rtxpro6000-llama3.1-8b/profile/dense.csv"
-H100 = "vllm-h100-llama3.1-70b-tp4-layers/layers.csv"
-LAYERS = "layer-profiles/v0/{}/meta-llama/Llama-3.1-8B/tp1/layers.csv.gz"
-SPLITWISE = "splitwise_perf_model.csv"
-PREFILL, DECODE, READING = (1024, 2048), (256, 512), (1, 8)  # tokens, both ends included
+
+@dataclass(frozen=True, slots=True)
+class KernelFits:
+    """Fitted kernels of a GPU, by kind, and the table that they are from."""
+
+    gpu: str
+    source: str
+    fits: Sequence[KernelFit]
+
+    @property
+    def text(self) -> str:
+        """A GPU spec file that a scenario can name."""
+        return gpu_text(self.gpu, self.fits, dict.fromkeys(map(_kind, self.fits), self.source))
+
+
+def calibrate_kernels(path: Path, gpu: GpuSpec, model: ModelSpec | None = None) -> KernelFits:
+    """Fit the figures of all kinds of kernels that a table has.
+
+    path: a folder of aiconfigurator-core (`systems/data/h100_sxm`), or a table of LLMServingSim or
+        Vidur (see `read_layers`).
+    model: what was measured, where the table does not say it.
+
+    Raises ScenarioError for a table that is not of a known form, or has too few rows.
+    """
+    fits = [fit for rows in _kinds(_read(path, gpu, model)) if (fit := fit_kernel(rows))]
+    if not fits:
+        raise ScenarioError(f"{path}: fewer than 20 rows of every kind of kernels; measure more")
+    name = path.parent.name if path.stem in ("layers", "dense", "attention") else ""
+    return KernelFits(gpu.name, f"{name}/{path.name}".removeprefix("/"), fits)
+
+
+def _kind(fit: KernelFit) -> str:
+    return fit.kind
+
+
+def _read(path: Path, gpu: GpuSpec, model: ModelSpec | None) -> list[KernelRows]:
+    if not path.exists():
+        raise ScenarioError(f"{path}: no such file or folder")
+    if path.is_dir():
+        return read_system(path, gpu, _small(gpu))
+    return read_layers(path, gpu, model)
+
+
+def _small(gpu: GpuSpec) -> Kernel:
+    return kernel_of(gpu.kernels, "vector")
+
+
+def _kinds(rows: Sequence[KernelRows]) -> Iterator[KernelRows]:
+    for kind in dict.fromkeys(part.kind for part in rows):
+        yield joined([part for part in rows if part.kind == kind])
 
 
 def catalog_figures(measurements: Path) -> dict[str, dict[str, float]]:
-    """Return the fitted figures by catalog name; `measurements` is the folder with all files."""
-    splitwise = measurements / SPLITWISE
-    return {
-        "rtx-pro-6000": _of_matrices("rtx-pro-6000", *_rtx_seconds(measurements / RTX)),
-        "h100-sxm": _of_matrices("h100-sxm", *_seconds(measurements / H100, "llama-3.1-70b", 4)),
-        "rtx-a6000": _of_matrices(
-            "rtx-a6000", *_seconds(measurements / LAYERS.format("A6000"), "llama-3.1-8b", 1)
-        ),
-        "rtx-3090": _of_matrices(
-            "rtx-3090", *_seconds(measurements / LAYERS.format("RTX3090"), "llama-3.1-8b", 1)
-        ),
-        "a100-80gb-sxm": _of_prompts(splitwise, "a100-80gb-sxm", "a100-80gb", 2),
-    }
+    """Return the catalog's figures of cards whose layers alone were measured (LLMServingSim).
 
-
-def _rtx_seconds(path: Path) -> tuple[pd.Series, int]:
-    """Seconds of a layer's matrices by tokens, and their parameters."""
-    import pandas as pd
-
+    measurements: the folder with all files.
+    """
     model = load_model("llama-3.1-8b")
-    rows = pd.read_csv(path)
-    matrices = rows[rows["layer"].isin(["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])]
-    params = model.attention_params_per_layer + model.mlp_params_per_layer
-    return matrices.groupby("tokens")["time_us"].sum() * 1e-6, params
-
-
-def _seconds(path: Path, model_name: str, ranks: int) -> tuple[pd.Series, int]:
-    """As `_rtx_seconds` for one of so many ranks, without Q, K, V, which engines now fuse."""
-    import pandas as pd
-
-    model = load_model(model_name)
-    rows = pd.read_csv(path)
-    matrices = rows[rows["layer_name"].isin(["o_proj", "gate_proj", "up_proj", "down_proj"])]
-    output = model.hidden_size * model.num_attention_heads * model.head_dim
-    params = (output + model.mlp_params_per_layer) // ranks
-    return matrices.groupby("input")["latency(ns)"].sum() * 1e-9, params
-
-
-def _of_matrices(gpu_name: str, seconds: pd.Series, params: int) -> dict[str, float]:
-    gpu = load_gpu(gpu_name)
-
-    def mfu(tokens: tuple[int, int]) -> float:
-        part = seconds.loc[tokens[0] : tokens[1]]
-        return float(2 * params * part.index.to_numpy().sum() / (part.sum() * gpu.flops["bf16"]))
-
-    reading = np.median(seconds.loc[READING[0] : READING[1]])
-    mbu = float(2 * params / (reading * gpu.memory_bandwidth))
-    return {
-        "prefill.mfu": mfu(PREFILL),
-        "prefill.mbu": mbu,
-        "decode.mfu": mfu(DECODE),
-        "decode.mbu": mbu,
-    }
-
-
-def _of_prompts(path: Path, gpu_name: str, hardware: str, ranks: int) -> dict[str, float]:
-    """Median MFU of single Llama-2-70B prompts of 1024 tokens and more."""
-    import pandas as pd
-
-    model, cluster = load_model("llama-2-70b"), Cluster(load_gpu(gpu_name), ranks)
-    rows = pd.read_csv(path)
-    rows = rows[(rows["model"] == "llama2-70b") & (rows["hardware"] == hardware)]
-    rows = rows[(rows["tensor_parallel"] == ranks) & (rows["batch_size"] == 1)]
-    prompts = rows[rows["prompt_size"] >= PREFILL[0]].groupby("prompt_size")["prompt_time"].median()
-    peak = ranks * cluster.gpu.flops["bf16"]
-    mfus = []
-    for tokens, milliseconds in zip(prompts.index.to_list(), prompts.to_list(), strict=True):
-        width = float(tokens * model.hidden_size * model.dtype_bytes)
-        summed = 2 * model.num_layers * cluster.all_reduce_time(width)
-        mfus.append(_prompt_flops(model, tokens) / ((milliseconds * 1e-3 - summed) * peak))
-    return {"prefill.mfu": float(np.median(mfus))}
-
-
-def _prompt_flops(model: ModelSpec, tokens: int) -> float:
-    attention = 2 * model.num_layers * model.num_attention_heads * model.head_dim * tokens**2
-    return 2.0 * model.layer_params * tokens + attention
+    found = {}
+    for name, folder in _BY_LAYERS.items():
+        gpu = load_gpu(name)
+        rows = read_layers(measurements / _LAYERS.format(folder), gpu, model)
+        fit = fit_kernel(joined(rows))
+        if fit:
+            found[name] = {
+                f"{phase}.{share}": fit.values[share]
+                for phase in ("prefill", "decode")
+                for share in ("mfu", "mbu")
+            } | {"kernels.bf16.floor": fit.values["floor"]}
+    return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from mist_sim.calibration import KernelFits
     from mist_sim.calibration.figures import Calibration
     from mist_sim.calibration.loop_protocol import LoopProtocol
     from mist_sim.hardware import GpuSpec
@@ -26,6 +27,7 @@ KINDS = {
         "max-num-seqs",
         "out",
     ),
+    "kernels": ("gpu", "model", "out"),
     "catalog": (),
 }
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
@@ -40,20 +42,24 @@ def calibrate(
     kind: str = typer.Argument(
         metavar="KIND",
         help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
-        "catalog: kernel timings, from which the catalog's own entries are made.",
+        "kernels: tables of operators (aiconfigurator-core, LLMServingSim, Vidur). "
+        "catalog: kernel timings, from which two of the catalog's own entries are made.",
         show_default=False,
         autocompletion=_kinds,
     ),
     measurements: Path = typer.Argument(
         metavar="MEASUREMENTS",
-        help="The file; for catalog, the folder of all files.",
+        help="The file; for kernels of aiconfigurator-core, the folder of a system; for catalog, "
+        "the folder of all files.",
         show_default=False,
     ),
     gpu: str | None = typer.Option(
         None, help=f"The GPU measured, as the catalog calls it; {_GPU} without it."
     ),
     model: str | None = typer.Option(
-        None, help=f"The model measured, for closed_loop; {_MODEL} without it."
+        None,
+        help=f"The model measured, for closed_loop ({_MODEL} without it), and for kernels where "
+        "the table does not say it.",
     ),
     engine: str | None = typer.Option(
         None,
@@ -121,6 +127,11 @@ def calibrate(
         _print_catalog(measurements)
         return
     with output_file(out, replace=force) if out else nullcontext() as file:
+        if kind == "kernels":
+            fits = _kernels(measurements, load_gpu(gpu or _GPU), model)
+            if file is not None:
+                file.write(fits.text)
+            return
         found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
         if file is not None:
             file.write(spec_text(found))
@@ -150,6 +161,33 @@ def _print(found: Calibration) -> None:
     console.print(listed(titles, errors, right=range(1, 4)))
     console.print()
     console.print(listed(("figure", "value", ""), figures, right=[1]))
+
+
+def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
+    """Fit a table of kernels, and print the figures with their errors."""
+    from rich.console import Console
+
+    from mist_sim.calibration import calibrate_kernels
+    from mist_sim.calibration.kernel_tables import written
+    from mist_sim.models import load_model
+    from mist_sim.report.layout import listed
+
+    with Console(stderr=True).status("fitting ..."):
+        found = calibrate_kernels(path, gpu, load_model(model) if model else None)
+    rows = [
+        (
+            fit.kind,
+            f"{fit.num_rows:,}",
+            f"{fit.median:.1%}",
+            f"{fit.ninth:.0%}",
+            ", ".join(f"{name} {value}" for name, value in written(fit.values).items()),
+            ", ".join(fit.at_bound),
+        )
+        for fit in found.fits
+    ]
+    titles = ("kernels", "rows", "median error", "nine in ten", "figures", "not determined")
+    Console(highlight=False).print(listed(titles, rows, right=range(1, 4)))
+    return found
 
 
 def _calibrated(

@@ -87,7 +87,7 @@ def merge_tables(base: Mapping[str, object], own: Mapping[str, object]) -> dict[
     for key, value in own.items():
         under = base.get(key)
         if isinstance(value, dict) and isinstance(under, dict) and "kind" not in value:
-            merged[key] = {**under, **value}
+            merged[key] = merge_tables(under, value) if key == "kernels" else {**under, **value}
     return merged
 
 
@@ -101,7 +101,7 @@ def _merged_sources(
 
 
 def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
-    entry = {"name": name, **table}
+    entry = _with_architecture({"name": name, **table}, where)
     link = entry.get("interconnect")
     if isinstance(link, dict):
         all_reduce = _DEFAULT_ALL_REDUCE.get(str(link.get("kind")), "auto")
@@ -110,6 +110,23 @@ def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
         entry["sources"] = _flatten(entry["sources"])
     spec: GpuSpec = read_table(GpuSpec, entry, where, "")
     return spec
+
+
+def _with_architecture(entry: Mapping[str, object], where: str) -> dict[str, object]:
+    """Return an entry with the kernels of its architecture, as far as it has none of its own."""
+    name = entry.get("architecture")
+    if not name:
+        return {**entry}
+    known = _architectures()
+    if name not in known:
+        hint = did_you_mean(str(name), known)
+        raise ScenarioError(
+            f"{where}: architecture has no {brief(name)}{hint} Known: {', '.join(known)}"
+        )
+    table = dict(known[str(name)])
+    sources = _flatten(table.pop("sources"), "kernels.")
+    merged = merge_tables({"kernels": table}, {"kernels": {}, **entry})
+    return merged | {"sources": sources | _flatten(entry.get("sources", {}))}
 
 
 def read_table(cls: type[Any], table: object, where: str, prefix: str) -> Any:
@@ -145,7 +162,7 @@ def _convert(hint: Any, value: object, where: str, name: str) -> object:
         if not isinstance(value, dict):
             raise ScenarioError(f"{where}: {name} must be a table, got {brief(value)}")
         return {key: _convert(args[1], item, where, f"{name}.{key}") for key, item in value.items()}
-    if hint is float:
+    if hint is float or (hint == float | None and value is not None):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ScenarioError(f"{where}: {name} must be a number, got {brief(value)}")
         return float(value)
@@ -186,7 +203,17 @@ def _flatten(table: object, prefix: str = "") -> dict[str, object]:
 @cache
 def _catalog() -> Mapping[str, Mapping[str, object]]:
     """The table of every catalog entry by name."""
-    folder = resources.files("mist_sim.hardware") / "catalog"
+    return _tables("catalog")
+
+
+@cache
+def _architectures() -> Mapping[str, Mapping[str, object]]:
+    """The table of kernels of every architecture by name."""
+    return _tables("architectures")
+
+
+def _tables(name: str) -> Mapping[str, Mapping[str, object]]:
+    folder = resources.files("mist_sim.hardware") / name
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     return {
         entry.name.removesuffix(".toml"): parse_toml(entry.read_text("utf-8"), entry.name)

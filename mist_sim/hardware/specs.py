@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.kernels import KERNELS, Kernel
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
@@ -219,6 +220,9 @@ class GpuSpec:
     attention_slots: blocks of a decode attention kernel that run at once, for engines whose CUDA
         graphs keep the kernel from splitting contexts (FlashAttention 2: blocks that fit into the
         shared memory of all multiprocessors); None where it splits them, or unknown.
+    architecture: whose table of kernels holds for it ("hopper"); empty: none does.
+    kernels: figures of kernels by kind, those of the architecture and what an entry changes; a
+        kind without any reaches the efficiencies of its phase, from the first moment on.
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
         `EngineOverhead`. Used where a scenario does not set it.
     confidence: how the efficiencies were found.
@@ -239,6 +243,8 @@ class GpuSpec:
     dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
     attention_slots: int | None = None
+    architecture: str = ""
+    kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
     based_on: str = ""
     confidence: Confidence = "spec-only"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -260,4 +266,6 @@ class GpuSpec:
                 raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
         if self.attention_slots is not None and self.attention_slots < 1:
             raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
+        for kernel in self.kernels:
+            _check_choice("kernels", kernel, KERNELS)
         _check_choice("confidence", self.confidence, get_args(Confidence))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,8 @@ class MoeSpec:
     router_vector_params: parameters of a layer's router beside its matrix (a bias for each
         expert, the gate of the shared expert).
     expert_vector_params: parameters of one routed expert beside its matrices (biases).
+    experts_reached: measured (tokens, experts of a layer that they are sent to), by rising
+        tokens; empty: uniform routing.
     """
 
     num_experts: int
@@ -26,6 +30,7 @@ class MoeSpec:
     dense_layers: frozenset[int] = frozenset()
     router_vector_params: int = 0
     expert_vector_params: int = 0
+    experts_reached: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_experts_per_token <= self.num_experts:
@@ -38,13 +43,38 @@ class MoeSpec:
         optional = ("shared_intermediate_size", "router_vector_params", "expert_vector_params")
         if any(getattr(self, name) < 0 for name in optional):
             raise ValueError(f"sizes of a mixture of experts must be >= 0, got {self}")
+        self._check_reached()
+
+    def _check_reached(self) -> None:
+        points = ((0, 0.0), *self.experts_reached)
+        for (before, fewer), (tokens, experts) in pairwise(points):
+            most = min(self.num_experts, tokens * self.num_experts_per_token)
+            if tokens <= before or not fewer <= experts <= most:
+                raise ValueError(
+                    "experts_reached must rise with the tokens, up to the "
+                    f"{self.num_experts_per_token} experts of each and all {self.num_experts}, "
+                    f"got {experts:g} experts of {tokens} tokens after {fewer:g} of {before}"
+                )
 
     def distinct_experts(self, num_tokens: int) -> float:
         """Return how many experts of a layer some token of `num_tokens` is sent to, on average.
 
-        E (1 - (1 - k / E)^n): an expert is missed by one token with probability 1 - k / E, and
-        tokens choose independently. Uniform routing, which balanced training aims at; skewed
-        routing touches fewer.
+        As counted where `experts_reached` says it, else E (1 - (1 - k / E)^n): an expert is missed
+        by one token with probability 1 - k / E, and tokens choose independently. Uniform routing,
+        which balanced training aims at; skewed routing touches fewer.
         """
+        if self.experts_reached:
+            return self._interpolated(num_tokens)
         missed = 1.0 - self.num_experts_per_token / self.num_experts
         return float(self.num_experts * (1.0 - missed**num_tokens))
+
+    def _interpolated(self, num_tokens: int) -> float:
+        """Return what was measured, on a line between two points; as at the last beyond it."""
+        points = ((0, 0.0), *self.experts_reached)
+        place = bisect_left(points, (num_tokens, 0.0))
+        if place == len(points):
+            return points[-1][1]
+        if place == 0:
+            return 0.0
+        (before, fewer), (after, more) = points[place - 1 : place + 1]
+        return fewer + (more - fewer) * (num_tokens - before) / (after - before)

@@ -54,6 +54,16 @@ class Quantization:
         for part in self.parts:
             check_name("parts", part, get_args(Part))
 
+    @property
+    def kernel(self) -> str:
+        """Kind of the kernels that compute such matrices.
+
+        FP8 with scales of blocks has kernels of its own; those that widen weights are alike.
+        """
+        if self.compute == "bf16":
+            return "mxfp4" if self.name == "mxfp4" else "int4"
+        return "fp8_block" if self.name == "fp8" and self.bytes_per_param > 1 else self.name
+
 
 # What `--quantization` and the common recipes give when no config says more. int4: groups of 128
 # with one 16-bit scale, the default of AutoAWQ, GPTQModel and llm-compressor.

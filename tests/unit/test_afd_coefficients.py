@@ -26,8 +26,8 @@ def derived(model=DEEPSEEK, ffn=None, **changes):
 def test_the_formulas_of_appendix_b():
     """8 of 256 experts on each of 32 cards, and two tokens a request with one MTP layer."""
     found = derived(mtp_depth=1)
-    assert found.alpha_a == pytest.approx(576 * 2 / (4.8e12 * 0.81), rel=1e-12)  # (19)
-    per_expert = 6 * 7168 * 2048 / (1978.9e12 * 0.66)  # (22)
+    assert found.alpha_a == pytest.approx(576 * 2 / (4.8e12 * 0.88), rel=1e-12)  # (19)
+    per_expert = 6 * 7168 * 2048 / (1978.9e12 * 0.83)  # (22)
     assert found.alpha_f == pytest.approx(8 * per_expert * 8 * 2 / 256, rel=1e-12)  # (26)
     assert found.alpha_c == pytest.approx(8 * 3 * 7168 / 50e9 * 8 * 2 / 256, rel=1e-12)  # (31)
     assert (found.beta_f, found.beta_c) == (1e-4, 2e-5)
@@ -35,7 +35,7 @@ def test_the_formulas_of_appendix_b():
 
 def test_attention_reads_the_weights_of_its_projections():
     weights = DEEPSEEK.attention_params_per_layer * DEEPSEEK.bytes_per_param("attention")
-    assert derived().beta_a == pytest.approx(weights / (4.8e12 * 0.81), rel=1e-12)
+    assert derived().beta_a == pytest.approx(weights / (4.8e12 * 0.88), rel=1e-12)
     assert derived(attention_base=3e-6).beta_a == 3e-6
 
 

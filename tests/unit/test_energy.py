@@ -164,7 +164,7 @@ def test_a_cap_slows_prompts_and_not_tokens():
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("700 W", "power_limit: must be < 698 W, which prompts draw on h100-sxm"),
+        ("700 W", "power_limit: must be < 699 W, which prompts draw on h100-sxm"),
         ("300 W", "power_limit: must be >= 350 W, half of the design power"),
     ],
 )

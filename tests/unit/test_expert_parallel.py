@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from mist_sim import Scenario, ScenarioError, llm_client
@@ -43,12 +45,19 @@ def test_whole_experts_need_not_be_divisible():
 
 
 def test_balanced_experts_do_the_same_work_spread_as_sliced():
-    rows = 8192 * QWEN.moe.num_experts_per_token
-    flops = 6 * rows * QWEN.hidden_size * QWEN.moe.intermediate_size * QWEN.num_moe_layers
-    seconds = flops / 8 / (H200.prefill.mfu * H200.flops["bf16"])
+    """A rank's rows and the padding of its experts, at the figures of grouped products."""
+    kernel, layers = H200.kernels["experts_bf16"], QWEN.num_moe_layers
+    h, inner, held = QWEN.hidden_size, QWEN.moe.intermediate_size, 128 / 8
+    rows = 8192 * QWEN.moe.num_experts_per_token / 8
+    seconds = 2 * kernel.floor + kernel.per_input * rows * (h + inner) / 1e6
+    for inputs, outputs in ((h, 2 * inner), (inner, h)):
+        flops = 2 * (rows + held * kernel.padding) * inputs * outputs
+        moved = 2 * (held * inputs * outputs + rows * (inputs + outputs))
+        compute = flops / (kernel.mfu * H200.flops["bf16"])
+        seconds += math.hypot(compute, moved / (kernel.mbu * H200.memory_bandwidth))
     spread, sliced = (roofline(ep=ep)._prefill.experts.time(8192) for ep in (True, False))
-    assert spread == pytest.approx(seconds)
-    assert spread < sliced < 1.2 * spread  # a slice writes outputs as wide as a whole expert
+    assert spread == pytest.approx(layers * seconds)
+    assert spread < sliced < 2.5 * spread  # a slice takes inputs and outputs of whole experts
 
 
 def test_the_busiest_rank_sets_the_pace_of_prompts():
@@ -56,7 +65,7 @@ def test_the_busiest_rank_sets_the_pace_of_prompts():
     even, uneven = roofline(), roofline(imbalance=1.5)
     experts = even._prefill.experts.time(8192)
     longer = uneven.step_time(PROMPT) - even.step_time(PROMPT)
-    assert longer == pytest.approx(0.5 * experts)
+    assert 0.4 * experts < longer < 0.5 * experts  # weights and padding stay
     assert experts > 0.2 * even.step_time(PROMPT)
 
 

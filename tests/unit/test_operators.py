@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import MlaSpec, ModelSpec, MoeSpec, load_model, operators
 from mist_sim.models.operators.attention import projections
@@ -167,22 +169,27 @@ def test_only_matrices_are_stored_and_multiplied_in_fp8():
     assert weights["experts_up"] == 4096 * 2 * 14_336
 
 
+PROMPT, DECODE = StepBatch(((8192, 0),)), StepBatch((), 1, 100)
+
+
+def bare(gpu: str) -> GpuSpec:
+    """Return a GPU whose kernels reach the shares of a phase from the first moment on."""
+    return replace(load_gpu(gpu), kernels={})
+
+
 def seconds(weights: str, gpu: str, batch: StepBatch) -> float:
     served = load_model("llama-3.1-8b").with_dtypes(weights=weights)
-    return RooflinePredictor(served, Cluster(load_gpu(gpu))).step_time(batch)
-
-
-PROMPT, DECODE = StepBatch(((8192, 0),)), StepBatch((), 1, 100)
+    return RooflinePredictor(served, Cluster(bare(gpu))).step_time(batch)
 
 
 def test_long_prompts_run_at_the_rate_of_the_computed_type():
     plain = seconds("bf16", "h100-sxm", PROMPT)
     assert 0.5 < seconds("fp8", "h100-sxm", PROMPT) / plain < 0.65
     assert 0.5 < seconds("int8", "h100-sxm", PROMPT) / plain < 0.65
-    assert seconds("int4", "h100-sxm", PROMPT) == pytest.approx(plain, rel=1e-3)
+    assert seconds("int4", "h100-sxm", PROMPT) == pytest.approx(plain, rel=5e-3)
     # Ampere has no FP8 units
     on_ampere = seconds("fp8", "a100-80gb-sxm", PROMPT)
-    assert on_ampere == pytest.approx(seconds("bf16", "a100-80gb-sxm", PROMPT), rel=1e-3)
+    assert on_ampere == pytest.approx(seconds("bf16", "a100-80gb-sxm", PROMPT), rel=5e-3)
 
 
 def test_decodes_wait_for_the_bytes_of_the_weights():
@@ -199,7 +206,7 @@ def test_decodes_wait_for_the_bytes_of_the_weights():
 
 def test_decodes_of_a_mixture_of_experts_touch_ever_more_of_it():
     """One decode reads the active parameters, many read nearly all."""
-    gpu, served = load_gpu("h200"), load_model("mixtral-8x7b")
+    gpu, served = bare("h200"), load_model("mixtral-8x7b")
     step_time = RooflinePredictor(served, Cluster(gpu)).step_time
     bandwidth = gpu.decode.mbu * gpu.memory_bandwidth
     one = step_time(StepBatch((), 1, 100))

@@ -90,7 +90,7 @@ def one_step(new: int, chunks: int, before: int, decodes: int, context_sum: int)
 def test_work_is_that_which_the_roofline_times(model, shape):
     """At full efficiency every operator takes the longer of arithmetic and memory."""
     full = Efficiency(mfu=1.0, mbu=1.0)
-    gpu = replace(load_gpu("b200"), prefill=full, decode=full)
+    gpu = replace(load_gpu("b200"), prefill=full, decode=full, kernels={})
     spec, cluster = load_model(model), Cluster(gpu)
     counts, batch = one_step(**SHAPES[shape])
     demand = step_demand(spec, cluster, counts)

@@ -55,7 +55,7 @@ def test_answers_that_take_half_the_run_are_no_backlog(seed):
     """Requests come for 33 s and take 16 s; nobody waits, and the batches are still filling."""
     summary = simulate(Scenario.from_dict(BUSY, {"seed": seed})).summary
     assert summary["good_request_fraction"] == 1.0
-    assert summary["p99_ttft_ms"] < 220
+    assert summary["p99_ttft_ms"] < 300
     assert summary["stability"] == "too short to tell"
 
 

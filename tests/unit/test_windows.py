@@ -221,7 +221,7 @@ def test_an_engine_serves_a_model_with_windows():
         assert 0 < row["peak_used_blocks"] <= row["num_gpu_blocks"]
         summaries[name] = result.summary | {"mean_decodes": row["mean_decodes"]}
     windows, full = summaries["windows"], summaries["full"]
-    assert windows["mean_e2el_ms"] < 0.8 * full["mean_e2el_ms"]
+    assert windows["mean_e2el_ms"] < 0.85 * full["mean_e2el_ms"]
     assert windows["mean_decodes"] > 1.5 * full["mean_decodes"]
 
 
@@ -236,12 +236,13 @@ def test_tiers_are_refused_for_a_model_with_windows():
 
 @pytest.mark.parametrize(("new", "context"), [(1, 0), (7, 0), (40, 0), (5, 30), (50, 200), (9, 23)])
 def test_pairs_of_a_chunk_are_counted_one_by_one(new, context):
-    """With compute as the limit, a chunk's attention is proportional to its pairs."""
+    """A chunk's attention takes time for its pairs, and for as many keys as its last token sees."""
     window, model = 32, read()
     found = roofline(model)._windows
     pairs = sum(min(position + 1, window) for position in range(context, context + new))
     keys = len({key for p in range(context, context + new) for key in range(max(0, p - 31), p + 1)})
-    expected = found.prefill.add(0.0, new, keys, pairs)
+    begun = found.prefill.begin(0.0, min(context + new, window))
+    expected = found.prefill.add(begun, new, keys, pairs)
     assert found.add(0.0, StepBatch(((new, context),))) == expected
 
 

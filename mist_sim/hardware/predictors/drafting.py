@@ -16,13 +16,9 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.drafter import Drafter
+from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
-from mist_sim.hardware.predictors.base import (
-    Predictor,
-    PredictorTraits,
-    sustained_rates,
-    traits_of,
-)
+from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models import operators
 from mist_sim.models.speculative import SpeculativeConfig
@@ -125,14 +121,11 @@ class Joining:
         none, one = (
             operators.product(model, "joining", n, 2 * hidden, hidden, width) for n in (0, 1)
         )
-        flops, bandwidth = sustained_rates(gpu, gpu.decode)
-        self._work = float(one.flops / flops)
-        self._weights = float(none.bytes / bandwidth)
-        self._traffic = float((one.bytes - none.bytes) / bandwidth)
+        (self._term,) = Phase(gpu, gpu.decode).terms(1, [none], [one])
 
     def time(self, num_tokens: int) -> float:
         """Return the seconds for so many tokens."""
-        return max(num_tokens * self._work, self._weights + num_tokens * self._traffic)
+        return self._term.time(num_tokens)
 
 
 def _later(batch: StepBatch) -> StepBatch:

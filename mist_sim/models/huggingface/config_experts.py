@@ -59,7 +59,23 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
         dense_layers=_dense_layers(reader, num_layers),
         router_vector_params=vector_params,
         expert_vector_params=biases,
+        experts_reached=_experts_reached(reader),
     )
+
+
+def _experts_reached(reader: ConfigReader) -> tuple[tuple[int, float], ...]:
+    """Return a key of ours, no one else's: {"8": 41.5, "64": 110}, experts by tokens."""
+    table = reader.table("experts_reached")
+    points = []
+    for tokens, experts in table.config.items() if table else ():
+        number = isinstance(experts, int | float) and not isinstance(experts, bool)
+        if not (tokens.isdecimal() and number):
+            raise reader.error(
+                f"experts_reached must give numbers of experts by numbers of tokens, got "
+                f"{brief(tokens)}: {brief(experts)}"
+            )
+        points.append((int(tokens), float(str(experts))))
+    return tuple(sorted(points))
 
 
 def _has_router_bias(reader: ConfigReader) -> bool:

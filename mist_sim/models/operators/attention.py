@@ -67,7 +67,7 @@ def _per_head(
 ) -> Operator:
     """One 16-bit matrix a head (a batched product): vLLM's `W_UK_T` and `W_UV`."""
     one = product(model, name, n, inputs, outputs, model.dtype_bytes)
-    return Operator(name, heads * one.flops, heads * one.bytes)
+    return one._replace(flops=heads * one.flops, bytes=heads * one.bytes)
 
 
 def attention(

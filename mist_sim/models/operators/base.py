@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.models.quantization import Part
+from mist_sim.models.quantization import Part, Quantization
 from mist_sim.models.spec import ModelSpec
 
 Number = float | NDArray[np.float64]
@@ -18,12 +18,18 @@ class Operator(NamedTuple):
     """Work (FLOPs) and memory traffic (bytes) of one operator on one rank.
 
     dtype: the type it is computed in, which picks the FLOP rate of the GPU.
+    kernel: the kind of kernels that compute it (`mist_sim.hardware.kernels`).
+    depth: inputs of a matrix, which a block sums up one after the other.
+    inputs: values put into a product.
     """
 
     name: str
     flops: Number
     bytes: Number
     dtype: str = "bf16"
+    kernel: str = "vector"
+    depth: float = 0.0
+    inputs: Number = 0.0
 
 
 def norm(model: ModelSpec, n: float) -> Operator:
@@ -39,7 +45,13 @@ def matrix(
     quantization = model.quantization_of(part)
     compute = quantization.compute if quantization else "bf16"
     size = model.bytes_per_param(part)
-    return product(model, name, n, inputs, outputs, size)._replace(dtype=compute)
+    plain = product(model, name, n, inputs, outputs, size)
+    return plain._replace(dtype=compute, kernel=kernel_format(quantization))
+
+
+def kernel_format(quantization: Quantization | None) -> str:
+    """Return the format that picks the kernels of a product."""
+    return quantization.kernel if quantization else "bf16"
 
 
 def product(
@@ -47,4 +59,5 @@ def product(
 ) -> Operator:
     """Apply a matrix of `weight_bytes` a parameter, computed in 16 bits."""
     traffic = inputs * outputs * weight_bytes + n * (inputs + outputs) * model.dtype_bytes
-    return Operator(name, 2 * n * inputs * outputs, traffic)
+    flops = 2 * n * inputs * outputs
+    return Operator(name, flops, traffic, "bf16", "bf16", inputs, n * inputs)

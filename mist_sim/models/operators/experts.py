@@ -8,7 +8,7 @@ k experts in the first product, and their outputs are summed in `moe_sum`.
 from __future__ import annotations
 
 from mist_sim.models.moe import MoeSpec
-from mist_sim.models.operators.base import Operator, norm, product
+from mist_sim.models.operators.base import Operator, kernel_format, norm, product
 from mist_sim.models.operators.mlp import mlp
 from mist_sim.models.spec import ModelSpec
 
@@ -71,4 +71,6 @@ def _grouped(
     quantization = model.quantization_of("routed_experts")
     compute = quantization.compute if quantization else "bf16"
     moved = rows * (inputs + outputs) * model.dtype_bytes
-    return Operator(name, 2 * rows * inputs * outputs, weights + moved, compute)
+    kernel = f"experts_{kernel_format(quantization)}"
+    flops = 2 * rows * inputs * outputs
+    return Operator(name, flops, weights + moved, compute, kernel, inputs, rows * inputs)

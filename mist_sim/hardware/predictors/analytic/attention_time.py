@@ -6,6 +6,7 @@ operation, so that both give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 
 Array = NDArray[np.float64]
 Keys = TypeVar("Keys", int, Array)
+Number = float | Array
 
 
 def decode_pairs(batch: StepBatch, keys: Keys) -> Keys:
@@ -29,45 +31,98 @@ def decode_pairs(batch: StepBatch, keys: Keys) -> Keys:
     return keys * (1 + num_drafts) - batch.num_decode_queries * num_drafts // 2
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionTime:
-    """Seconds that attention takes in all layers: the slower of memory and compute.
+def longest_prompt(batch: StepBatch, ahead: Array) -> Array:
+    """Return the keys of the longest of a step's prompts, for the steps `ahead` = 0, 1, ..."""
+    first, *others = batch.chunks
+    longest: Array = ahead * first[0] + (first[0] + first[1])
+    for new, context in others:
+        longest = np.maximum(longest, ahead * new + (new + context))
+    return longest
 
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttention:
+    """Seconds that the attention of decodes takes in all layers: the slower of memory and compute.
+
+    fixed: however many decodes there are. beside_prompts: how many times as long keys take in a
+    step with prompts.
     `add_run` does for arrays what `add` does for numbers, operation by operation.
     """
 
+    fixed: float
     per_query: float
     per_key: float
     per_pair: float
+    beside_prompts: float = 1.0
+
+    def beside(self) -> DecodeAttention:
+        """Return the same for a step with prompts."""
+        if self.beside_prompts == 1:
+            return self
+        times = self.beside_prompts
+        return DecodeAttention(
+            self.fixed, self.per_query, times * self.per_key, times * self.per_pair
+        )
 
     def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
         """Return `seconds` with the attention of so many queries, keys and pairs on top."""
-        memory = keys * self.per_key + (queries * self.per_query + seconds)
-        compute = pairs * self.per_pair + seconds
+        begun = seconds + self.fixed
+        memory = keys * self.per_key + (queries * self.per_query + begun)
+        compute = pairs * self.per_pair + begun
         return max(memory, compute)
 
     def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
         """Do the same for arrays; `keys` is overwritten."""
+        begun = seconds + self.fixed
         waits_for_memory = pairs is keys and self.per_key >= self.per_pair
-        compute = None if waits_for_memory else pairs * self.per_pair + seconds
+        compute = None if waits_for_memory else pairs * self.per_pair + begun
         np.multiply(keys, self.per_key, keys)  # half the time of `*=` for a short array
-        np.add(keys, queries * self.per_query + seconds, keys)
+        np.add(keys, queries * self.per_query + begun, keys)
         return keys if compute is None else np.maximum(keys, compute, out=keys)
 
 
 @dataclass(frozen=True, slots=True)
-class ExpandedAttentionTime(AttentionTime):
-    """Attention of a prompt that first expands what the cache holds of it (MLA)."""
+class PromptAttention:
+    """Seconds that the attention of prompts takes in all layers: memory and compute add up.
 
-    per_cached: float
+    fixed: once a step. serial: for each key of the longest prompt, whose last tokens go through
+    its keys one block after the other. per_cached: for each token in the cache, which latent
+    attention expands first. per_query includes the keys that tiles add to each token.
+    All is linear, and the same for numbers and arrays.
+    """
 
-    def add(self, seconds: float, queries: int, keys: int, pairs: float) -> float:
-        expanded = (keys - queries) * self.per_cached + seconds
-        return AttentionTime.add(self, expanded, queries, keys, pairs)
+    fixed: float
+    per_query: float
+    per_key: float
+    per_pair: float
+    serial: float = 0.0
+    per_cached: float = 0.0
 
-    def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
-        expanded = (keys - queries) * self.per_cached + seconds
-        return AttentionTime.add_run(self, expanded, queries, keys, pairs)
+    def of_step(self, seconds: float, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return `seconds` with the attention of a step's prompts on top.
+
+        The same operations as `begin` and `add`, without a call for each prompt.
+        """
+        per_query, per_key, per_pair = self.per_query, self.per_key, self.per_pair
+        longest = max([new + context for new, context in chunks])
+        seconds = longest * self.serial + (seconds + self.fixed)
+        for new, context in chunks:
+            seconds = (context + new) * per_key + (new * per_query + seconds)
+            if self.per_cached:
+                seconds = context * self.per_cached + seconds
+            seconds = new * (context + (new + 1) * 0.5) * per_pair + seconds
+        return seconds
+
+    def begin(self, seconds: Number, longest: Number) -> Number:
+        """Return `seconds` with what a step takes once, its longest prompt having so many keys."""
+        return longest * self.serial + (seconds + self.fixed)
+
+    def add(self, seconds: Number, queries: int, keys: Number, pairs: Number) -> Number:
+        """Return `seconds` with the attention of a prompt on top."""
+        seconds = keys * self.per_key + (queries * self.per_query + seconds)
+        if self.per_cached:
+            seconds = (keys - queries) * self.per_cached + seconds
+        return pairs * self.per_pair + seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,37 +132,51 @@ class WindowAttentionTime:
     The tokens that a decode verifies read its window once, and each sees a window of keys at most.
 
     window: keys that a query attends to at most, its own included.
-    prefill, decode: what queries, keys and pairs cost in the window layers.
+    prefill, decode, decode_beside: what queries, keys and pairs cost in the window layers, those
+        of decodes alone and beside prompts.
     """
 
     window: int
-    prefill: AttentionTime
-    decode: AttentionTime
+    prefill: PromptAttention
+    decode: DecodeAttention
+    decode_beside: DecodeAttention
 
     def add(self, seconds: float, batch: StepBatch) -> float:
         """Return `seconds` with the window layers of a step on top."""
         window = self.window
-        for new, context in batch.chunks:
-            before = max(context - window, 0)  # queries of the context that missed keys
-            after = max(context + new - window, 0)
-            missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
-            pairs = new * (context + (new + 1) * 0.5) - missed
-            keys = new + min(context, window - 1)
-            seconds = self.prefill.add(seconds, new, keys, pairs)
+        if batch.chunks:
+            seconds = self._prompts(seconds, batch.chunks)
         if batch.num_decodes:
             queries = batch.num_decode_queries
             keys = self._seen(batch) + queries
             pairs = decode_pairs(batch, keys)
             if batch.num_drafts:
                 pairs = min(pairs, queries * window)
-            seconds = self.decode.add(seconds, queries, keys, pairs)
+            decode = self.decode_beside if batch.chunks else self.decode
+            seconds = decode.add(seconds, queries, keys, pairs)
         return seconds
+
+    def _prompts(self, before_all: float, chunks: Sequence[tuple[int, int]]) -> float:
+        window = self.window
+        longest = max([context + new for new, context in chunks])
+        seconds = self.prefill.begin(before_all, min(longest, window))
+        for new, context in chunks:
+            before = max(context - window, 0)  # queries of the context that missed keys
+            after = max(context + new - window, 0)
+            missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
+            pairs = new * (context + (new + 1) * 0.5) - missed
+            keys = new + min(context, window - 1)
+            seconds = self.prefill.add(seconds, new, keys, pairs)
+        return float(seconds)
 
     def add_run(
         self, seconds: Array | float, batch: StepBatch, growth: StepGrowth, ahead: Array
     ) -> Array | float:
         """Do the same for the steps `ahead` = 0, 1, ..."""
         window = self.window
+        if batch.chunks:
+            longest = longest_prompt(batch, ahead)
+            seconds = self.prefill.begin(seconds, np.minimum(longest, window))
         for new, context in batch.chunks:
             contexts = ahead * new + context
             before = np.maximum(contexts - window, 0.0)
@@ -115,14 +184,15 @@ class WindowAttentionTime:
             missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
             pairs = new * (contexts + (new + 1) * 0.5) - missed
             keys = new + np.minimum(contexts, window - 1)
-            seconds = self.prefill.add_run(seconds, new, keys, pairs)
+            seconds = self.prefill.add(seconds, new, keys, pairs)
         if batch.num_decodes:
             queries = batch.num_decode_queries
             keys = self._seen_run(batch, growth, ahead) + queries
             pairs = decode_pairs(batch, keys)
             if batch.num_drafts:
                 pairs = np.minimum(pairs, queries * window)
-            seconds = self.decode.add_run(seconds, queries, keys, pairs)
+            decode = self.decode_beside if batch.chunks else self.decode
+            seconds = decode.add_run(seconds, queries, keys, pairs)
         return seconds
 
     def _seen(self, batch: StepBatch) -> int:

@@ -1,20 +1,34 @@
-"""Seconds of all of a step but attention, in the roofline: linear terms of token counts."""
+"""Seconds of all of a step but attention, in the roofline: terms of token counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import NamedTuple
 
 from mist_sim.models.moe import MoeSpec
 
 
 class Term(NamedTuple):
-    """Seconds of work a token, of traffic for the weights, and of traffic a token."""
+    """What a product takes (`mist_sim.hardware.kernels`), in seconds.
 
+    fixed: however many tokens there are. per_token: beside compute and memory. work: compute of a
+    token. weights, traffic: memory traffic of the matrix, and of a token.
+    """
+
+    fixed: float
+    per_token: float
     work: float
     weights: float
     traffic: float
+
+    def time(self, num_tokens: int) -> float:
+        """Return the seconds for so many tokens."""
+        compute = num_tokens * self.work
+        memory = self.weights + num_tokens * self.traffic
+        overlapped = sqrt(compute * compute + memory * memory)
+        return self.fixed + num_tokens * self.per_token + overlapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +62,14 @@ class Experts:
     """The products of routed experts, on the busiest rank.
 
     terms: their weights are those of one expert.
+    padding: tokens whose work each expert that is reached computes in vain, by term.
     num_replicas: data-parallel replicas whose tokens the experts see; they are taken to compute
         as many as this one. num_ranks: ranks that the experts are spread over.
     """
 
     moe: MoeSpec
     terms: tuple[Term, ...]
+    padding: tuple[float, ...]
     num_replicas: int = 1
     num_ranks: int = 1
 
@@ -62,8 +78,11 @@ class Experts:
         routed = num_tokens * self.num_replicas
         touched = self.moe.distinct_experts(routed) / self.num_ranks
         seconds = 0.0
-        for work, weights, traffic in self.terms:
-            seconds += max(routed * work, touched * weights + routed * traffic)
+        for term, padding in zip(self.terms, self.padding, strict=True):
+            compute = (routed + touched * padding) * term.work
+            memory = touched * term.weights + routed * term.traffic
+            overlapped = sqrt(compute * compute + memory * memory)
+            seconds += term.fixed + routed * term.per_token + overlapped
         return seconds
 
 
@@ -71,10 +90,11 @@ class Experts:
 class PhaseTime:
     """Seconds of a step in one phase, by what they depend on.
 
-    per_token: operators without weights.
+    fixed, per_token: operators without weights.
     by_token, by_sample: products, by all tokens of a step and by those it samples.
     """
 
+    fixed: float
     per_token: float
     by_token: tuple[Term, ...]
     by_sample: tuple[Term, ...]
@@ -87,17 +107,27 @@ class PhaseTime:
         seconds = self._by_tokens.get(num_tokens)
         if seconds is None:
             seconds = self._by_tokens[num_tokens] = self._time(num_tokens)
-        for work, weights, traffic in self.by_sample:
-            seconds += max(num_samples * work, weights + num_samples * traffic)
+        for term in self.by_sample:
+            seconds += term.time(num_samples)
         return seconds
 
     def _time(self, num_tokens: int) -> float:
         """Return the seconds of what depends on all tokens of a step."""
-        seconds = num_tokens * self.per_token
+        seconds = self.fixed + num_tokens * self.per_token
         if self.communication:
             seconds += self.communication.time(num_tokens)
-        for work, weights, traffic in self.by_token:
-            seconds += max(num_tokens * work, weights + num_tokens * traffic)
+        for term in self.by_token:
+            seconds += term.time(num_tokens)
         if self.experts:
             seconds += self.experts.time(num_tokens)
         return seconds
+
+    def parts(self, num_tokens: int, num_samples: int) -> dict[str, float]:
+        """Return the same seconds by kind: products, experts, small kernels, collectives."""
+        products = sum([term.time(num_tokens) for term in self.by_token])
+        return {
+            "products": products + sum([term.time(num_samples) for term in self.by_sample]),
+            "experts": self.experts.time(num_tokens) if self.experts else 0.0,
+            "small": self.fixed + num_tokens * self.per_token,
+            "collectives": self.communication.time(num_tokens) if self.communication else 0.0,
+        }

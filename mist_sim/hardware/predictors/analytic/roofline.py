@@ -9,7 +9,7 @@ the others takes is a floor under the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,19 +18,15 @@ from numpy.typing import NDArray
 from mist_sim.bounds import CAPTURE_SIZE
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives import all_gather, all_reduce
-from mist_sim.hardware.predictors.analytic.attention_time import (
-    AttentionTime,
-    ExpandedAttentionTime,
-    WindowAttentionTime,
-    decode_pairs,
+from mist_sim.hardware.predictors.analytic.attention_time import decode_pairs, longest_prompt
+from mist_sim.hardware.predictors.analytic.compile import (
+    decode_attention,
+    phase_time,
+    prompt_attention,
+    window_attention,
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
-from mist_sim.hardware.predictors.analytic.phase_time import Communication, Experts, PhaseTime, Term
-from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits, sustained_rates
-from mist_sim.hardware.specs import Efficiency
-from mist_sim.models import operators
-from mist_sim.models.operators import Operator
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
@@ -64,11 +60,13 @@ class RooflinePredictor:
         self.cluster.check_split(self.model)
         gpu = self.cluster.gpu
         full = self.model.num_layers - len(self.model.window_layers)
-        self._prefill = self._compile(gpu.prefill, prefill=True)
-        self._decode = self._compile(gpu.decode, prefill=False)
-        self._prefill_attention = self._compile_attention(gpu.prefill, True, full)
-        self._decode_attention = self._compile_attention(gpu.decode, False, full)
-        self._windows = self._compile_windows()
+        model, cluster = self.model, self.cluster
+        self._prefill = phase_time(model, cluster, prefill=True)
+        self._decode = phase_time(model, cluster, prefill=False)
+        self._prompts = prompt_attention(model, cluster, full)
+        self._decodes = decode_attention(model, cluster, full)
+        self._beside_prompts = self._decodes.beside()
+        self._windows = window_attention(model, cluster)
         self._graphs = captured(
             MOST_CAPTURED
             if self.max_cudagraph_capture_size is None
@@ -112,13 +110,13 @@ class RooflinePredictor:
         """Return the duration of one step in seconds."""
         queries = batch.num_decodes * (1 + batch.num_drafts)
         seconds, floor = self._fixed(batch, queries)
-        for new, context in batch.chunks:
-            pairs = new * (context + (new + 1) * 0.5)
-            seconds = self._prefill_attention.add(seconds, new, context + new, pairs)
+        decodes = self._decodes
+        if batch.chunks:
+            seconds, decodes = self._prompts.of_step(seconds, batch.chunks), self._beside_prompts
         if queries:
             keys = batch.context_sum + queries
             pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
-            seconds = self._decode_attention.add(seconds, queries, keys, pairs)
+            seconds = decodes.add(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add(seconds, batch)
         return max(seconds, floor)
@@ -129,19 +127,34 @@ class RooflinePredictor:
         queries = batch.num_decodes * (1 + batch.num_drafts)
         fixed, floor = self._fixed(batch, queries)
         seconds: Array | float = fixed
-        for new, context in batch.chunks:
-            contexts = ahead * new + context
-            pairs = new * (contexts + (new + 1) * 0.5)
-            seconds = self._prefill_attention.add_run(seconds, new, contexts + new, pairs)
+        decodes = self._decodes
+        if batch.chunks:
+            prompts, decodes = self._prompts, self._beside_prompts
+            seconds = prompts.begin(seconds, longest_prompt(batch, ahead))
+            for new, context in batch.chunks:
+                contexts = ahead * new + context
+                pairs = new * (contexts + (new + 1) * 0.5)
+                seconds = prompts.add(seconds, new, contexts + new, pairs)
         if queries:
             keys = growth.contexts(ahead, batch.context_sum + queries)
             pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
-            seconds = self._decode_attention.add_run(seconds, queries, keys, pairs)
+            seconds = decodes.add_run(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, ahead)
         if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, floor, out=seconds) if floor else seconds
+
+    def parts(self, batch: StepBatch) -> dict[str, float]:
+        """Return the seconds of a step of prompts alone or decodes alone by kind of kernels.
+
+        Keys: products, experts, small, collectives, attention.
+        """
+        queries = batch.num_decodes * (1 + batch.num_drafts)
+        num_tokens, _ = self._replayed(batch.num_prefill_tokens + queries)
+        phase = self._prefill if batch.chunks else self._decode
+        parts = phase.parts(num_tokens, len(batch.chunks) + queries)
+        return parts | {"attention": self.step_time(batch) - sum(parts.values())}
 
     def _fixed(self, batch: StepBatch, queries: int) -> tuple[float, float]:
         """Seconds of a step without attention, and of launching it.
@@ -176,100 +189,3 @@ class RooflinePredictor:
             found = (size or num_tokens, 0.0 if replayed else self._launch)
             self._padded[num_tokens] = found
         return found
-
-    def _compile(self, efficiency: Efficiency, prefill: bool) -> PhaseTime:
-        """Turn the operators of one phase into linear terms of their token counts."""
-        model, t = self.model, self.cluster.tensor_parallel_size
-        replicas = self.cluster.num_sharing_replicas
-        by_token: list[Term] = []
-        parts = (operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1))
-        for (layers, none), (_, one) in zip(*parts, strict=True):
-            by_token += self._terms(efficiency, layers, none, one)
-        none, one = (operators.logits(model, n, t) for n in (0, 1))
-        weightless = [max(term.work, term.traffic) for term in by_token if not term.weights]
-        return PhaseTime(
-            per_token=sum(weightless),
-            by_token=tuple(term for term in by_token if term.weights),
-            by_sample=tuple(self._terms(efficiency, 1, none, one)),
-            experts=self._compile_experts(efficiency),
-            communication=self._communication(),
-        )
-
-    def _terms(
-        self, efficiency: Efficiency, layers: int, none: list[Operator], one: list[Operator]
-    ) -> Iterator[Term]:
-        """Yield the terms of operators, given for no token and for one."""
-        for at_none, at_one in zip(none, one, strict=True):
-            flops, bandwidth = sustained_rates(self.cluster.gpu, efficiency, at_one.dtype)
-            yield Term(
-                float(layers * at_one.flops / flops),
-                float(layers * at_none.bytes / bandwidth),
-                float(layers * (at_one.bytes - at_none.bytes) / bandwidth),
-            )
-
-    def _compile_experts(self, efficiency: Efficiency) -> Experts | None:
-        model, cluster = self.model, self.cluster
-        moe, ranks = model.moe, cluster.expert_parallel_size
-        if moe is None:
-            return None
-        none, one = (
-            operators.routed_experts(
-                model,
-                moe,
-                n,
-                1,
-                cluster.tensor_parallel_size,
-                ranks,
-                cluster.expert_load_imbalance,
-            )
-            for n in (0, 1)
-        )
-        terms = tuple(self._terms(efficiency, model.num_moe_layers, none, one))
-        return Experts(moe, terms, cluster.num_sharing_replicas, ranks)
-
-    def _communication(self) -> Communication | None:
-        """All-reduces after attention and MLP; gathering and scattering around shared experts."""
-        model, cluster = self.model, self.cluster
-        replicas = cluster.num_sharing_replicas
-        if cluster.tensor_parallel_size == replicas == 1:
-            return None
-        link = cluster.gpu.interconnect
-        return Communication(
-            all_reduce=all_reduce(link, cluster.tensor_parallel_size),
-            all_gather=all_gather(link, replicas),
-            num_all_reduces=2 * model.num_layers,
-            num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
-            bytes_per_token=model.hidden_size * model.dtype_bytes,
-            num_replicas=replicas,
-        )
-
-    def _compile_windows(self) -> WindowAttentionTime | None:
-        model, gpu = self.model, self.cluster.gpu
-        if model.sliding_window is None:
-            return None
-        layers = len(model.window_layers)
-        return WindowAttentionTime(
-            model.sliding_window,
-            self._compile_attention(gpu.prefill, True, layers),
-            self._compile_attention(gpu.decode, False, layers),
-        )
-
-    def _compile_attention(
-        self, efficiency: Efficiency, prefill: bool, layers: int
-    ) -> AttentionTime:
-        model, t = self.model, self.cluster.tensor_parallel_size
-        flops, bandwidth = sustained_rates(self.cluster.gpu, efficiency)
-
-        def attention(queries: float, keys: float, pairs: float) -> Operator:
-            return operators.attention(model, queries, keys, pairs, t, prefill)
-
-        slopes = (
-            float(layers * attention(1, 0, 0).bytes / bandwidth),
-            float(layers * attention(0, 1, 0).bytes / bandwidth),
-            float(layers * attention(0, 0, 1).flops / flops),
-        )
-        expanded = 0.0
-        for part in operators.expand_context(model, 1, t) if prefill else ():
-            rate = sustained_rates(self.cluster.gpu, efficiency, part.dtype)[0]
-            expanded += layers * float(max(part.flops / rate, part.bytes / bandwidth))
-        return ExpandedAttentionTime(*slopes, expanded) if expanded else AttentionTime(*slopes)

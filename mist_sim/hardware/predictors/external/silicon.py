@@ -108,6 +108,25 @@ class Silicon:
             reason = str(error).split(" at /", maxsplit=1)[0]
             raise ScenarioError(f"silicon has no times for {self._words}: {reason}") from error
 
+    def by_operator(self, batch: StepBatch) -> dict[str, float]:
+        """Return the seconds of a chunk alone or of decodes alone by the package's operators.
+
+        Raises ScenarioError where there are no data.
+        """
+        try:
+            self._handle = self._handle or self._compile()
+            return {name: ms / 1e3 for name, ms, *_ in self._operators(batch)}
+        except (AssertionError, LookupError, OSError, RuntimeError, ValueError) as error:
+            raise ScenarioError(f"silicon has no times for {self._words}: {error}") from error
+
+    def _operators(self, batch: StepBatch) -> Any:
+        for new, context in batch.chunks:
+            sizes = {"isl": context + new, "prefix": context}
+            ask = self._handle.run_static_per_op
+            return ask(batch_size=1, osl=1, mode="static_ctx", **sizes)[0]
+        each = max(batch.context_sum // batch.num_decodes, 1)
+        return self._handle.decode_step_per_op(batch.num_decodes, each, 2)
+
     def _ask(self, batch: StepBatch) -> float:
         """Return the milliseconds of a chunk alone or of decodes alone."""
         for new, context in batch.chunks:

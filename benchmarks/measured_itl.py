@@ -1,0 +1,99 @@
+"""The roofline beside ML.ENERGY's inter-token latencies of vLLM 0.11: `python -m benchmarks.measured_itl`.
+
+Runs at a full batch, H100 and B200. Lengths of prompts are not in the data; we assume those of
+`PROMPTS`, and that a decode is half way through a mean answer. A step is kernels and host time one
+after the other. A run is bound by the host where the default host time is longer than the kernels.
+"""  # noqa: E501 - the command belongs into the first line
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.hardware.predictors.overhead import EngineOverhead
+from mist_sim.models import ModelSpec, load_model
+
+FILE = Path("../shared/measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
+PROMPTS: Mapping[str, int] = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 1500}
+GPUS = {"H100": "h100-sxm", "B200": "b200"}
+# ours by theirs; a format where the checkpoint of the name has another one
+MODELS: Mapping[str, tuple[str, str | None]] = {
+    "Qwen/Qwen3-8B": ("qwen3-8b", None),
+    "Qwen/Qwen3-14B": ("qwen3-14b", None),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": ("qwen3-235b-a22b", None),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": ("qwen3-235b-a22b-fp8", None),
+    "Qwen/Qwen3-235B-A22B-Thinking-2507": ("qwen3-235b-a22b", None),
+    "Qwen/Qwen3-235B-A22B-Thinking-2507-FP8": ("qwen3-235b-a22b-fp8", None),
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": ("qwen3-30b-a3b", None),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": ("qwen3-coder-480b-a35b", None),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": ("qwen3-coder-480b-a35b", "fp8"),
+    "deepseek-ai/DeepSeek-R1-0528": ("deepseek-v3", None),
+    "deepseek-ai/DeepSeek-V3.1": ("deepseek-v3", None),
+    "google/gemma-3-12b-it": ("gemma-3-12b", None),
+    "google/gemma-3-27b-it": ("gemma-3-27b", None),
+    "meta-llama/Llama-3.1-8B-Instruct": ("llama-3.1-8b", None),
+    "meta-llama/Llama-3.1-405B-Instruct": ("llama-3.1-405b", None),
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": ("llama-3.1-405b", "fp8"),
+    "openai/gpt-oss-20b": ("gpt-oss-20b", None),
+}
+
+
+def compared(file: Path = FILE) -> pd.DataFrame:
+    """Return a row a run: model, gpu, batch, measured and computed seconds, and host_bound."""
+    runs = pd.read_csv(file)
+    runs = runs[runs["model_id"].isin(MODELS)]
+    return pd.DataFrame([_row(run) for run in runs.to_dict("records")])
+
+
+def _row(run: Mapping[str, object]) -> dict[str, object]:
+    name, weights = MODELS[str(run["model_id"])]
+    model = load_model(name).with_dtypes(weights=weights)
+    replicas, spread = int(str(run["dp"])), model.moe is not None and int(str(run["ep"])) > 1
+    ranks = int(str(run["num_gpus"])) // replicas
+    cluster = Cluster(load_gpu(GPUS[str(run["gpu_model"])]), ranks, replicas, spread)
+    number = max(1, round(float(str(run["avg_batch_size"])) / replicas))
+    context = PROMPTS[str(run["task"])] + float(str(run["avg_output_len"])) / 2
+    batch = _decodes(model, number, context)
+    roofline = RooflinePredictor(model, cluster)
+    kernels = roofline.step_time(batch)
+    step = EngineOverhead().around(roofline).step_time(batch)
+    return {
+        "model": model.name,
+        "format": str(run["weight_precision"]),
+        "gpu": cluster.gpu.name,
+        "experts": model.moe is not None,
+        "batch": number,
+        "measured": float(str(run["median_itl_ms"])) / 1e3,
+        "kernels": kernels,
+        "computed": step,
+        "host_bound": step - kernels > kernels,
+    }
+
+
+def _decodes(model: ModelSpec, number: int, context: float) -> StepBatch:
+    window = model.sliding_window
+    seen = round(number * min(context, window - 1)) if window else None
+    return StepBatch((), number, round(number * context), window_sum=seen)
+
+
+def main() -> None:
+    """Print the errors by GPU and kind of model, and those of runs that the host bounds."""
+    runs = compared()
+    runs["error"] = runs["computed"] / runs["measured"] - 1
+    for keys in (["host_bound"], ["host_bound", "gpu", "experts", "format"], ["model", "gpu"]):
+        found = runs.groupby(keys)["error"].agg(
+            number="size",
+            middle="median",
+            median=lambda errors: errors.abs().median(),
+            ninth=lambda errors: errors.abs().quantile(0.9),
+        )
+        print(found.round(3).to_string(), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

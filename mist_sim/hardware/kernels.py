@@ -1,0 +1,108 @@
+"""What the kernels of one kind reach on a GPU: shares of its peaks, and what comes on top.
+
+A kernel takes
+
+    floor + serial x depth + per_input x values put in + sqrt(compute^2 + memory^2)
+
+with compute = FLOPs / (mfu x peak) and memory = bytes / (mbu x bandwidth): the two overlap, but
+for the ramps at both ends, and the root of the sum of squares is nearer to measured kernels than
+the longer of the two. Every figure comes from a table of measured kernels (`mist calibrate
+kernels`), by architecture: what two cards of one architecture reach differs by their peaks alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from mist_sim.units import Seconds
+
+PRODUCTS = ("bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4")
+"""Formats of a matrix that have kernels of their own."""
+
+KERNELS = (
+    *PRODUCTS,
+    *(f"experts_{name}" for name in PRODUCTS),
+    "vector",
+    "prefill_attention",
+    "decode_attention",
+    "prefill_attention_fp8",
+    "decode_attention_fp8",
+    "latent_prefill_attention",
+    "latent_decode_attention",
+)
+"""Kinds of kernels. `experts_*`: grouped products of experts; `vector`: norms, activations,
+embeddings, rotary embeddings; `*_attention_fp8`: with cache entries of 8 bits."""
+
+# where a kind has no figures, those of the next are taken
+_INSTEAD = {
+    "fp8_block": "fp8",
+    "int8": "fp8",
+    "nvfp4": "fp8",
+    "fp8": "bf16",
+    "int4": "bf16",
+    "mxfp4": "int4",
+    "prefill_attention_fp8": "prefill_attention",
+    "decode_attention_fp8": "decode_attention",
+    "latent_prefill_attention": "prefill_attention",
+    "latent_decode_attention": "decode_attention",
+}
+_INSTEAD |= {
+    f"experts_{name}": f"experts_{_INSTEAD[name]}" for name in PRODUCTS if name in _INSTEAD
+}
+_INSTEAD["experts_bf16"] = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """Figures of one kind of kernels; without any, nothing comes on top of the shares of a phase.
+
+    mfu, mbu: shares of the peaks, in (0, 1]; None: those of the phase (`prefill`, `decode`).
+    floor: seconds of the shortest kernel.
+    serial: seconds for each 1,000 steps that a block takes one after the other: inputs of a
+        product that is not split along them, keys of a prompt's last token.
+    per_input: seconds for each million values put in, which are brought into another format
+        first (activations of FP8 products).
+    padding: rows more that a product computes for every expert that it reaches, and keys more
+        that each token of a prompt attends to: kernels work in tiles.
+    per_pair: FLOPs of a (query, key) pair and head beside its two products (exponentials).
+    beside_prompts: how many times as long decodes take in a step with prompts (>= 1), where one
+        kernel computes both and does not split the contexts of decodes.
+    """
+
+    mfu: float | None = None
+    mbu: float | None = None
+    floor: Seconds = 0.0
+    serial: Seconds = 0.0
+    per_input: Seconds = 0.0
+    padding: float = 0.0
+    per_pair: float = 0.0
+    beside_prompts: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("mfu", "mbu"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise ValueError(f"{name} must be in (0, 1], got {share}")
+        for name in ("floor", "serial", "per_input", "padding", "per_pair"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be >= 0 and finite, got {value}")
+        if not 1 <= self.beside_prompts < math.inf:
+            raise ValueError(f"beside_prompts must be >= 1 and finite, got {self.beside_prompts}")
+
+
+_PLAIN = Kernel()
+
+
+def kernel_of(kernels: Mapping[str, Kernel], name: str) -> Kernel:
+    """Return the figures of a kind of kernels, or those of the nearest kind that has some."""
+    while name not in kernels:
+        if name not in _INSTEAD:
+            return _PLAIN
+        name = _INSTEAD[name]
+    return kernels[name]
+
+
+FIGURES = tuple(item.name for item in fields(Kernel))

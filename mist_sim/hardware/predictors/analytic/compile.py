@@ -1,0 +1,168 @@
+"""Turns the operators of a model on a cluster into the few numbers that time a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.collectives import all_gather, all_reduce
+from mist_sim.hardware.kernels import Kernel, kernel_of
+from mist_sim.hardware.predictors.analytic.attention_time import (
+    DecodeAttention,
+    PromptAttention,
+    WindowAttentionTime,
+)
+from mist_sim.hardware.predictors.analytic.phase_time import Communication, Experts, PhaseTime, Term
+from mist_sim.hardware.predictors.base import sustained_rates
+from mist_sim.hardware.specs import Efficiency, GpuSpec
+from mist_sim.models import operators
+from mist_sim.models.operators import Operator
+from mist_sim.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A GPU in one phase: what its kernels reach.
+
+    efficiency: shares of the peaks that kernels reach that have no figures of their own.
+    """
+
+    gpu: GpuSpec
+    efficiency: Efficiency
+
+    def rates(self, name: str, dtype: str = "bf16") -> tuple[Kernel, float, float]:
+        """Return the figures of a kind of kernels, and the FLOP/s and bytes/s that they reach."""
+        gpu = self.gpu
+        if dtype not in gpu.flops:
+            name = _widened(name)
+        kernel = kernel_of(gpu.kernels, name)
+        reached = Efficiency(
+            mfu=self.efficiency.mfu if kernel.mfu is None else kernel.mfu,
+            mbu=self.efficiency.mbu if kernel.mbu is None else kernel.mbu,
+        )
+        return kernel, *sustained_rates(gpu, reached, dtype)
+
+    def terms(self, layers: int, none: list[Operator], one: list[Operator]) -> Iterator[Term]:
+        """Yield the terms of operators, given for no token and for one."""
+        for at_none, at_one in zip(none, one, strict=True):
+            kernel, flops, bandwidth = self.rates(at_one.kernel, at_one.dtype)
+            yield Term(
+                fixed=layers * (kernel.floor + kernel.serial * at_one.depth / 1e3),
+                per_token=float(layers * kernel.per_input * at_one.inputs / 1e6),
+                work=float(layers * at_one.flops / flops),
+                weights=float(layers * at_none.bytes / bandwidth),
+                traffic=float(layers * (at_one.bytes - at_none.bytes) / bandwidth),
+            )
+
+
+def _widened(name: str) -> str:
+    """Return the kernels for a format whose type a GPU cannot multiply: they widen the weights."""
+    return "experts_int4" if name.startswith("experts_") else "int4"
+
+
+def phase_time(model: ModelSpec, cluster: Cluster, prefill: bool) -> PhaseTime:
+    """Return what times all of a step in one phase but attention."""
+    t, replicas = cluster.tensor_parallel_size, cluster.num_sharing_replicas
+    phase = Phase(cluster.gpu, cluster.gpu.prefill if prefill else cluster.gpu.decode)
+    by_token: list[Term] = []
+    parts = (operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1))
+    for (layers, none), (_, one) in zip(*parts, strict=True):
+        by_token += phase.terms(layers, none, one)
+    none, one = (operators.logits(model, n, t) for n in (0, 1))
+    weightless = [term for term in by_token if not term.weights]
+    return PhaseTime(
+        fixed=sum([term.fixed for term in weightless]),
+        per_token=sum([max(term.work, term.traffic) for term in weightless]),
+        by_token=tuple(term for term in by_token if term.weights),
+        by_sample=tuple(phase.terms(1, none, one)),
+        experts=_experts(model, cluster, phase),
+        communication=_communication(model, cluster),
+    )
+
+
+def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None:
+    moe, ranks = model.moe, cluster.expert_parallel_size
+    if moe is None:
+        return None
+    t, imbalance = cluster.tensor_parallel_size, cluster.expert_load_imbalance
+    none, one = (operators.routed_experts(model, moe, n, 1, t, ranks, imbalance) for n in (0, 1))
+    terms = tuple(phase.terms(model.num_moe_layers, none, one))
+    rows = [each.inputs / each.depth for each in one]
+    padding = [phase.rates(each.kernel, each.dtype)[0].padding for each in one]
+    padded = tuple(float(more / each) for more, each in zip(padding, rows, strict=True))
+    return Experts(moe, terms, padded, cluster.num_sharing_replicas, ranks)
+
+
+def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
+    """All-reduces after attention and MLP; gathering and scattering around shared experts."""
+    replicas = cluster.num_sharing_replicas
+    if cluster.tensor_parallel_size == replicas == 1:
+        return None
+    link = cluster.gpu.interconnect
+    return Communication(
+        all_reduce=all_reduce(link, cluster.tensor_parallel_size),
+        all_gather=all_gather(link, replicas),
+        num_all_reduces=2 * model.num_layers,
+        num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
+        bytes_per_token=model.hidden_size * model.dtype_bytes,
+        num_replicas=replicas,
+    )
+
+
+def prompt_attention(model: ModelSpec, cluster: Cluster, layers: int) -> PromptAttention:
+    """Return what times the attention of prompts in so many layers."""
+    t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.prefill)
+    kernel, flops, bandwidth = phase.rates(_attention_kernel(model, "prefill"))
+
+    def attention(queries: float, keys: float, pairs: float) -> Operator:
+        return operators.attention(model, queries, keys, pairs, t, prefill=True)
+
+    heads = model.num_attention_heads / t
+    per_pair = float(layers * (attention(0, 0, 1).flops + heads * kernel.per_pair) / flops)
+    expanded = 0.0
+    for part in operators.expand_context(model, 1, t):
+        _, rate, width = phase.rates(part.kernel, part.dtype)
+        expanded += layers * float(max(part.flops / rate, part.bytes / width))
+    per_query = float(layers * attention(1, 0, 0).bytes / bandwidth)
+    return PromptAttention(
+        fixed=layers * kernel.floor,
+        per_query=per_query + kernel.padding * per_pair,
+        per_key=float(layers * attention(0, 1, 0).bytes / bandwidth),
+        per_pair=per_pair,
+        serial=layers * kernel.serial / 1e3,
+        per_cached=expanded,
+    )
+
+
+def decode_attention(model: ModelSpec, cluster: Cluster, layers: int) -> DecodeAttention:
+    """Return what times the attention of decodes in so many layers."""
+    t, phase = cluster.tensor_parallel_size, Phase(cluster.gpu, cluster.gpu.decode)
+    kernel, flops, bandwidth = phase.rates(_attention_kernel(model, "decode"))
+
+    def attention(queries: float, keys: float, pairs: float) -> Operator:
+        return operators.attention(model, queries, keys, pairs, t, prefill=False)
+
+    return DecodeAttention(
+        fixed=layers * kernel.floor,
+        per_query=float(layers * attention(1, 0, 0).bytes / bandwidth),
+        per_key=float(layers * attention(0, 1, 0).bytes / bandwidth),
+        per_pair=float(layers * attention(0, 0, 1).flops / flops),
+        beside_prompts=kernel.beside_prompts,
+    )
+
+
+def window_attention(model: ModelSpec, cluster: Cluster) -> WindowAttentionTime | None:
+    """Return what times the layers with a sliding window; None where a model has none."""
+    if model.sliding_window is None:
+        return None
+    layers = len(model.window_layers)
+    decodes = decode_attention(model, cluster, layers)
+    prompts = prompt_attention(model, cluster, layers)
+    return WindowAttentionTime(model.sliding_window, prompts, decodes, decodes.beside())
+
+
+def _attention_kernel(model: ModelSpec, phase: str) -> str:
+    if model.mla:
+        return f"latent_{phase}_attention"
+    return f"{phase}_attention" + ("_fp8" if model.kv_entry_bytes == 1 else "")
