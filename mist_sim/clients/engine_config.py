@@ -159,12 +159,14 @@ class EngineConfig:
                 f"{self.pipeline_parallel_size}, got {self.prefill_interval}; vLLM counts the "
                 "steps of all micro-batches together, which is not simulated"
             )
+        self._check_planning_ahead()
+
+    def _check_planning_ahead(self) -> None:
         if self.async_scheduling and self.no_planning_ahead:
             raise ScenarioError(
                 f"async_scheduling must be false with {self.no_planning_ahead}; that combination "
                 "is not simulated"
             )
-
         if self.async_scheduling is False:
             for name in EXPOSED:
                 if getattr(self.overhead, name):
