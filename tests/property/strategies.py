@@ -251,6 +251,45 @@ def alike(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def copies(draw: st.DrawFn) -> Case:
+    """Requests with the same content in scarce memory: what one left, others fill once more.
+
+    Answers have content, too, so that some fill what others had as a prompt. Who waits finds copies
+    that nobody holds; and another, that somebody does, when these are evicted.
+    """
+    policy = draw(st.sampled_from(["mixed", "mixed", "chunked", "continuous"]))
+    case = draw(cases(max_jobs=8, longest=80, policy=policy, drafts=False))
+    block_size = draw(st.sampled_from([2, 4, 8, 16]))
+    jobs = [
+        replace(
+            job,
+            arrival_time=draw(st.sampled_from([0.0, 0.0, job.arrival_time])),
+            content=((draw(st.sampled_from([0, 0, 0, 2])), 160),),
+        )
+        for job in case.jobs
+    ]
+    jobs.sort(key=lambda job: job.arrival_time)
+    sizes = [-(-(job.num_prompt_tokens + job.num_output_tokens) // block_size) for job in jobs]
+    options = replace(
+        case.options,
+        num_blocks=draw(st.integers(max(sizes), max(sizes) + sum(sizes) // 2)),
+        block_size=block_size,
+        max_num_seqs=16,
+        max_num_batched_tokens=draw(st.integers(80, 200)),
+        pipeline_parallel_size=1,
+        data_parallel_size=1,
+        lockstep=False,
+        async_scheduling=draw(st.booleans()),
+        max_model_len=None,
+        caching=True,
+        tiers=(),
+        swap=None,
+        windows=None,
+    )
+    return Case(options, tuple(jobs))
+
+
+@st.composite
 def ahead(draw: st.DrawFn) -> Case:
     """An engine that plans ahead, in scarce memory, with answers of few blocks: some end often."""
     policy = draw(st.sampled_from(["chunked"] * 4 + sorted(POLICIES)))

@@ -417,6 +417,35 @@ def test_who_begins_again_in_blocks_that_another_holds_needs_none_that_is_free()
     assert_exact(Case(options, jobs), AWKWARD)
 
 
+def test_who_waits_needs_less_when_a_copy_is_evicted_that_nobody_holds():
+    """The last one gave way, and its blocks are the first copy of what the first one decodes.
+
+    When a decode takes them, it finds the other copy, which takes no free block, and fits.
+    """
+    options = EngineOptions(
+        "mixed",
+        17,
+        16,
+        15,
+        None,
+        watermark=0.1,
+        caching=True,
+        uncached_first=True,
+        async_scheduling=True,
+    )
+    jobs = (
+        Job(0.0, 1, 36, content=((4, 57),)),
+        Job(0.0, 15, 36),
+        Job(0.0, 32, 33),
+        Job(0.0, 31, 36),
+        Job(0.0, 33, 33, content=((4, 41),)),
+    )
+    engine = assert_exact(Case(options, jobs), DYADIC)
+    last_prompt = engine.steps[-1].batch
+    assert last_prompt.num_decodes == 3
+    assert last_prompt.chunks == ((33, 32),)
+
+
 def gaps(outcome: Outcome, steps: list[Step]) -> int:
     """Return how often an answer stood still for a single step in which others computed."""
     ends = [step.end for step in steps]

@@ -138,6 +138,13 @@ class WindowCachingManager(PrefixCachingManager):
             self._evict(self._window_pages * (bounds[-1] - bounds[0]))
         return len(pieces)
 
+    def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        chain = sequence.chain
+        if chain is None or not self._full_pages:
+            return None
+        found = self.cache.find(chain, self._hit(sequence, chain)[0])
+        return 1 if self._may_be_held(found) else None
+
     def is_entering(self, sequence: SequenceState) -> bool:
         chain = sequence.chain
         return isinstance(chain, WindowChain) and chain.next_block < chain.num_shared
