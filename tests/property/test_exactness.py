@@ -40,6 +40,7 @@ from tests.reference.comparison import (
     workload,
 )
 from tests.reference.measured import measured_layers
+from tests.reference.memory import Tier
 from tests.reference.predictors import AWKWARD, DYADIC, STEEP
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
 from tests.reference.stepwise import Job, Outcome, Step, Windows
@@ -417,6 +418,7 @@ def test_who_begins_again_in_blocks_that_another_holds_needs_none_that_is_free()
     assert_exact(Case(options, jobs), AWKWARD)
 
 
+@pytest.mark.exact
 def test_who_waits_needs_less_when_a_copy_is_evicted_that_nobody_holds():
     """The last one gave way, and its blocks are the first copy of what the first one decodes.
 
@@ -444,6 +446,59 @@ def test_who_waits_needs_less_when_a_copy_is_evicted_that_nobody_holds():
     last_prompt = engine.steps[-1].batch
     assert last_prompt.num_decodes == 3
     assert last_prompt.chunks == ((33, 32),)
+
+
+@pytest.mark.exact
+def test_who_passes_in_a_step_for_decodes_stands_still_in_the_next_one():
+    """A prompt whose blocks were loaded is admitted in a held step, for one piece of several."""
+    options = EngineOptions(
+        "chunked",
+        23,
+        3,
+        13,
+        13,
+        threshold=1,
+        prefill_schedule_interval=3,
+        local_cadence=True,
+        caching=True,
+        async_scheduling=True,
+        tiers=(Tier(52, 0.0, 2.0**-9),),
+    )
+    jobs = (Job(0.0, 26, 27), Job(0.0, 18, 5), Job(0.0, 2, 3))
+    for predictor in (AWKWARD, DYADIC):
+        engine = assert_exact(Case(options, jobs), predictor)
+    assert any(outcome.num_loaded_blocks for outcome in engine.outcomes)
+
+
+@pytest.mark.exact
+def test_prompts_that_begin_alike_are_planned_step_by_step_whoever_waits():
+    """Two enter the same blocks in turn, while one without content waits to be admitted."""
+    options = EngineOptions("chunked", 83, 2, 5, 109, threshold=9, max_partial=4, caching=True)
+    alike = ((0, 160),)
+    jobs = (
+        Job(0.0, 28, 1),
+        Job(0.0, 28, 6),
+        Job(0.0, 66, 2, content=alike),
+        Job(0.0, 79, 1, content=alike),
+        Job(0.0, 10, 1),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[3].preempted_at
+
+
+def test_a_load_that_the_last_request_gives_up_does_not_end():
+    """The simulation is over before the blocks are there."""
+    tiers = (Tier(73, 2.0**-9, 2.0**-9, writes_back=True),)
+    options = EngineOptions("chunked", 30, 4, 7, 74, caching=True, tiers=tiers)
+    content = ((5, 28),)
+    jobs = (
+        Job(0.0, 1, 28, content=content),
+        Job(0.0, 62, 52),
+        Job(0.25, 17, 1, content=content, ttft_timeout=2.0**-8),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[2].status == "timed_out"
+    assert not engine.outcomes[2].num_loaded_blocks
 
 
 def gaps(outcome: Outcome, steps: list[Step]) -> int:
