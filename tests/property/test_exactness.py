@@ -486,6 +486,17 @@ def test_prompts_that_begin_alike_are_planned_step_by_step_whoever_waits():
     assert engine.outcomes[3].preempted_at
 
 
+@pytest.mark.exact
+def test_who_outgrows_the_pool_leaves_what_the_plan_knows():
+    """It gives way to nobody, but its last block was filled by a step that its plan did not see."""
+    tiers = (Tier(2, 0.0, 1e-3 / 3),)
+    options = EngineOptions("chunked", 2, 8, 9, 10, caching=True, tiers=tiers)
+    options = replace(options, async_scheduling=True)
+    engine = assert_exact(Case(options, (Job(0.0, 1, 17), Job(0.0, 8, 2))), AWKWARD)
+    assert [outcome.status for outcome in engine.outcomes] == ["rejected", "finished"]
+    assert engine.outcomes[1].num_loaded_blocks == 1
+
+
 def test_a_load_that_the_last_request_gives_up_does_not_end():
     """The simulation is over before the blocks are there."""
     tiers = (Tier(73, 2.0**-9, 2.0**-9, writes_back=True),)
