@@ -252,39 +252,32 @@ def alike(draw: st.DrawFn) -> Case:
 
 @st.composite
 def copies(draw: st.DrawFn) -> Case:
-    """Requests with the same content in scarce memory: what one left, others fill once more.
+    """Requests with the same content, answers included, in small blocks and scarce memory.
 
-    Answers have content, too, so that some fill what others had as a prompt. Who waits finds copies
-    that nobody holds; and another, that somebody does, when these are evicted.
+    Several fill the same blocks. Who waits finds copies that nobody holds, and when these are
+    evicted, others that somebody does.
     """
-    policy = draw(st.sampled_from(["mixed", "mixed", "chunked", "continuous"]))
-    case = draw(cases(max_jobs=8, longest=80, policy=policy, drafts=False))
-    block_size = draw(st.sampled_from([2, 4, 8, 16]))
-    jobs = [
-        replace(
-            job,
-            arrival_time=draw(st.sampled_from([0.0, 0.0, job.arrival_time])),
-            content=((draw(st.sampled_from([0, 0, 0, 2])), 160),),
-        )
-        for job in case.jobs
-    ]
-    jobs.sort(key=lambda job: job.arrival_time)
-    sizes = [-(-(job.num_prompt_tokens + job.num_output_tokens) // block_size) for job in jobs]
-    options = replace(
-        case.options,
-        num_blocks=draw(st.integers(max(sizes), max(sizes) + sum(sizes) // 2)),
-        block_size=block_size,
+    size = draw(st.sampled_from([1, 2, 4]))
+    longest = draw(st.integers(8, 16)) * size
+    content = st.sampled_from([((0, longest),)] * 5 + [()])
+    jobs = []
+    for time in sorted(draw(st.lists(st.just(0.0) | st.floats(0, 0.03), min_size=4, max_size=8))):
+        total = draw(st.integers(longest // 2, longest))
+        most = draw(st.sampled_from([3 * size, total // 2, total - 1]))
+        prompt = draw(st.integers(1, most))
+        jobs.append(Job(time, prompt, total - prompt, draw(st.integers(0, 2)), draw(content)))
+    blocks = [-(-(job.num_prompt_tokens + job.num_output_tokens - 1) // size) for job in jobs]
+    options = EngineOptions(
+        draw(st.sampled_from(["mixed", "continuous", "chunked"])),
+        draw(st.integers(max(blocks), max(*blocks, sum(blocks) * 2 // 3))),
+        size,
         max_num_seqs=16,
-        max_num_batched_tokens=draw(st.integers(80, 200)),
-        pipeline_parallel_size=1,
-        data_parallel_size=1,
-        lockstep=False,
-        async_scheduling=draw(st.booleans()),
-        max_model_len=None,
+        max_num_batched_tokens=draw(st.integers(longest, 3 * longest).map(lambda most: most + 16)),
+        order=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
         caching=True,
-        tiers=(),
-        swap=None,
-        windows=None,
+        uncached_first=draw(st.booleans()),
+        async_scheduling=draw(st.booleans()),
     )
     return Case(options, tuple(jobs))
 

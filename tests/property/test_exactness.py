@@ -25,6 +25,7 @@ from tests.property.strategies import (
     alike,
     alike_in_windows,
     cases,
+    copies,
     overloads,
     overloads_of_alike,
     pieces_in_windows,
@@ -153,6 +154,13 @@ def test_arrivals_on_the_end_of_a_step(case, predictor, data):
 @examples(300)
 @given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike(case, predictor):
+    assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=copies(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_copies_of_blocks_that_are_evicted(case, predictor):
     assert_exact(case, predictor)
 
 
