@@ -505,6 +505,16 @@ def test_who_outgrows_the_pool_leaves_what_the_plan_knows():
     assert engine.outcomes[1].num_loaded_blocks == 1
 
 
+@pytest.mark.exact
+def test_who_is_preempted_ahead_has_left_the_blocks_behind_its_window():
+    """The plan does not know its newest token, but its window has moved on with it."""
+    options = EngineOptions(
+        "mixed", 18, 1, 16, 44, windows=Windows(2, 2, 1), caching=True, async_scheduling=True
+    )
+    engine = assert_exact(Case(options, (Job(0.0, 1, 5), Job(0.0, 1, 4))), AWKWARD)
+    assert engine.outcomes[1].preempted_at
+
+
 def test_a_load_that_the_last_request_gives_up_does_not_end():
     """The simulation is over before the blocks are there."""
     tiers = (Tier(73, 2.0**-9, 2.0**-9, writes_back=True),)

@@ -177,16 +177,31 @@ class KvCacheManager:
         """Take back blocks in which there is nothing."""
         self.pool.release(num_blocks)
 
-    def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
-        """Take back all blocks of a sequence that has its tokens."""
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        """Take back all blocks of a sequence that has its tokens.
+
+        num_unknown: tokens computed behind those, whose ids are not known: nobody finds them.
+        """
         self.pool.release(num_blocks)
 
     def forget(self, sequence: SequenceState, num_blocks: int) -> None:
         """Take back the blocks of a sequence that was given up before it was admitted."""
         self.free(sequence, num_blocks, 0)
 
-    def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
-        """Take back all blocks of a sequence that will need them again."""
+    def preempt(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        """Take back all blocks of a sequence that will need them again; as `free`."""
         self.pool.release(num_blocks)
         sequence.num_computed_tokens = 0
 
@@ -390,13 +405,25 @@ class PrefixCachingManager(KvCacheManager):
         if num_blocks and self.shares_blocks:
             self._queue_own(num_blocks, 0)
 
-    def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
         if sequence.chain is not None:
             self.compute(sequence, num_computed_tokens)
             self.answers.end(sequence)
         self._release(sequence.chain, num_blocks, num_computed_tokens)
 
-    def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+    def preempt(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
         """Take back all blocks; the full ones stay in the cache, where it may find them again."""
         if sequence.chain is None:
             sequence.chain = self._chain(())

@@ -49,8 +49,9 @@ def preempt(
     num_blocks, num_computed = lane.stop(sequence)
     del lane.running[sequence]
     num_known = num_computed if was_served else lane.num_known(sequence, num_computed)
+    num_unknown = num_computed - num_known
     if lane.outgrown(sequence):
-        kv_cache.preempt(sequence, num_blocks, num_known)
+        kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
         plan.dropped += (sequence,)
         return
     plan.preempted += (sequence,)
@@ -59,7 +60,7 @@ def preempt(
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
-    kv_cache.preempt(sequence, num_blocks, num_known)
+    kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
     lane.waiting.give_back(sequence)
 
 
