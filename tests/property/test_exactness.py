@@ -515,6 +515,17 @@ def test_who_is_preempted_ahead_has_left_the_blocks_behind_its_window():
     assert engine.outcomes[1].preempted_at
 
 
+@pytest.mark.exact
+def test_a_block_of_an_answer_is_found_in_the_step_that_fills_it():
+    """Who is admitted in that step computes only its last token."""
+    options = EngineOptions("chunked", 20, 4, 16, 86, caching=True)
+    content = ((0, 160),)
+    jobs = (Job(0.0, 1, 12, content=content), Job(0.004, 13, 1, content=content))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.steps[-1].batch.context_sum == 11
+    assert engine.outcomes[1].num_cached_tokens == 12
+
+
 def test_a_load_that_the_last_request_gives_up_does_not_end():
     """The simulation is over before the blocks are there."""
     tiers = (Tier(73, 2.0**-9, 2.0**-9, writes_back=True),)
