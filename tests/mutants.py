@@ -245,7 +245,7 @@ MUTANTS = [
     Mutant(
         "who gives up while it runs keeps its memory",
         f"{SCHEDULING}/lane_state.py",
-        "self.kv_cache.free(sequence, num_blocks, num_computed)",
+        "self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)",
         "pass",
     ),
     Mutant(
@@ -300,7 +300,7 @@ MUTANTS = [
         "blocks to be handed over are free when the prompt is done",
         f"{SCHEDULING}/lane_state.py",
         "            self.held[sequence] = num_blocks, num_computed",
-        "            self.kv_cache.free(sequence, num_blocks, num_computed)\n"
+        "            self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)\n"
         "            self.held[sequence] = 0, 0",
     ),
     Mutant(
