@@ -411,6 +411,14 @@ def test_the_urgent_and_others_under_memory_pressure():
     assert sat_out > 3
 
 
+@pytest.mark.exact
+def test_nobody_behind_one_that_preempts_itself_sits_out_where_the_pass_goes_on():
+    options = EngineOptions("chunked", 30, 4, 8, 64, order="priority", pass_goes_on=True)
+    for shift in range(3):
+        jobs = [Job(0.0004 * k, 8 + k, 50 + 3 * k, (k + shift) % 3) for k in range(12)]
+        assert_exact(Case(options, tuple(jobs)), AWKWARD)
+
+
 def test_who_begins_again_in_blocks_that_another_holds_needs_none_that_is_free():
     """Preempted for the last free block, it comes back with a piece that takes none."""
     drafting = SpeculativeConfig(method="mtp", num_speculative_tokens=6, acceptance_rate=0.0)
@@ -513,6 +521,30 @@ def test_who_is_preempted_ahead_has_left_the_blocks_behind_its_window():
     )
     engine = assert_exact(Case(options, (Job(0.0, 1, 5), Job(0.0, 1, 4))), AWKWARD)
     assert engine.outcomes[1].preempted_at
+
+
+@pytest.mark.exact
+def test_free_blocks_that_no_step_filled_are_used_first():
+    options = EngineOptions("chunked", 7, 2, 8, 64, caching=True, uncached_first=True)
+    one, other = ((0, 160),), ((2, 160),)
+    jobs = (
+        Job(0.0, 3, 6, content=one),
+        Job(0.0, 2, 4, content=one),
+        Job(0.0, 7, 2, content=other),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    in_turn = Case(replace(options, uncached_first=False), jobs).stepwise(AWKWARD)
+    assert engine.now != in_turn.now
+
+
+@pytest.mark.exact
+def test_who_was_alone_gets_small_pieces_when_another_comes_that_has_no_seat():
+    options = EngineOptions(
+        "chunked", 100, 4, 1, 10, threshold=3, threshold_spares_one=True, max_partial=4
+    )
+    engine = assert_exact(Case(options, (Job(0.0, 60, 2), Job(0.0005, 6, 2))), AWKWARD)
+    pieces = [num_new for step in engine.steps for num_new, _ in step.batch.chunks]
+    assert pieces[:4] == [10, 10, 3, 3]
 
 
 @pytest.mark.exact
