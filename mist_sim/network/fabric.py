@@ -44,10 +44,17 @@ class Fabric:
     """Nodes of GPUs, switches and NICs, whose links transfers share max-min fairly.
 
     topology: the name of a preset (`mist list topologies`), or the path of a .toml spec.
-    nodes, nodes_per_rack, oversubscription, uplink, gpus, nvlink, pcie, nics, nic: as in
-        `Topology`, where they differ from those of the preset.
+    nodes: in all. By default, like the eight keys below, as in the topology.
+    nodes_per_rack: below one leaf switch.
+    oversubscription: what the NICs of a rack can send over what its leaf switch can send on.
+    uplink: of a leaf switch to the spine, one direction, whatever the oversubscription.
+    gpus: of a node.
+    nvlink: of a GPU to the node's NVSwitch, one direction.
+    pcie: of a GPU, one direction.
+    nics: network cards of a node.
+    nic: of each card, one direction.
     spans_nodes: whether a client may have GPUs of several nodes. Its steps take as long as on one.
-    overhead: seconds that a transfer takes beside latency and bytes, such as for its descriptors.
+    transfer_overhead: seconds that a transfer takes beside latency and bytes, such as for its descriptors.
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, those of a layer while the next one is computed.
     destination_missing: blocks that the destination has cached do not travel.
@@ -65,13 +72,15 @@ class Fabric:
     nics: int | None = None
     nic: BytesPerSecond | None = None
     spans_nodes: bool = False
-    overhead: Seconds = 0.0
+    transfer_overhead: Seconds = 0.0
     granularity: Granularity = "full"
     destination_missing: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.overhead < math.inf:
-            raise ValueError(f"overhead must be finite and >= 0 s, got {self.overhead}")
+        if not 0 <= self.transfer_overhead < math.inf:
+            raise ValueError(
+                f"transfer_overhead must be finite and >= 0 s, got {self.transfer_overhead}"
+            )
         base = load_topology(self.topology) if isinstance(self.topology, str) else self.topology
         said = {name: getattr(self, name) for name in _OF_THE_TOPOLOGY}
         said = {name: value for name, value in said.items() if value is not None}
@@ -103,7 +112,7 @@ class Fabric:
         for share, route in self._between(message.source, message.destination):
             part = message._replace(num_bytes=message.num_bytes * share)
             num_bytes = bytes_left(part, route.bandwidth, self.granularity)
-            flows.append(Flow(route.path, num_bytes, route.latency + self.overhead))
+            flows.append(Flow(route.path, num_bytes, route.latency + self.transfer_overhead))
         return self._transfers.send(flows)
 
     def _between(self, source: Seat, destination: Seat) -> list[_Way]:

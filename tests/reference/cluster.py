@@ -19,10 +19,10 @@ a role, where the job is a new visit (`stepwise.py`). Its blocks go over one lin
 as large as they are where they go to, and are there a latency after the last byte has left. Those
 under way have equal parts of the link. When all is done that happens at a time, the parts are made
 anew for who has begun and ended, and the next end is told to move. When blocks are there, first
-those held are free, and the lane hears of its own afterwards. Who gives up while they move leaves everything as it is until they are there; who does before frees
-what is held. The visits of a job have the limits of the job; only its end counts when its first
-token is there. A client whose longest context the job has reached with its first token has nothing
-to do for it.
+those held are free, and the lane hears of its own afterwards. Who gives up while they move leaves
+everything as it is until they are there; who does before frees what is held. The visits of a job
+have the limits of the job; only its end counts when its first token is there. A client whose
+longest context the job has reached with its first token has nothing to do for it.
 """
 
 from __future__ import annotations

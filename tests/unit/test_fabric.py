@@ -88,7 +88,9 @@ def test_in_a_node_entries_take_nvlink():
 
 
 def test_the_overhead_of_a_transfer_comes_on_top():
-    assert seconds(fabric((1, 1), (1, 1), overhead=0.25)) == pytest.approx(0.4100027, rel=1e-12)
+    assert seconds(fabric((1, 1), (1, 1), transfer_overhead=0.25)) == pytest.approx(
+        0.4100027, rel=1e-12
+    )
 
 
 def test_clients_without_gpus_send_nothing():
@@ -214,7 +216,10 @@ def test_the_resolved_scenario_says_the_same():
         ({"clients__0__tensor_parallel_size": 16}, "p: needs 16 GPUs and a node of hgx-h100 has 8"),
         ({"network__nic": "0 Gb/s"}, "network.nic: must be finite and > 0, got 0"),
         ({"network__nodes": 0}, "network.nodes: must be >= 1, got 0"),
-        ({"network__overhead": "-1 s"}, "network.overhead: must be finite and >= 0 s, got -1.0"),
+        (
+            {"network__transfer_overhead": "-1 s"},
+            "network.transfer_overhead: must be finite and >= 0 s, got -1.0",
+        ),
         ({"network__granularity": "half"}, "network.granularity: must be 'full' or 'layerwise'"),
         ({"network__topology": "hgx-h1"}, "network.topology: no topology and no file is named"),
         ({"network__topology": 3}, "network.topology: must be text, got 3"),
