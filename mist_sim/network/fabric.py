@@ -54,7 +54,8 @@ class Fabric:
     nics: network cards of a node.
     nic: of each card, one direction.
     spans_nodes: whether a client may have GPUs of several nodes. Its steps take as long as on one.
-    transfer_overhead: seconds that a transfer takes beside latency and bytes, such as for its descriptors.
+    transfer_overhead: seconds that a transfer takes beside latency and bytes, such as for its
+        descriptors.
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, those of a layer while the next one is computed.
     destination_missing: blocks that the destination has cached do not travel.

@@ -1,4 +1,4 @@
-"""Max-min fair rates of flows that share links, a few of them.
+"""Max-min fair rates of flows that share links.
 
 No flow's rate can be raised without lowering that of one which has no more: links fill up one after
 the other, and where one is full, those who cross it keep what they have (Bertsekas and Gallager,
@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 Path = tuple[int, ...]
 """The links that a flow crosses, each once."""
 
+Array = NDArray[np.float64]
+Whole = NDArray[np.intp]
+
 
 def fill_up(capacities: Sequence[float], counts: Mapping[Path, int]) -> dict[Path, float]:
-    """Return the rate of a flow of each path, bytes/s.
+    """Return the rate of a flow of each path, bytes/s, where there are a few paths.
 
     capacities: bytes/s of every link. counts: flows of each path (>= 1).
     """
@@ -41,3 +47,42 @@ def fill_up(capacities: Sequence[float], counts: Mapping[Path, int]) -> dict[Pat
                     del load[link]
         left = stay
     return rates
+
+
+def fill_up_many(capacities: Array, paths: Whole, counts: Array) -> Array:
+    """Return the rate of a flow of each path, bytes/s, where there are many paths.
+
+    capacities: bytes/s of every link, and inf behind them. paths: the links of each path, shape
+    (hops, paths); shorter ones go on with the link behind the last. counts: flows of each path.
+
+    A link's share is what it has left for each flow that still rises. Shares only grow. So a link
+    is full as soon as none of its flows has a smaller share elsewhere on its path; all such links
+    fill up at once.
+    """
+    num_links, nowhere = len(capacities), len(capacities) - 1
+    rates = np.empty(paths.shape[1])
+    free, rising = capacities.copy(), np.arange(paths.shape[1])
+    load = _sums(paths, counts, num_links)
+    share = np.full(num_links, np.inf)
+    while len(rising):
+        crossed = load > 0.5
+        crossed[nowhere] = False
+        share.fill(np.inf)
+        np.divide(free, load, out=share, where=crossed)
+        shares = share.take(paths)
+        lowest = shares.min(axis=0)
+        is_full = crossed
+        is_full[paths[shares > lowest]] = False
+        done = is_full.take(paths).any(axis=0)
+        rates[rising[done]] = lowest[done]
+        gone, number = paths[:, done], counts[done]
+        free -= _sums(gone, number * lowest[done], num_links)
+        load -= _sums(gone, number, num_links)
+        stay = ~done
+        rising, paths, counts = rising[stay], paths[:, stay], counts[stay]
+    return rates
+
+
+def _sums(paths: Whole, weights: Array, num_links: int) -> Array:
+    """Return the sum of the weights of the paths across each link."""
+    return np.bincount(paths.ravel(), np.tile(weights, len(paths)), num_links)
