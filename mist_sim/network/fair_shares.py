@@ -24,29 +24,52 @@ def fill_up(capacities: Sequence[float], counts: Mapping[Path, int]) -> dict[Pat
 
     capacities: bytes/s of every link. counts: flows of each path (>= 1).
     """
-    load: dict[int, int] = {}
-    for path, number in counts.items():
-        for link in path:
-            load[link] = load.get(link, 0) + number
+    widths = {path: width(capacities, path) for path in counts}
+    load = _scarce(capacities, widths, counts)
     free = {link: capacities[link] for link in load}
     rates: dict[Path, float] = {}
-    left = list(counts)
-    while left:
-        level, full = min([(free[link] / number, link) for link, number in load.items()])
-        stay = []
-        for path in left:
-            if full not in path:
-                stay.append(path)
-                continue
-            rates[path] = level
-            number = counts[path]
-            for link in path:
-                free[link] -= level * number
-                load[link] -= number
-                if not load[link]:
-                    del load[link]
-        left = stay
+    by_own_share = sorted(counts, key=lambda path: widths[path] / counts[path], reverse=True)
+    while by_own_share:
+        path = by_own_share[-1]
+        if path in rates:
+            by_own_share.pop()
+            continue
+        level, full = widths[path] / counts[path], -1
+        if load:
+            level, full = min((level, full), *[(free[k] / load[k], k) for k in load])
+        done = [path] if full < 0 else [one for one in counts if full in one and one not in rates]
+        for one in done:
+            rates[one] = level
+            number = counts[one]
+            for link in one:
+                if link in load:
+                    free[link] -= level * number
+                    load[link] -= number
+                    if not load[link]:
+                        del load[link]
     return rates
+
+
+def width(capacities: Sequence[float], path: Path) -> float:
+    """Return the bytes/s that a path can carry."""
+    return min([capacities[link] for link in path])
+
+
+def _scarce(
+    capacities: Sequence[float], widths: Mapping[Path, float], counts: Mapping[Path, int]
+) -> dict[int, int]:
+    """Return how many flows cross each link that could fill up before its paths do."""
+    most: dict[int, float] = {}
+    for path, bandwidth in widths.items():
+        for link in path:
+            most[link] = most.get(link, 0.0) + bandwidth
+    load = {link: 0 for link, bandwidth in most.items() if bandwidth > capacities[link]}
+    if load:
+        for path, number in counts.items():
+            for link in path:
+                if link in load:
+                    load[link] += number
+    return load
 
 
 def fill_up_many(capacities: Array, paths: Whole, counts: Array) -> Array:
@@ -85,4 +108,5 @@ def fill_up_many(capacities: Array, paths: Whole, counts: Array) -> Array:
 
 def _sums(paths: Whole, weights: Array, num_links: int) -> Array:
     """Return the sum of the weights of the paths across each link."""
-    return np.bincount(paths.ravel(), np.tile(weights, len(paths)), num_links)
+    weighted = np.bincount(paths.ravel(), np.tile(weights, len(paths)), num_links)
+    return weighted.astype(np.float64, copy=False)
