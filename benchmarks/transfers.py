@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from mist_sim.network.routes import Routes
 from mist_sim.rng import Streams
 
 _CHANGES = 40
+_CASES = ((1, 1, 20), (20, 20, 20), (10_000, 100, 100), (10_000, 10_000, 1000))
 
 
 def cost_of_a_change(topology: str, num_flows: int, num_paths: int) -> float:
@@ -52,9 +53,10 @@ def _measured(capacities: Sequence[float], paths: Sequence[Path], num_flows: int
     return spent / (2 * _CHANGES) / bare_timeout_s()
 
 
-if __name__ == "__main__":
-    for name in ("pod-h100", "racks-h100"):
-        for few in (1, 10):
-            print(name, few, "in flight:", f"{cost_of_a_change(name, few, few):.0f} T")
-        for many in (100, 10_000):
-            print(name, many, "paths:", f"{cost_of_a_change(name, 10_000, many):.0f} T")
+def transfers() -> Iterator[tuple[str, str, str]]:
+    """Yield what was measured, its budget, and the cost of a start or an end."""
+    for topology in ("racks-h100", "pod-h100"):
+        for num_flows, num_paths, budget in _CASES:
+            cost = cost_of_a_change(topology, num_flows, num_paths)
+            what = f"{num_flows:,} transfers on {num_paths:,} paths of {topology}"
+            yield what, f"a start or an end <= {budget:,} T", f"{cost:,.0f} T"
