@@ -64,6 +64,7 @@ class Flows(Generic[Owner]):
         self._on_link: dict[int, dict[int, None]] = {}  # rows
         # by hop and row: links; shorter paths go on with the number behind the last
         self._links = np.full((0, _FIRST_ROOM), len(capacities))
+        self._moved_in: dict[int, None] = {}  # rows that have paths which are not in there yet
         # by row: bytes each got until `since`, at `rate` from then on; when the next one ends, and
         # what `served` is then; flows
         self._served = np.zeros(_FIRST_ROOM)
@@ -180,10 +181,22 @@ class Flows(Generic[Owner]):
     def _share_among_many(self, rows: Whole, now: float) -> None:
         counts = self._count[rows]
         rows, counts = rows[counts > 0], counts[counts > 0]
+        self._note_links()
         rates = fill_up_many(self._with_nowhere, self._links[:, rows], counts)
         self._rate[rows] = rates
         left = np.maximum(self._target[rows] - self._served[rows], 0.0)
         self._end[rows] = now + left / rates
+
+    def _note_links(self) -> None:
+        nowhere = len(self._capacities)
+        for row in self._moved_in:
+            path = self._paths[row]
+            if len(path) > len(self._links):
+                more = ((0, len(path) - len(self._links)), (0, 0))
+                self._links = np.pad(self._links, more, constant_values=nowhere)
+            self._links[: len(path), row] = path
+            self._links[len(path) :, row] = nowhere
+        self._moved_in.clear()
 
     def rates(self) -> dict[Path, float]:
         """Return the bytes/s of a flow of each path, since the last `settle`."""
@@ -194,6 +207,8 @@ class Flows(Generic[Owner]):
 
         Directly or by others. A link that can carry all that its paths can is never full.
         """
+        if len(self._rows) == 1:
+            return list(self._changed)
         rows, seen = dict(self._changed), set[int]()
         left = list(rows)
         for row in left:
@@ -215,10 +230,7 @@ class Flows(Generic[Owner]):
         row = self._rows[path] = self._free.pop()
         self._paths[row] = path
         self._widths[row] = width(self._capacities, path)
-        if len(path) > len(self._links):
-            more = ((0, len(path) - len(self._links)), (0, 0))
-            self._links = np.pad(self._links, more, constant_values=len(self._capacities))
-        self._links[: len(path), row] = path
+        self._moved_in[row] = None
         self._at.served[row] = self._at.rate[row] = 0.0
         self._at.since[row] = now
         for link in path:
@@ -229,7 +241,6 @@ class Flows(Generic[Owner]):
         del self._rows[path]
         for link in path:
             del self._on_link[link][row]
-        self._links[:, row] = len(self._capacities)
         self._free.append(row)
 
     def _make_room(self) -> None:

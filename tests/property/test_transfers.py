@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mist_sim.environment import Environment
 from mist_sim.network.routes import Routes
 from mist_sim.network.transfers import Flow, Transfers
+from mist_sim.rng import Streams
 from tests.effort import examples
 from tests.reference.water_filling import Sent, ends_of
 
@@ -78,3 +79,26 @@ def test_the_order_in_which_flows_are_told_is_irrelevant(schedule, random):
     random.shuffle(order)
     shuffled = ends(capacities, [flows[k] for k in order])
     assert shuffled == [ends(capacities, flows)[k] for k in order]
+
+
+@st.composite
+def crowds(draw):
+    """More classes than are looked at one by one, which begin and end at few times."""
+    num_links = draw(st.integers(3, 8))
+    capacity = st.sampled_from([1.0, 2.0]) | st.floats(0.5, 50.0)
+    capacities = draw(st.lists(capacity, min_size=num_links, max_size=num_links))
+    path = st.lists(st.integers(0, num_links - 1), min_size=1, max_size=4, unique=True)
+    paths = draw(st.lists(path.map(tuple), min_size=45, max_size=60, unique=True))
+    rng = Streams(draw(st.integers(0, 100))).generator("crowd")
+    starts = rng.integers(0, 3, len(paths)) * draw(st.sampled_from([0.0, 1.0, 20.0]))
+    sizes = rng.uniform(0.5, 20.0, len(paths))
+    return capacities, [
+        Sent(float(start), path, float(num_bytes))
+        for start, path, num_bytes in zip(starts, paths, sizes, strict=True)
+    ]
+
+
+@examples(15)
+@given(crowds())
+def test_crowds_end_as_plain_water_filling_says(crowd):
+    assert ends(*crowd) == pytest.approx(ends_of(*crowd), rel=1e-9)
