@@ -8,7 +8,7 @@ from typing import NamedTuple
 from simpy.events import Event
 
 from mist_sim.environment import MOVE, SHARE, Environment
-from mist_sim.network.fair_shares import Path
+from mist_sim.network.fair_shares import Path, width
 from mist_sim.network.flows import Flows
 
 
@@ -56,16 +56,17 @@ class Transfers:
     def send(self, flows: Iterable[Flow]) -> Event:
         """Begin to send; the event happens when the last flow has arrived.
 
-        No bytes take the latency alone, and where source and destination are one, no time.
+        No bytes take the latency alone, as do so few that the clock does not see their time; where
+        source and destination are one, it takes no time.
         """
-        env = self._env
-        transfer = _Transfer(Event(env), env.now)
+        env, now = self._env, self._env.now
+        transfer = _Transfer(Event(env), now)
         for path, num_bytes, latency in flows:
-            if path and num_bytes:
+            if path and now + num_bytes / width(self._capacities, path) > now:
                 transfer.num_left += 1
                 self._flows.begin(path, num_bytes, (transfer, latency))
             else:
-                transfer.arrival = max(transfer.arrival, env.now + latency)
+                transfer.arrival = max(transfer.arrival, now + latency)
         if transfer.num_left:
             self._share_later()
         else:

@@ -95,7 +95,7 @@ class Link:
         return self.since + max(target - self.got, 0.0) / self.rate
 
     def send(self, cluster: StepwiseCluster, num_bytes: float, act: Callable[[], None]) -> None:
-        if num_bytes:
+        if cluster.now + num_bytes / self.bandwidth > cluster.now:
             self.begun.append((num_bytes, act))
             self.is_shared = False
         else:
