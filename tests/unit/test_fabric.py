@@ -252,3 +252,22 @@ def test_copies_may_have_a_place_each():
 def test_a_network_in_python_may_be_either():
     assert Fabric(topology="hgx-h100", nodes=3).resolved.nodes == 3
     assert Link(bandwidth=1.0).granularity == "full"
+
+
+def test_each_worker_of_a_bundle_has_a_gpu():
+    """Seven GPUs are left beside the prefill client, and the bundle has three and one."""
+    bundle = {
+        "name": "d",
+        "type": "afd",
+        "attention_workers": 3,
+        "slots": 4,
+        "cycle_s": "1 us",
+        "coefficients": "deepseek-v3-ascend-910c",
+    }
+    changes = {"clients__1": bundle, "network__nodes": 1}
+    moves = simulate(scenario(**changes)).transfers
+    expected = 0.6e-6 + 1600 * 131_072 / 450e9
+    assert (moves["end"] - moves["start"]).tolist() == pytest.approx([expected] * 20, rel=1e-6)
+    changes["clients__1"] = bundle | {"attention_workers": 8}
+    with pytest.raises(ScenarioError, match="d: needs 9 GPUs and a node of hgx-h100 has 8"):
+        simulate(scenario(**changes))
