@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.scenario.build import build
 from tests.conftest import ROOT
 
 CONFIG = ROOT / "mist_sim/models/catalog/llama-3.1-8b.json"
@@ -128,18 +129,27 @@ def test_what_does_not_go_together_is_said(changes, message):
     ("one", "other"), [("auto", "bf16"), ("float16", "fp16"), ("fp8", "fp8_e4m3"), ("fp16", "auto")]
 )
 def test_names_of_one_way_to_store_entries_are_alike(one, other):
-    scenario(
-        clients__0__kv_cache={"kv_cache_dtype": one}, clients__1__kv_cache={"kv_cache_dtype": other}
+    simulation = build(
+        scenario(
+            clients__0__kv_cache={"kv_cache_dtype": one},
+            clients__1__kv_cache={"kv_cache_dtype": other},
+        )
     )
+    first, second = (client.kv_block_bytes for client in simulation.clients[:2])
+    assert first == second
 
 
 def test_engines_that_exchange_nothing_may_differ():
-    scenario(
-        network=None,
-        clients__0__role=None,
-        clients__1__role=None,
-        clients__1__kv_cache={"kv_cache_dtype": "fp8", "block_size": 32},
+    simulation = build(
+        scenario(
+            network=None,
+            clients__0__role=None,
+            clients__1__role=None,
+            clients__1__kv_cache={"kv_cache_dtype": "fp8", "block_size": 16},
+        )
     )
+    first, second = (client.kv_block_bytes for client in simulation.clients[:2])
+    assert first == 2 * second
 
 
 def test_what_the_model_says_of_its_cache_counts(tmp_path):

@@ -112,7 +112,13 @@ class AfdClient(Client):
             return
         if longest is None:
             raise ValueError("max_model_len is required with kv_memory, which holds so many tokens")
-        most = int(self.kv_memory // (longest * self.kv_bytes_per_token * self.batches))
+        of_a_slot = longest * self.kv_bytes_per_token * self.batches
+        most = int(self.kv_memory // of_a_slot)
+        if most < 1:
+            raise ValueError(
+                f"kv_memory must be >= {of_a_slot / 2**30:.2f} GiB, a context of {longest} tokens "
+                f"in each of {self.batches} batches, got {self.kv_memory / 2**30:.2f} GiB"
+            )
         if self.slots > most:
             raise ValueError(
                 f"slots must be <= {most}: kv_memory of {self.kv_memory / 2**30:.1f} GiB holds so "
