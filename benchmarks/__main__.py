@@ -15,6 +15,7 @@ from rich.table import Table
 
 from benchmarks.measure import Measurement, measure
 from benchmarks.predictors import step_times
+from benchmarks.transfers import transfers
 from benchmarks.workloads import (
     AZURE,
     PRESSED,
@@ -98,6 +99,7 @@ def rows(quick: bool) -> Iterator[Row]:
     )
 
     yield from step_times()
+    yield from transfers()
 
     yield ("import mist_sim", "<= 0.6 s", f"{_import_time('-c', 'import mist_sim'):.2f} s")
     yield ("mist --help", "<= 0.3 s", f"{_import_time('-m', 'mist_sim', '--help'):.2f} s")

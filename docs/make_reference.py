@@ -17,6 +17,7 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.models import SpeculativeConfig
+from mist_sim.network import Fabric, Link
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
@@ -28,6 +29,7 @@ KINDS = (  # what keys of this version hold
     units.DURATION,
     units.RATE,
     units.SIZE,
+    units.BANDWIDTH,
     units.POWER,
     units.RENT,
     units.ELECTRICITY,
@@ -69,6 +71,7 @@ LINKS = {
     "power": "[mapping](#power)",
     "cost": "[mapping](#cost) or null",
     "api": "[mapping](#api) or null",
+    "network": "[mapping](#network) or null",
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
     "admission": "[mapping](#admission)",
@@ -286,6 +289,14 @@ def lines() -> Iterator[str]:
     yield from plugin(Retries, retries)
     yield "## speculative_config"
     yield from plugin(SpeculativeConfig, speculation(engine))
+    yield "## network"
+    link, fabric, _ = schema["properties"]["network"]["anyOf"]
+    yield "Either one link, or, where it names a `topology`:"
+    yield ""
+    yield "### A link"
+    yield from plugin(Link, link)
+    yield "### A topology"
+    yield from plugin(Fabric, fabric)
     yield "## slo"
     yield from plugin(Slo, schema["properties"]["slo"])
     yield "## power"

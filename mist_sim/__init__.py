@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         Slo,
     )
     from mist_sim.models import ModelSpec, SpeculativeConfig, load_model
-    from mist_sim.network import Link
+    from mist_sim.network import Fabric, Link, Topology, load_topology
     from mist_sim.routers import (
         ROUTERS,
         LeastOutstandingRouter,
@@ -160,7 +160,7 @@ _HOMES = {
     ),
     "mist_sim.metrics": "ApiPrices CostOptions Estimate PowerOptions Replications Result Slo",
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
-    "mist_sim.network": "Link",
+    "mist_sim.network": "Fabric Link Topology load_topology",
     "mist_sim.routers": (
         "ROUTERS LeastOutstandingRouter PrefixAffinityRouter RandomRouter RoundRobinRouter Router "
         "SessionAffinityRouter"
@@ -215,6 +215,7 @@ __all__ = [
     "Estimate",
     "ExecutionPredictor",
     "ExponentialDuration",
+    "Fabric",
     "FixedLength",
     "GammaArrivals",
     "GammaDuration",
@@ -279,6 +280,7 @@ __all__ = [
     "TablePredictor",
     "TimeLimits",
     "ToolCall",
+    "Topology",
     "TraceArrivals",
     "TraceError",
     "TraceRow",
@@ -291,6 +293,7 @@ __all__ = [
     "llm_client",
     "load_gpu",
     "load_model",
+    "load_topology",
     "replicate",
     "simulate",
     "template",

@@ -11,6 +11,7 @@ Ties in time are settled by phase:
    these events were scheduled.
 3. Users whose time is up give up: by client id.
 4. Engines plan: in the order in which their steps end.
+5. Transfers that began or ended share their links anew.
 
 An event of an earlier phase that is scheduled for the present time goes before what is left of the
 later phases. So a request that is served at the very end of its time-out is served. Results do not
@@ -35,6 +36,7 @@ STEP_END = -_PLACES
 MOVE = NORMAL
 GIVE_UP = _PLACES
 PLAN = 2 * _PLACES
+SHARE = 3 * _PLACES
 _ENGINES = 2**16  # places of one client
 
 

@@ -21,7 +21,7 @@ from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.cost import gpu_prices
-from mist_sim.network import Link
+from mist_sim.network import Network, Tenant
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded
 from mist_sim.traces import Workload
@@ -43,9 +43,9 @@ class Simulation:
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
     power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
-    Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, and
-    for clients with a role where there is no network, or that do not know the size of the blocks
-    that come to them.
+    Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
+    clients with a role where there is no network, or that do not know the size of the blocks that
+    come to them, and for places that the network does not have.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Simulation:
         seed: int = 0,
         slo: Slo | None = None,
         warmup: float = 0.0,
-        network: Link | None = None,
+        network: Network | None = None,
         power: PowerOptions | None = None,
         cost: CostOptions | None = None,
     ) -> None:
@@ -69,6 +69,8 @@ class Simulation:
             if count > 1:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
         _check_hand_overs(clients, network)
+        if network is not None:
+            network.admit(tenants(clients))
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -163,7 +165,7 @@ def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
     gpu_prices([client.machine for client in clients], cost)
 
 
-def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
+def _check_hand_overs(clients: Sequence[Client], network: Network | None) -> None:
     """Raise ScenarioError for engines that cannot hand over KV entries as their roles ask for."""
     engines = [client for client in clients if isinstance(client, LlmClient | AfdClient)]
     roles = [f"{client.name} ({client.role})" for client in engines if client.role]
@@ -184,6 +186,34 @@ def _check_hand_overs(clients: Sequence[Client], network: Link | None) -> None:
                 f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
                 "entries of other clients come here, and their size says how long they take"
             )
+
+
+def tenants(clients: Sequence[Client]) -> list[Tenant]:
+    """Return the clients that run engines, and what they need of a network.
+
+    A worker of a bundle is an engine on a GPU.
+    """
+    engines = [client for client in clients if isinstance(client, LlmClient)]
+    hands_over = any(client.role == "prefill" for client in engines)
+    found = []
+    for client in clients:
+        if isinstance(client, AfdClient):
+            num_workers = client.attention_workers + client.ffn_workers
+            found.append(Tenant(client.name, num_workers, 1, 1, client.place, takes=hands_over))
+        elif isinstance(client, LlmClient):
+            config, sends = client.config, client.role == "prefill"
+            found.append(
+                Tenant(
+                    client.name,
+                    config.data_parallel_size,
+                    config.pipeline_parallel_size,
+                    config.tensor_parallel_size,
+                    client.place,
+                    sends=sends,
+                    takes=hands_over and not sends and client.scheduler.takes_over,
+                )
+            )
+    return found
 
 
 def _run_until(env: Environment, end: Event) -> bool:

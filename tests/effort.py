@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-FACTORS = {"quick": 0.2, "ci": 1.0, "explore": 10.0}
+FACTORS = {"quick": 0.2, "ci": 0.6, "explore": 10.0}
 """Profiles, by what each multiplies the number of examples with. The default is `ci`."""
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
@@ -37,7 +37,7 @@ def load_profile() -> None:
 
 
 def examples(number: int) -> settings:
-    """Return the decorator of a test that takes so many examples in the profile `ci`."""
+    """Return the decorator of a test that takes so many examples times the profile's factor."""
     return settings(max_examples=_scaled(number))
 
 

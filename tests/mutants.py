@@ -245,7 +245,7 @@ MUTANTS = [
     Mutant(
         "who gives up while it runs keeps its memory",
         f"{SCHEDULING}/lane_state.py",
-        "self.kv_cache.free(sequence, num_blocks, num_computed)",
+        "self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)",
         "pass",
     ),
     Mutant(
@@ -300,7 +300,7 @@ MUTANTS = [
         "blocks to be handed over are free when the prompt is done",
         f"{SCHEDULING}/lane_state.py",
         "            self.held[sequence] = num_blocks, num_computed",
-        "            self.kv_cache.free(sequence, num_blocks, num_computed)\n"
+        "            self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)\n"
         "            self.held[sequence] = 0, 0",
     ),
     Mutant(
@@ -374,6 +374,30 @@ MUTANTS = [
         f"{SCHEDULING}/chunked.py",
         "            limit = 1  # it is alone",
         "            limit += 0  # it is alone",
+    ),
+    Mutant(
+        "a copy that is found when another is evicted does not end a run",
+        f"{CACHE}/manager.py",
+        "if found.unheld and self._may_be_held(found):",
+        "if False:",
+    ),
+    Mutant(
+        "who may pass in a step for decodes goes on in the next one",
+        f"{SCHEDULING}/chunked.py",
+        "if disturbed or (is_held and plan.prefills):",
+        "if disturbed:",
+    ),
+    Mutant(
+        "prompts that begin alike run on while one without content waits",
+        f"{SCHEDULING}/chunked.py",
+        "if head is not None and lane.kv_cache.may_gain(head):\n        return True",
+        "if head is not None:\n        return lane.kv_cache.may_gain(head)",
+    ),
+    Mutant(
+        "who outgrows the pool caches what its plan does not know",
+        f"{SCHEDULING}/preemption.py",
+        "kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)\n        plan.dropped",
+        "kv_cache.preempt(sequence, num_blocks, num_computed)\n        plan.dropped",
     ),
 ]
 

@@ -28,11 +28,16 @@ def list_(
         help="What to list; all families without it.",
         autocompletion=_families,
     ),
+    name: str = typer.Argument(
+        "",
+        metavar="NAME",
+        help="With topologies: the one to draw, a preset or a .toml file.",
+    ),
 ) -> None:
-    """List what a scenario can name: models, GPUs, hosts, plugins, presets."""
+    """List what a scenario can name: models, GPUs, hosts, topologies, plugins, presets."""
     from rich.console import Console
 
-    from mist_sim.errors import UnknownPluginError, did_you_mean
+    from mist_sim.errors import ScenarioError, UnknownPluginError, did_you_mean
     from mist_sim.report.layout import Trimmed
 
     listings = _listings()
@@ -41,7 +46,12 @@ def list_(
             f"no family named {family!r}{did_you_mean(family, listings)} "
             f"Known: {', '.join(listings)}"
         )
-    table = listings[family]() if family else _overview()
+    if name:
+        if family != "topologies":
+            raise ScenarioError(f"NAME must follow topologies, which can be drawn, got {family}")
+        table = _drawing(name)
+    else:
+        table = listings[family]() if family else _overview()
     Console(highlight=False).print(Trimmed(table))
 
 
@@ -49,6 +59,7 @@ _PLACES = {
     "models": "model, clients.N.model",
     "gpus": "clients.N.gpu",
     "hosts": "clients.N.host, for GPUs that PCIe links",
+    "topologies": "network.topology",
     "clients": "clients",
     "routers": "router",
     "schedulers": "clients.N.scheduler",
@@ -72,7 +83,7 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
 
     load_plugins()
     plugins = {name: partial(_plugins, name) for name in FAMILIES}
-    specs = {"models": _models, "gpus": _gpus, "hosts": _hosts}
+    specs = {"models": _models, "gpus": _gpus, "hosts": _hosts, "topologies": _topologies}
     own = {"prices": _prices, "options": _options, "presets": _presets}
     return {**specs, **plugins, **own}
 
@@ -81,6 +92,7 @@ def _overview() -> RenderableType:
     from mist_sim.hardware import gpu_names, host_names
     from mist_sim.hardware.prices import offers
     from mist_sim.models import model_names
+    from mist_sim.network import topology_names
     from mist_sim.scenario.options.listing import engine_options
     from mist_sim.scenario.plugins import FAMILIES
     from mist_sim.scenario.presets import preset_names
@@ -89,6 +101,7 @@ def _overview() -> RenderableType:
         "models": model_names(),
         "gpus": gpu_names(),
         "hosts": host_names(),
+        "topologies": topology_names(),
         **{name: list(family.registry) for name, family in FAMILIES.items()},
         "prices": sorted({offer.gpu for offer in offers()}),
         "options": [option.key for option in engine_options() if "." not in option.key],
@@ -212,6 +225,38 @@ def _prices() -> RenderableType:
     titles = ("gpu", "provider", "GPUs", "on demand", "spot", "date")
     caption = "$ of one GPU an hour; a run takes the median. Sources: mist_sim/hardware/prices.csv"
     return _captioned(listed(titles, rows, right=range(2, 5)), caption)
+
+
+def _topologies() -> RenderableType:
+    from mist_sim.network import load_topology, topology_names
+    from mist_sim.report.layout import listed
+
+    rows = []
+    for name in topology_names():
+        topology = load_topology(name)
+        nodes = f"{topology.nodes} x {topology.gpus} GPUs"
+        racks = str(topology.num_racks)
+        nvlink = f"{topology.nvlink / 1e9:.0f} GB/s" if topology.nvlink else "none"
+        nics = f"{topology.nics} x {topology.nic * 8e-9:.0f} Gb/s"
+        rows.append((name, nodes, racks, nvlink, f"{topology.pcie / 1e9:.0f} GB/s", nics))
+    titles = ("topology", "nodes", "racks", "NVLink", "PCIe", "NICs")
+    return _captioned(
+        listed(titles, rows, right=range(1, 6)),
+        "or the path of a .toml spec file; mist list topologies NAME draws one",
+    )
+
+
+def _drawing(name: str) -> RenderableType:
+    """Return a topology as a tree, and where its figures come from."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from mist_sim.network import load_topology
+    from mist_sim.network.drawing import drawing
+
+    topology = load_topology(name)
+    sources = [f"{figure}: {source}" for figure, source in topology.sources.items()]
+    return Group(Text(drawing(topology)), Text("\n".join(["", *sources]), style="dim"))
 
 
 def _captioned(body: RenderableType, caption: str) -> RenderableType:

@@ -18,7 +18,7 @@ from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.hardware.machine import Machine
-from mist_sim.network import Link
+from mist_sim.network import Network
 from mist_sim.rng import Streams
 
 
@@ -34,6 +34,7 @@ class Client(ABC):
     streams: where it draws random numbers from; those of the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
     network: over which other clients' KV entries come; that of the run when it starts.
+    place: where its GPUs are in the network; None: wherever there is room.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
     history: content of the requests of all clients, for what a prefix cache could have had; None:
         nobody asks.
@@ -48,7 +49,8 @@ class Client(ABC):
 
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
-    network: Link | None = None
+    network: Network | None = None
+    place: str | None = None
     asks_ahead: bool = False
     history: ContentHistory | None = None
     estimate: str | None = None

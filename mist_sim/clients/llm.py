@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from collections.abc import Sequence as Stages
+from functools import partial
+from math import nan
 
 from simpy.events import Event
 
@@ -17,6 +19,7 @@ from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.engine_config import ROLES, EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import LaneState
@@ -27,10 +30,11 @@ from mist_sim.core.request import Stage
 from mist_sim.core.views import WAITING
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.environment import Environment
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.network import Message, Seat
 from mist_sim.stages import Decode, Prefill
 
 
@@ -89,6 +93,7 @@ class LlmClient(Client):
         self.admission = config.admission
         self.role = config.role
         self.kv_block_bytes = memory.kv_block_bytes
+        self._num_layers = memory.num_layers
         self.estimate = self.predictor.traits.estimate
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
@@ -145,8 +150,10 @@ class LlmClient(Client):
             records=StepRecords(self.recorder, self.client_id, self.predictor.traits.steps_inside),
             load=self.view,
             leave=self._leave,
-            receive=self._receive,
+            receive=partial(self._receive, engine),
             gate=self._gate,
+            engine_number=engine,
+            block_bytes=self.kv_block_bytes or nan,
         )
 
     def _cadence(self) -> Cadence | None:
@@ -285,14 +292,29 @@ class LlmClient(Client):
             self._gate.prompt_is_done(sequence)
         self.finish(visit)
 
-    def _receive(self, num_blocks: int) -> Event:
-        """Begin to copy blocks that another client holds; return the event of the end."""
+    def _receive(self, engine: int, move: KvMove) -> tuple[float, Event]:
+        """Begin to copy blocks that another client holds; return their bytes, and the end's event.
+
+        engine: number of the one that they come to.
+        """
         if self.network is None or self.kv_block_bytes is None:
             raise ScenarioError(
                 f"{self.name}: a network and kv_block_bytes are required for KV entries of other "
                 "clients to come here"
             )
-        return self.network.send(num_blocks * self.kv_block_bytes)
+        kv, num_blocks = move.sequence.incoming, move.num_blocks
+        if kv is None:
+            raise InvariantError(f"{self.name}: nobody holds what {move} moves")
+        if not self.network.destination_missing:
+            num_blocks = max(num_blocks, -(-kv.num_tokens // self.memory.block_size))
+        message = Message(
+            Seat(kv.source, kv.engine),
+            Seat(self.name, engine),
+            num_blocks * self.kv_block_bytes,
+            self._num_layers,
+            kv.compute_time,
+        )
+        return message.num_bytes, self.network.send(message)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

@@ -75,6 +75,7 @@ class Recorder(Protocol):
         source: str,
         destination: str,
         num_tokens: int,
+        num_bytes: float,
         start: float,
         end: float,
         *,
@@ -83,6 +84,7 @@ class Recorder(Protocol):
         """KV entries of a request's tokens were moved, or a step waits until they are.
 
         kind: as of `KvMove`. source, destination: "gpu", "host", the name of a tier or of a client.
+        num_bytes: NaN where it is not known.
         start: seconds, when memory was taken for them, or the step would have begun before which
         they are swapped.
         again: whether the request had been preempted before.

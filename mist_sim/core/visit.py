@@ -63,14 +63,18 @@ Outcome = Served | Moved | Failure
 class HeldKv:
     """KV entries of a request that a client keeps after a visit, for the client of the next one.
 
-    source: name of the client that keeps them. num_tokens: tokens that have entries.
+    source: name of the client that keeps them. engine: its number there.
+    num_tokens: tokens that have entries.
     num_prompt_tokens, num_output_tokens: tokens of the prompt, and of the answer so far.
     last_token_at: when the latest of these was emitted, seconds.
+    compute_time: seconds from the first work on the prompt until all entries were there.
     """
 
     __slots__ = (
         "_is_copied",
         "_let_go",
+        "compute_time",
+        "engine",
         "last_token_at",
         "num_output_tokens",
         "num_prompt_tokens",
@@ -87,6 +91,8 @@ class HeldKv:
         num_prompt_tokens: int,
         num_output_tokens: int,
         last_token_at: float,
+        engine: int = 0,
+        compute_time: float = 0.0,
     ) -> None:
         """let_go: called once, when the entries are not needed any more."""
         self.source = source
@@ -94,6 +100,8 @@ class HeldKv:
         self.num_prompt_tokens = num_prompt_tokens
         self.num_output_tokens = num_output_tokens
         self.last_token_at = last_token_at
+        self.engine = engine
+        self.compute_time = compute_time
         self._let_go: Callable[[], None] | None = let_go
         self._is_copied = False
 

@@ -6,9 +6,10 @@ clock (frequency times the square of a voltage that follows it), so arithmetic r
     clock = ((limit - idle) / (full - idle)) ^ (1/3)
 
 of its rate, where `full` is what prompts draw without a cap. Memory keeps its own clock: steps
-that wait for it are not slower. Splitwise (Patel et al., ISCA 2024, §V) capped H100s at half of
-their power: prompts took 1.3 times as long, tokens no longer; here it is 1.37. Nobody measured
-lower caps, so there are none.
+that wait for it are not slower. The table of splitwise-sim has H100s under a cap (`h100-80gb-pcap`
+in `data/perf_model.csv`): in every row prompts take 1.3 times as long and tokens as long as
+before, so that is a figure its authors set and no measurement of each. At half of the power it is
+1.37 here. Lower caps have no such figure to compare with and are refused.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
     if limit < _LOWEST * gpu.power:
         raise ScenarioError(
             f"power_limit must be >= {_LOWEST * gpu.power:g} W, half of the design power of "
-            f"{gpu.name}: nobody measured step times below, got {limit:g} W"
+            f"{gpu.name}: there is no figure of step times below, got {limit:g} W"
         )
     clock = ((limit - idle) / (full - idle)) ** (1 / 3)
     return replace(

@@ -139,8 +139,9 @@ def transfers_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.Dat
     client: whose memory they came to or left. kind: "swap_out", "swap_in", "load" from a tier, or
     "hand_over" from another client. source, destination: "gpu", the client's own memory;
     "host", its swap space; the name of a tier, or of the client that had them. num_tokens: those
-    whose entries moved. start, end: seconds, from the reservation of memory (of a swap: from when
-    the step would have begun that waits for it) until all is there.
+    whose entries moved. num_bytes: what they are; NaN where it is not known. start, end: seconds,
+    from the reservation of memory (of a swap: from when the step would have begun that waits for
+    it) until all is there.
     """
     import pandas as pd
 
@@ -153,6 +154,7 @@ def transfers_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.Dat
             "client": clients[c["track"]],
             **{name: names[c[name]] for name in ("kind", "source", "destination")},
             "num_tokens": c["num_tokens"],
+            "num_bytes": c["num_bytes"],
             "start": c["start"],
             "end": c["end"],
         }

@@ -1,5 +1,19 @@
-"""What lies between clients; for now a single link, until topologies come."""
+"""What lies between clients: links, who is where, and what is under way."""
 
+from mist_sim.network.base import Message, Network, Seat, Tenant
+from mist_sim.network.fabric import Fabric
 from mist_sim.network.links import Link
+from mist_sim.network.loading import load_topology, topology_names
+from mist_sim.network.topology import Topology
 
-__all__ = ["Link"]
+__all__ = [
+    "Fabric",
+    "Link",
+    "Message",
+    "Network",
+    "Seat",
+    "Tenant",
+    "Topology",
+    "load_topology",
+    "topology_names",
+]

@@ -1,41 +1,50 @@
-"""A link with a latency and a bandwidth, first come, first served."""
+"""The plainest network: one link that all clients share."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from simpy.events import Event
 
-from mist_sim.environment import MOVE, Environment
+from mist_sim.environment import Environment
+from mist_sim.network.base import Granularity, Message, Tenant, bytes_left
+from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.units import BytesPerSecond, Seconds
 
 
 @dataclass(kw_only=True)
 class Link:
-    """Carries one transfer after the other; the next one starts when the last byte has left.
+    """One link between all clients, which transfers share in equal parts.
 
     bandwidth: bytes a second (> 0). latency: seconds between leaving and arriving (>= 0).
+    granularity: when entries are sent: `full`, all when the prompt has been computed, or
+        `layerwise`, those of a layer while the next one is computed.
+    destination_missing: blocks that the destination has cached do not travel.
     Raises ValueError for values outside these ranges.
     """
 
     bandwidth: BytesPerSecond
     latency: Seconds = 0.0
-    _free_at: float = field(default=0.0, init=False, repr=False)
+    granularity: Granularity = "full"
+    destination_missing: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth < math.inf:
             raise ValueError(f"bandwidth must be finite and > 0 B/s, got {self.bandwidth}")
         if not 0 <= self.latency < math.inf:
             raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
+        self._transfers = Transfers([self.bandwidth])
+
+    def admit(self, tenants: Sequence[Tenant]) -> None:
+        """Everybody is at the link."""
 
     def start(self, env: Environment) -> None:
-        """Join a simulation: begin idle."""
-        self._env = env
-        self._free_at = 0.0
+        """Join a simulation: begin with nothing under way."""
+        self._transfers.start(env)
 
-    def send(self, num_bytes: float) -> Event:
-        """Send bytes behind those that wait; the event happens when the last one is there."""
-        env = self._env
-        self._free_at = max(env.now, self._free_at) + num_bytes / self.bandwidth
-        return env.at(self._free_at + self.latency, MOVE)
+    def send(self, message: Message) -> Event:
+        """Begin to send; the event happens when the last byte is there."""
+        num_bytes = bytes_left(message, self.bandwidth, self.granularity)
+        return self._transfers.send([Flow((0,), num_bytes, self.latency)])

@@ -14,7 +14,7 @@ from mist_sim.metrics import Result
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.workload import WorkloadSpec
-from mist_sim.simulation import Progress, Simulation
+from mist_sim.simulation import Progress, Simulation, tenants
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
 
 
@@ -53,6 +53,12 @@ def build(scenario: Scenario) -> Simulation:
         workload = _workload(scenario.workload)
     if found.problems:
         raise summed_up(found.problems, scenario.origin)
+    with found.at(("network",), type(scenario.network or scenario)):
+        network = scenario.network.make() if scenario.network else None
+        if network is not None:
+            network.admit(tenants(clients))
+    if found.problems:
+        raise summed_up(found.problems, scenario.origin)
     return Simulation(
         clients=clients,
         workload=workload,
@@ -60,7 +66,7 @@ def build(scenario: Scenario) -> Simulation:
         seed=scenario.seed,
         slo=scenario.slo.make(),
         warmup=scenario.warmup,
-        network=scenario.network.make() if scenario.network else None,
+        network=network,
         power=scenario.power.make(),
         cost=scenario.cost.make() if scenario.cost else None,
     )

@@ -158,6 +158,12 @@ class ClientPart(Part):
 class LlmPart(ClientPart):
     """A client of type llm; its other keys are the fields of `EngineConfig`."""
 
+    place: Annotated[str | tuple[str, ...] | None, BeforeValidator(as_tuple)] = Field(
+        None,
+        description="where its GPUs are in network.topology: node1, or node1/gpu4 for those from "
+        "there on; a list has a place for each copy. Without it, the first node with room",
+    )
+
     if TYPE_CHECKING:
         model: str | None
         gpu: str
@@ -223,7 +229,11 @@ class LlmPart(ClientPart):
         config = self.engine
         if self.model is None and model is not None:
             config = replace(config, model=model)
-        return llm_clients(self.names, config)
+        clients = llm_clients(self.names, config)
+        places = self.place if isinstance(self.place, tuple) else [self.place] * len(clients)
+        for client, place in zip(clients, places, strict=True):
+            client.place = place
+        return clients
 
     def problems(self) -> Iterable[Problem]:
         """Return the options that do not go together."""
@@ -233,6 +243,9 @@ class LlmPart(ClientPart):
                 "must be 1 with a predictor that does not look at the model, "
                 f"got {self.pipeline_parallel_size}",
             )
+        if isinstance(self.place, tuple) and len(self.place) != self.count:
+            text = f"must have a place for each of {self.count} copies, got {len(self.place)}"
+            yield Problem(("place",), text)
         if self.engine_:
             yield from lacking(self.model_dump(mode="json", by_alias=True), self.version)
         try:

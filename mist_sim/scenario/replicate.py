@@ -16,7 +16,7 @@ from mist_sim.scenario.build import build
 from mist_sim.scenario.load import as_data
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.schema import Scenario
-from mist_sim.scenario.worker_processes import deaf_to_hang_ups, end_with
+from mist_sim.scenario.worker_processes import end_with, starting_quietly
 
 _STREAM = 7  # the children of streams have keys of three numbers (mist_sim.rng)
 
@@ -73,7 +73,7 @@ def _summaries(
     found: dict[int, dict[str, Any]] = {}
     runs = None
     try:
-        with deaf_to_hang_ups():
+        with starting_quietly():
             runs = parallel(tasks)
         for number, summary in runs:
             found[number] = summary

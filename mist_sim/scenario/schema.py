@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from mist_sim.bounds import COPIES, SEED
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
-from mist_sim.network import Link
 from mist_sim.scenario.client_schemas import (
     AfdPart,
     AnyClient,
@@ -30,6 +29,7 @@ from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.hand_overs import unlike_engines
 from mist_sim.scenario.headline import headline, imitated
 from mist_sim.scenario.load import as_text, from_text, load, validated
+from mist_sim.scenario.networks import NETWORK, places_of_nobody
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
@@ -57,7 +57,7 @@ class Scenario(Strict):
     router: Annotated[Part, ROUTER] = Field(
         ROUTER.default, validate_default=True, description="which client serves a visit"
     )
-    network: Annotated[Part, Settings(part_type(Link))] | None = Field(
+    network: Annotated[Part, NETWORK] | None = Field(
         None, description="over which clients with roles hand over KV entries"
     )
     slo: Annotated[Part, Settings(part_type(Slo))] = Field(
@@ -173,6 +173,7 @@ class Scenario(Strict):
         yield from self._equal_names()
         yield from self._unserved_stages()
         yield from self._hand_overs()
+        yield from places_of_nobody(self.network, self.clients)
         yield from useless_options(self.workload, self.clients, self.router)
 
     def _engine_of_nobody(self) -> Iterable[Problem]:

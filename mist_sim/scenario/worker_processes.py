@@ -11,15 +11,33 @@ from threading import Thread
 from time import sleep
 
 _LOOK = 0.5  # seconds between two looks
+_QUIET = "ignore:resource_tracker:UserWarning"
 
 
 @contextmanager
-def deaf_to_hang_ups() -> Iterator[None]:
-    """Let processes that are started inside never get SIGHUP; their parent ends them in order.
+def starting_quietly() -> Iterator[None]:
+    """Let processes that are started inside end with this one without a word of their own.
 
-    A terminal that closes sends it to all processes at once, and the one in which joblib counts
-    what to clean up would die before the others. It reaches this process on leaving.
+    A terminal that closes sends SIGHUP to all processes at once, and the one in which joblib counts
+    what to clean up would die before the others: none of them gets it, and their parent ends them
+    in order. That one also warns of whatever a parent that is ending too has removed, which is
+    ignored.
     """
+    warnings = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = f"{warnings},{_QUIET}" if warnings else _QUIET
+    try:
+        with _deaf_to_hang_ups():
+            yield
+    finally:
+        if warnings is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = warnings
+
+
+@contextmanager
+def _deaf_to_hang_ups() -> Iterator[None]:
+    """Block SIGHUP, which reaches this process on leaving."""
     if not hasattr(signal, "SIGHUP"):  # Windows
         yield
         return

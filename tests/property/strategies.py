@@ -251,6 +251,38 @@ def alike(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def copies(draw: st.DrawFn) -> Case:
+    """Requests with the same content, answers included, in small blocks and scarce memory.
+
+    Several fill the same blocks. Who waits finds copies that nobody holds, and when these are
+    evicted, others that somebody does.
+    """
+    size = draw(st.sampled_from([1, 2, 4]))
+    longest = draw(st.integers(8, 16)) * size
+    content = st.sampled_from([((0, longest),)] * 5 + [()])
+    jobs = []
+    for time in sorted(draw(st.lists(st.just(0.0) | st.floats(0, 0.03), min_size=4, max_size=8))):
+        total = draw(st.integers(longest // 2, longest))
+        most = draw(st.sampled_from([3 * size, total // 2, total - 1]))
+        prompt = draw(st.integers(1, most))
+        jobs.append(Job(time, prompt, total - prompt, draw(st.integers(0, 2)), draw(content)))
+    blocks = [-(-(job.num_prompt_tokens + job.num_output_tokens - 1) // size) for job in jobs]
+    options = EngineOptions(
+        draw(st.sampled_from(["mixed", "continuous", "chunked"])),
+        draw(st.integers(max(blocks), max(*blocks, sum(blocks) * 2 // 3))),
+        size,
+        max_num_seqs=16,
+        max_num_batched_tokens=draw(st.integers(longest, 3 * longest).map(lambda most: most + 16)),
+        order=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
+        caching=True,
+        uncached_first=draw(st.booleans()),
+        async_scheduling=draw(st.booleans()),
+    )
+    return Case(options, tuple(jobs))
+
+
+@st.composite
 def ahead(draw: st.DrawFn) -> Case:
     """An engine that plans ahead, in scarce memory, with answers of few blocks: some end often."""
     policy = draw(st.sampled_from(["chunked"] * 4 + sorted(POLICIES)))

@@ -26,6 +26,7 @@ from tests.property.strategies import (
     alike,
     alike_in_windows,
     cases,
+    copies,
     exposed,
     overloads,
     overloads_of_alike,
@@ -42,6 +43,7 @@ from tests.reference.comparison import (
     workload,
 )
 from tests.reference.measured import measured_experts, measured_layers
+from tests.reference.memory import Tier
 from tests.reference.predictors import AWKWARD, DYADIC, STEEP
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
 from tests.reference.stepwise import Job, Outcome, Step, Windows
@@ -154,6 +156,13 @@ def test_arrivals_on_the_end_of_a_step(case, predictor, data):
 @examples(300)
 @given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_prompts_that_begin_alike(case, predictor):
+    assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=copies(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_copies_of_blocks_that_are_evicted(case, predictor):
     assert_exact(case, predictor)
 
 
@@ -445,6 +454,14 @@ def test_the_urgent_and_others_under_memory_pressure():
     assert sat_out > 3
 
 
+@pytest.mark.exact
+def test_nobody_behind_one_that_preempts_itself_sits_out_where_the_pass_goes_on():
+    options = EngineOptions("chunked", 30, 4, 8, 64, order="priority", pass_goes_on=True)
+    for shift in range(3):
+        jobs = [Job(0.0004 * k, 8 + k, 50 + 3 * k, (k + shift) % 3) for k in range(12)]
+        assert_exact(Case(options, tuple(jobs)), AWKWARD)
+
+
 def test_who_begins_again_in_blocks_that_another_holds_needs_none_that_is_free():
     """Preempted for the last free block, it comes back with a piece that takes none."""
     drafting = SpeculativeConfig(method="mtp", num_speculative_tokens=6, acceptance_rate=0.0)
@@ -458,6 +475,145 @@ def test_who_begins_again_in_blocks_that_another_holds_needs_none_that_is_free()
         Job(0.0, 1, 27, content=((0, 2),)),
     )
     assert_exact(Case(options, jobs), AWKWARD)
+
+
+@pytest.mark.exact
+def test_who_waits_needs_less_when_a_copy_is_evicted_that_nobody_holds():
+    """The last one gave way, and its blocks are the first copy of what the first one decodes.
+
+    When a decode takes them, it finds the other copy, which takes no free block, and fits.
+    """
+    options = EngineOptions(
+        "mixed",
+        17,
+        16,
+        15,
+        None,
+        watermark=0.1,
+        caching=True,
+        uncached_first=True,
+        async_scheduling=True,
+    )
+    jobs = (
+        Job(0.0, 1, 36, content=((4, 57),)),
+        Job(0.0, 15, 36),
+        Job(0.0, 32, 33),
+        Job(0.0, 31, 36),
+        Job(0.0, 33, 33, content=((4, 41),)),
+    )
+    engine = assert_exact(Case(options, jobs), DYADIC)
+    last_prompt = engine.steps[-1].batch
+    assert last_prompt.num_decodes == 3
+    assert last_prompt.chunks == ((33, 32),)
+
+
+@pytest.mark.exact
+def test_who_passes_in_a_step_for_decodes_stands_still_in_the_next_one():
+    """A prompt whose blocks were loaded is admitted in a held step, for one piece of several."""
+    options = EngineOptions(
+        "chunked",
+        23,
+        3,
+        13,
+        13,
+        threshold=1,
+        prefill_schedule_interval=3,
+        local_cadence=True,
+        caching=True,
+        async_scheduling=True,
+        tiers=(Tier(52, 0.0, 2.0**-9),),
+    )
+    jobs = (Job(0.0, 26, 27), Job(0.0, 18, 5), Job(0.0, 2, 3))
+    for predictor in (AWKWARD, DYADIC):
+        engine = assert_exact(Case(options, jobs), predictor)
+    assert any(outcome.num_loaded_blocks for outcome in engine.outcomes)
+
+
+@pytest.mark.exact
+def test_prompts_that_begin_alike_are_planned_step_by_step_whoever_waits():
+    """Two enter the same blocks in turn, while one without content waits to be admitted."""
+    options = EngineOptions("chunked", 83, 2, 5, 109, threshold=9, max_partial=4, caching=True)
+    alike = ((0, 160),)
+    jobs = (
+        Job(0.0, 28, 1),
+        Job(0.0, 28, 6),
+        Job(0.0, 66, 2, content=alike),
+        Job(0.0, 79, 1, content=alike),
+        Job(0.0, 10, 1),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[3].preempted_at
+
+
+@pytest.mark.exact
+def test_who_outgrows_the_pool_leaves_what_the_plan_knows():
+    """It gives way to nobody, but its last block was filled by a step that its plan did not see."""
+    tiers = (Tier(2, 0.0, 1e-3 / 3),)
+    options = EngineOptions("chunked", 2, 8, 9, 10, caching=True, tiers=tiers)
+    options = replace(options, async_scheduling=True)
+    engine = assert_exact(Case(options, (Job(0.0, 1, 17), Job(0.0, 8, 2))), AWKWARD)
+    assert [outcome.status for outcome in engine.outcomes] == ["rejected", "finished"]
+    assert engine.outcomes[1].num_loaded_blocks == 1
+
+
+@pytest.mark.exact
+def test_who_is_preempted_ahead_has_left_the_blocks_behind_its_window():
+    """The plan does not know its newest token, but its window has moved on with it."""
+    options = EngineOptions(
+        "mixed", 18, 1, 16, 44, windows=Windows(2, 2, 1), caching=True, async_scheduling=True
+    )
+    engine = assert_exact(Case(options, (Job(0.0, 1, 5), Job(0.0, 1, 4))), AWKWARD)
+    assert engine.outcomes[1].preempted_at
+
+
+@pytest.mark.exact
+def test_free_blocks_that_no_step_filled_are_used_first():
+    options = EngineOptions("chunked", 7, 2, 8, 64, caching=True, uncached_first=True)
+    one, other = ((0, 160),), ((2, 160),)
+    jobs = (
+        Job(0.0, 3, 6, content=one),
+        Job(0.0, 2, 4, content=one),
+        Job(0.0, 7, 2, content=other),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    in_turn = Case(replace(options, uncached_first=False), jobs).stepwise(AWKWARD)
+    assert engine.now != in_turn.now
+
+
+@pytest.mark.exact
+def test_who_was_alone_gets_small_pieces_when_another_comes_that_has_no_seat():
+    options = EngineOptions(
+        "chunked", 100, 4, 1, 10, threshold=3, threshold_spares_one=True, max_partial=4
+    )
+    engine = assert_exact(Case(options, (Job(0.0, 60, 2), Job(0.0005, 6, 2))), AWKWARD)
+    pieces = [num_new for step in engine.steps for num_new, _ in step.batch.chunks]
+    assert pieces[:4] == [10, 10, 3, 3]
+
+
+@pytest.mark.exact
+def test_a_block_of_an_answer_is_found_in_the_step_that_fills_it():
+    """Who is admitted in that step computes only its last token."""
+    options = EngineOptions("chunked", 20, 4, 16, 86, caching=True)
+    content = ((0, 160),)
+    jobs = (Job(0.0, 1, 12, content=content), Job(0.004, 13, 1, content=content))
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.steps[-1].batch.context_sum == 11
+    assert engine.outcomes[1].num_cached_tokens == 12
+
+
+def test_a_load_that_the_last_request_gives_up_does_not_end():
+    """The simulation is over before the blocks are there."""
+    tiers = (Tier(73, 2.0**-9, 2.0**-9, writes_back=True),)
+    options = EngineOptions("chunked", 30, 4, 7, 74, caching=True, tiers=tiers)
+    content = ((5, 28),)
+    jobs = (
+        Job(0.0, 1, 28, content=content),
+        Job(0.0, 62, 52),
+        Job(0.25, 17, 1, content=content, ttft_timeout=2.0**-8),
+    )
+    engine = assert_exact(Case(options, jobs), AWKWARD)
+    assert engine.outcomes[2].status == "timed_out"
+    assert not engine.outcomes[2].num_loaded_blocks
 
 
 def gaps(outcome: Outcome, steps: list[Step]) -> int:

@@ -7,8 +7,9 @@ from heapq import heappop, heappush
 from itertools import count
 
 from mist_sim.clients.afd import BundleConfig
+from tests.reference.cluster import Link
 
-END, MOVE, PLAN = 0, 1, 2
+END, MOVE, PLAN, SHARE = 0, 1, 2, 3
 
 
 @dataclass
@@ -32,8 +33,9 @@ class ReferenceBundle:
         self, config: BundleConfig, bytes_per_token: int, bandwidth: float, latency: float
     ):
         self.config = config
-        self.bytes_per_token, self.bandwidth, self.latency = bytes_per_token, bandwidth, latency
-        self.link_free = self.attention_free = self.ffn_free = 0.0
+        self.bytes_per_token = bytes_per_token
+        self.link = Link(bandwidth, latency)
+        self.attention_free = self.ffn_free = 0.0
         self.ready = [0.0] * config.batches
         self.members: list[list[Decoding]] = [[] for _ in range(config.batches)]
         self.arrived: list[list[Decoding]] = [[] for _ in range(config.batches)]
@@ -78,9 +80,13 @@ class ReferenceBundle:
             request.worker = min(loads)[1]
         for request in coming:
             size = request.num_tokens * self.bytes_per_token
-            self.link_free = max(self.now, self.link_free) + size / self.bandwidth
-            arrival = self.link_free + self.latency
-            self.at(arrival, MOVE, lambda request=request: self.arrive(request))
+            self.link.send(Moves(self), size, lambda request=request: self.arrive(request))
+        if coming:
+            self.share_later()
+
+    def share_later(self):
+        """When all is done that happens now."""
+        self.at(self.now, SHARE, lambda: self.link.is_shared or self.link.share(Moves(self)))
 
     def held(self, request):
         """Tokens in the cache, those of a pass under way included."""
@@ -132,3 +138,21 @@ class ReferenceBundle:
                 self.seated.remove(request)
         self.give_slots()
         self.at(self.now, PLAN, self.start)
+
+
+@dataclass
+class Moves:
+    """What a link asks for: the time, and that something moves at a time."""
+
+    bundle: ReferenceBundle
+
+    @property
+    def now(self):
+        return self.bundle.now
+
+    def at(self, time, act):
+        def move():
+            act()
+            self.bundle.share_later()
+
+        self.bundle.at(time, MOVE, move)

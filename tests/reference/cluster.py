@@ -16,12 +16,13 @@ Prefill and decode may be apart. A client with role prefill takes a job's prompt
 the first token. If more are due, it holds the blocks, and the job moves on when that visit ends:
 the router chooses among the clients that decode, which are those with role decode and those without
 a role, where the job is a new visit (`stepwise.py`). Its blocks go over one link for all clients,
-first come first served, as large as they are where they go to, and are there a latency after the
-last byte has left. Then first the blocks held are free, and the lane hears of its own afterwards.
-Who gives up while they move leaves everything as it is until they are there; who does before frees
-what is held. The visits of a job have the limits of the job; only its end counts when its first
-token is there. A client whose longest context the job has reached with its first token has nothing
-to do for it.
+as large as they are where they go to, and are there a latency after the last byte has left. Those
+under way have equal parts of the link. When all is done that happens at a time, the parts are made
+anew for who has begun and ended, and the next end is told to move. When blocks are there, first
+those held are free, and the lane hears of its own afterwards. Who gives up while they move leaves
+everything as it is until they are there; who does before frees what is held. The visits of a job
+have the limits of the job; only its end counts when its first token is there. A client whose
+longest context the job has reached with its first token has nothing to do for it.
 """
 
 from __future__ import annotations
@@ -72,16 +73,58 @@ def router_named(name: str, seed: int) -> Router:
 
 
 class Link:
-    """The way of blocks between clients: bytes a second, and seconds from leaving to arriving."""
+    """The way of blocks between clients: bytes a second, and seconds from leaving to arriving.
+
+    got: bytes that each of those under way got since somebody was there, at `since`.
+    leaving: (what `got` is then, number, what happens when it is there) of each.
+    """
 
     def __init__(self, bandwidth: float = inf, latency: float = 0.0) -> None:
         self.bandwidth = bandwidth
         self.latency = latency
-        self.free_at = 0.0
+        self.got = 0.0
+        self.since = 0.0
+        self.rate = 0.0
+        self.num_sent = 0
+        self.leaving: list[tuple[float, int, Callable[[], None]]] = []
+        self.begun: list[tuple[float, Callable[[], None]]] = []
+        self.is_shared = True  # as it has to be
+        self.version = 0
 
-    def send(self, num_bytes: float, now: float) -> float:
-        self.free_at = max(now, self.free_at) + num_bytes / self.bandwidth
-        return self.free_at + self.latency
+    def end(self, target: float) -> float:
+        return self.since + max(target - self.got, 0.0) / self.rate
+
+    def send(self, cluster: StepwiseCluster, num_bytes: float, act: Callable[[], None]) -> None:
+        if cluster.now + num_bytes / self.bandwidth > cluster.now:
+            self.begun.append((num_bytes, act))
+            self.is_shared = False
+        else:
+            cluster.at(cluster.now + self.latency, act)
+
+    def share(self, cluster: StepwiseCluster) -> None:
+        now = cluster.now
+        self.got = self.got + self.rate * (now - self.since) if self.leaving else 0.0
+        self.since = now
+        for num_bytes, act in sorted(self.begun, key=lambda begun: begun[0]):
+            self.num_sent += 1
+            self.leaving.append((self.got + num_bytes, self.num_sent, act))
+        self.begun.clear()
+        self.is_shared = True
+        self.version += 1
+        if self.leaving:
+            self.rate = self.bandwidth / len(self.leaving)
+            first = min(self.leaving)[0]
+            cluster.at(self.end(first), partial(self.leave, cluster, self.version))
+
+    def leave(self, cluster: StepwiseCluster, version: int) -> None:
+        """Let those leave who do now, unless parts have changed since this was said."""
+        if version != self.version:
+            return
+        done = [one for one in self.leaving if self.end(one[0]) <= cluster.now]
+        self.leaving = [one for one in self.leaving if one not in done]
+        self.is_shared = False
+        for _, _, act in sorted(done, key=lambda one: one[1]):
+            cluster.at(cluster.now + self.latency, act)
 
 
 class Held:
@@ -173,7 +216,13 @@ class StepwiseCluster:
     def run(self, sender: Sender) -> None:
         self.sender = sender
         sender.start(self)
-        while (now := self.next_time()) < inf:
+        while True:
+            now = self.next_time()
+            if now > self.now and not self.link.is_shared:
+                self.link.share(self)
+                continue
+            if now == inf:
+                break
             self.now = now
             for client in self.clients:
                 client.end_steps(now)
@@ -243,7 +292,7 @@ class StepwiseCluster:
             held.release()
             group.end_move(lane, live, self.now)
 
-        self.at(self.link.send(num_blocks * self.clients[client].block_bytes, self.now), end)
+        self.link.send(self, num_blocks * self.clients[client].block_bytes, end)
 
     def note_who_left(self) -> None:
         for live in self._gone[self._num_noted :]:

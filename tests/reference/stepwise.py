@@ -165,7 +165,7 @@ class Live:
     """A job inside the engine. `num_cached`: tokens in the KV cache. `blocks`: those it holds.
 
     num_entered: how many of its blocks, from the first, are where others find them.
-    num_loaded: how many are there after its load from tiers.
+    num_loaded: how many are there after its load from tiers. num_coming: how many of them it loads.
     full, window, spare, next_named: of `WindowMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection. is_followed: another client goes on
@@ -183,6 +183,7 @@ class Live:
     next_named: int = 0
     num_entered: int = 0
     num_loaded: int = 0
+    num_coming: int = 0
     num_spared: int = 0
     decoding: bool = False
     resumes: bool = False  # decodes again when it comes back from the swap space
@@ -581,12 +582,13 @@ class StepwiseEngine(ABC):
                 if number
             ]
             self.loading.append((max(ends), live))
-            live.outcome.num_loaded_blocks += sum(numbers)
+            live.num_coming = sum(numbers)
         return bool(self.queue or self.loaded)
 
     def end_load(self, time: float, live: Live) -> None:
         """Note that blocks are there."""
         self.loading.remove((time, live))
+        live.outcome.num_loaded_blocks += live.num_coming
         self.have_come(time, live)
 
     def have_come(self, time: float, live: Live) -> None:

@@ -373,7 +373,8 @@ def test_every_default_names_its_place_in_vllm():
 
 def test_every_engine_can_be_built():
     for name in VERSIONS:
-        build(Scenario.load("demo", overrides={"engine": name}))
+        simulation = build(Scenario.load("demo", overrides={"engine": name}))
+        assert {client.config.engine for client in simulation.clients} == {name}
 
 
 @pytest.mark.parametrize("name", VERSIONS)

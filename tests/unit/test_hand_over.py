@@ -78,37 +78,37 @@ THREE = [row(0.0, 8, 4), row(0.0, 6, 3), row(0.1875, 12, 1)]
 def test_three_requests_by_hand(scheduler):
     """Both first prompts are one step, to 1/8 s.
 
-    The first one's two blocks leave in 2/64 s and are there 1/128 s later, at 0.1640625 s; the
-    other's two follow them, and are there 2/64 s later, at 0.1953125 s. The first decode step, of
-    one request, ends just then, so the second takes part in the next one. Both end two steps
-    later, at 0.2578125 s. The third answer is a single token: nothing is handed over.
+    Their two blocks each share the link, leave in 4/64 s, and are there 1/128 s later, at 0.1953125
+    s. Three decode steps follow, the first two of both. The third answer is a single token: nothing
+    is handed over.
     """
     result = served(THREE, engine("prefill", scheduler()), engine("decode", scheduler()))
     assert [result.token_times(k).tolist() for k in range(3)] == [
-        [0.125, 0.1953125, 0.2265625, 0.2578125],
+        [0.125, 0.2265625, 0.2578125, 0.2890625],
         [0.125, 0.2265625, 0.2578125],
         [0.3125],
     ]
     requests = result.requests
     assert requests["ttft"].tolist() == [0.125] * 3
-    assert requests["tpot"].tolist()[:2] == [0.1328125 / 3, 0.1328125 / 2]
+    assert requests["tpot"].tolist()[:2] == [0.1640625 / 3, 0.1328125 / 2]
     assert np.isnan(requests["tpot"][2])
-    assert requests["e2el"].tolist() == [0.2578125, 0.2578125, 0.125]
+    assert requests["e2el"].tolist() == [0.2890625, 0.2578125, 0.125]
     assert requests["num_output_tokens"].tolist() == [4, 3, 1]
     summary = result.summary
-    gaps = [0.0703125, 1 / 32, 1 / 32, 0.1015625, 1 / 32]
+    gaps = [0.1015625, 1 / 32, 1 / 32, 0.1015625, 1 / 32]
     assert summary["mean_itl_ms"] == pytest.approx(1e3 * np.mean(gaps), rel=1e-12)
     moves = result.transfers
     assert moves["kind"].tolist() == ["hand_over"] * 2
     assert moves["source"].tolist() == ["prefill"] * 2
     assert moves["num_tokens"].tolist() == [8, 6]
     assert moves["start"].tolist() == [0.125, 0.125]
-    assert moves["end"].tolist() == [0.1640625, 0.1953125]
+    assert moves["end"].tolist() == [0.1953125, 0.1953125]
+    assert moves["num_bytes"].tolist() == [2000.0, 2000.0]
 
 
-@pytest.mark.parametrize(("tpot", "good"), [(0.0442, 1), (0.0443, 2), (0.0665, 3)])
+@pytest.mark.parametrize(("tpot", "good"), [(0.0546, 1), (0.0547, 2), (0.0665, 3)])
 def test_goodput_counts_the_gap_between_the_clients(tpot, good):
-    """TPOTs are 44.27 and 66.41 ms; the single token has none."""
+    """TPOTs are 54.69 and 66.41 ms; the single token has none."""
     summary = served(THREE, slo=Slo(tpot=tpot)).summary
     assert summary["good_request_fraction"] == pytest.approx(good / 3)
 

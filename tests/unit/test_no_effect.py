@@ -68,7 +68,8 @@ def lookup():
 def test_clients_of_others_may_look_at_them(lookup):
     changes = with_rag(num_documents=5)
     changes["clients"] = [*BASE["clients"], {"name": "own", "type": "lookup"}]
-    build(scenario(**changes))
+    simulation = build(scenario(**changes))
+    assert [type(client).__name__ for client in simulation.clients][-1] == "Lookup"
 
 
 def test_experts_over_one_rank():

@@ -22,10 +22,13 @@ if os.name != "posix":
 ENOUGH = 30.0  # seconds for a process to begin
 SOON = 10.0  # seconds, on a busy machine: it takes about one, and the runs a minute
 SLOW = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from mist_sim import ROUTERS
 from mist_sim.cli import main
+
+# shells ignore it for what they start in the background, such as these tests
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @ROUTERS.register("slow")
 class Slow:

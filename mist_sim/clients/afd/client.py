@@ -23,6 +23,7 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import chosen_coefficients, named_coefficients
 from mist_sim.models import load_model
+from mist_sim.network import Message, Seat
 from mist_sim.stages import Decode
 from mist_sim.units import Bytes, Seconds
 
@@ -100,6 +101,7 @@ class AfdClient(Client):
             self.estimate = "fitted"  # as all that are published are
         model = load_model(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
         self.kv_bytes_per_token = model.kv_bytes_per_token
+        self._num_layers = model.num_layers
         self._check_memory()
 
     def _check_memory(self) -> None:
@@ -110,7 +112,13 @@ class AfdClient(Client):
             return
         if longest is None:
             raise ValueError("max_model_len is required with kv_memory, which holds so many tokens")
-        most = int(self.kv_memory // (longest * self.kv_bytes_per_token * self.batches))
+        of_a_slot = longest * self.kv_bytes_per_token * self.batches
+        most = int(self.kv_memory // of_a_slot)
+        if most < 1:
+            raise ValueError(
+                f"kv_memory must be >= {of_a_slot / 2**30:.2f} GiB, a context of {longest} tokens "
+                f"in each of {self.batches} batches, got {self.kv_memory / 2**30:.2f} GiB"
+            )
         if self.slots > most:
             raise ValueError(
                 f"slots must be <= {most}: kv_memory of {self.kv_memory / 2**30:.1f} GiB holds so "
@@ -183,13 +191,22 @@ class AfdClient(Client):
             )
         self.begin(visit)
         kv.begin_copy()
-        arrival = self.network.send(kv.num_tokens * self.kv_bytes_per_token)
+        message = Message(
+            Seat(kv.source, kv.engine),
+            Seat(self.name, stay.seat.worker if stay.seat else 0),
+            kv.num_tokens * self.kv_bytes_per_token,
+            self._num_layers,
+            kv.compute_time,
+        )
+        arrival = self.network.send(message)
 
         def come(_: Event) -> None:
             if stay.seat is not None:
                 blocks = kv.num_tokens  # of one token
                 move = KvMove("hand_over", stay, kv.source, GPU, blocks, kv.num_tokens)
-                self.tracks[stay.seat.batch].records.move(move, begun, self.env.now)
+                self.tracks[stay.seat.batch].records.move(
+                    move, message.num_bytes, begun, self.env.now
+                )
             kv.release()
 
         arrival.callbacks.append(come)

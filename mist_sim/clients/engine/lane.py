@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import TYPE_CHECKING, Protocol
 
 from simpy.events import Event
@@ -55,8 +56,9 @@ class Lane:
 
     scheduler: decides; lanes may share it. state: what it decides about, with nobody in it yet.
     load: the counts that routers see; lanes of a client share it.
-    leave: takes back the visits. receive: begins a transfer of so many blocks from another client,
-        and returns the event of its end.
+    leave: takes back the visits. receive: begins to bring entries of another client, and returns
+        how many bytes they are and the event of their end.
+    engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
     gate: turns requests away when the lane is too busy; None: never.
     """
 
@@ -69,8 +71,10 @@ class Lane:
         records: StepRecords,
         load: ClientState,
         leave: Leave,
-        receive: Callable[[int], Event],
+        receive: Callable[[KvMove], tuple[float, Event]],
         gate: Gate | None = None,
+        engine_number: int = 0,
+        block_bytes: float = nan,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -80,6 +84,8 @@ class Lane:
         self._records = records
         self._leave = leave
         self._receive = receive
+        self._engine_number = engine_number
+        self._block_bytes = block_bytes
         self._run_limit = _FIRST_RUN
         self._longest_run = _LONGEST_RUN
         self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
@@ -169,7 +175,8 @@ class Lane:
         for move in plan.moves:
             if move.is_swap:
                 num_swapped += move.num_blocks
-                self._records.move(move, now, now + move.num_blocks * self._seconds_per_swap)
+                end = now + move.num_blocks * self._seconds_per_swap
+                self._records.move(move, move.num_blocks * self._block_bytes, now, end)
             else:
                 self._fetch(move)
         return num_swapped
@@ -179,15 +186,16 @@ class Lane:
         now, sequence = self.env.now, move.sequence
         sequence.num_coming += 1
         kv = sequence.incoming
+        num_bytes = move.num_blocks * self._block_bytes
         if kv is None:
             end = self.env.at(self.state.kv_cache.load(move.source, move.num_blocks, now), MOVE)
         else:
             kv.begin_copy()
             sequence.visit.started_at = now
-            end = self._receive(move.num_blocks)
+            num_bytes, end = self._receive(move)
 
         def come(_: Event) -> None:
-            self._records.move(move, now, self.env.now)
+            self._records.move(move, num_bytes, now, self.env.now)
             if kv is not None:
                 kv.release()
             sequence.num_coming -= 1
@@ -255,13 +263,16 @@ class Lane:
     def _hold(self, sequence: SequenceState) -> HeldKv:
         """Return what stays of a sequence that is done here, for the client that goes on."""
         _, num_tokens = self.state.held[sequence]
+        visit = sequence.visit
         return HeldKv(
             self.load.name,
             lambda: self.engine.release(sequence, self),
             num_tokens=num_tokens,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_output_tokens=sequence.num_output_tokens,
-            last_token_at=sequence.visit.last_token_at,
+            last_token_at=visit.last_token_at,
+            engine=self._engine_number,
+            compute_time=visit.last_token_at - visit.started_at,
         )
 
     def release_after_run(self, sequence: SequenceState) -> None:

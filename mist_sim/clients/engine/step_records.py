@@ -128,7 +128,7 @@ class StepRecords:
         self._newly_decoding.append(sequence)
         self._some_resumed = True
 
-    def move(self, move: KvMove, start: float, end: float) -> None:
+    def move(self, move: KvMove, num_bytes: float, start: float, end: float) -> None:
         """Write which tokens' entries were moved for a sequence, and when."""
         visit = move.sequence.visit
         self._recorder.record_move(
@@ -138,6 +138,7 @@ class StepRecords:
             move.source,
             move.destination,
             move.num_tokens,
+            num_bytes,
             start,
             end,
             again=visit.num_preemptions > 0,

@@ -91,13 +91,15 @@ class Answers:
                 self._enter(sequence, num_filled)
         return bool(group)
 
-    def steps_until(self, key: Hashable, position: int) -> int | None:
-        """Steps after which the block of an id at a position can be found; None: unknown."""
-        num_tokens = (position + 1) * self._block_size - self._num_early
+    def steps_until(self, key: Hashable, start: int, end: int) -> int | None:
+        """Steps after which one more of the blocks [start, end) of an id is filled; None: unknown.
+
+        It can be found then.
+        """
         steps = [
-            self.clock.step_with(sequence, num_tokens)
+            self.clock.step_with(sequence, self._num_tokens_until(max(start, chain.num_held)))
             for sequence in self._writers.get(key, ())
-            if sequence.ticket and sequence.chain and sequence.chain.num_held <= position
+            if sequence.ticket and (chain := sequence.chain) and chain.num_held < end
         ]
         return min(steps) - self.clock.steps if steps else None
 
@@ -112,6 +114,10 @@ class Answers:
             for sequence in self._keys
             if sequence.ticket
         ]
+
+    def _num_tokens_until(self, position: int) -> int:
+        """Tokens that a decode holds before the step after which others find a block of it."""
+        return (position + 1) * self._block_size - self._num_early
 
     @property
     def _num_early(self) -> int:

@@ -91,6 +91,7 @@ class EngineMemory:
         `preemption` is "swap"; the lanes have equal parts of it.
     kv_block_bytes: size of a block over all GPUs of the engine; None: no other client's entries can
         come here.
+    num_layers: that are computed, and may be sent, one after the other.
     """
 
     num_gpu_blocks: int
@@ -98,6 +99,7 @@ class EngineMemory:
     cache_tiers: Sequence[CacheTier] = ()
     swap_space: SwapSpace | None = None
     kv_block_bytes: float | None = None
+    num_layers: int = 1
 
 
 def lane_memory(

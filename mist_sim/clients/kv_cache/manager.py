@@ -150,9 +150,10 @@ class KvCacheManager:
         return []
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
-        """Steps after which a decode has filled a block with which a waiting sequence may begin.
+        """Steps after which an admission may take fewer free blocks, since a decode filled one.
 
-        None: as far as is known, none does.
+        1 as well where blocks that the steps evict make it so. None: as far as is known, nothing
+        does.
         """
         return None
 
@@ -176,16 +177,31 @@ class KvCacheManager:
         """Take back blocks in which there is nothing."""
         self.pool.release(num_blocks)
 
-    def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
-        """Take back all blocks of a sequence that has its tokens."""
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        """Take back all blocks of a sequence that has its tokens.
+
+        num_unknown: tokens computed behind those, whose ids are not known: nobody finds them.
+        """
         self.pool.release(num_blocks)
 
     def forget(self, sequence: SequenceState, num_blocks: int) -> None:
         """Take back the blocks of a sequence that was given up before it was admitted."""
         self.free(sequence, num_blocks, 0)
 
-    def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
-        """Take back all blocks of a sequence that will need them again."""
+    def preempt(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        """Take back all blocks of a sequence that will need them again; as `free`."""
         self.pool.release(num_blocks)
         sequence.num_computed_tokens = 0
 
@@ -345,12 +361,26 @@ class PrefixCachingManager(KvCacheManager):
         return self.answers.ahead(num_over, num_begun) if self.answers else []
 
     def steps_until_gain(self, sequence: SequenceState) -> int | None:
-        if not self.answers or sequence.chain is None:
+        chain = sequence.chain
+        if chain is None:
             return None
-        found = self._find(sequence, sequence.chain)
-        if found.missing is None:
-            return None
-        return self.answers.steps_until(found.missing, found.num_cached)
+        found = self._find(sequence, chain)
+        if found.unheld and self._may_be_held(found):
+            return 1
+        spans = list(found.unheld)
+        if found.missing is not None:
+            spans.append((found.missing, found.num_cached, found.num_cached + 1))
+        steps = [self.answers.steps_until(*span) for span in spans] if self.answers else []
+        return min([each for each in steps if each is not None], default=None)
+
+    def _may_be_held(self, found: Found) -> bool:
+        """Whether others hold a copy of a block that was found in one which nobody holds.
+
+        That is found when this is evicted, and takes no free block.
+        """
+        if self.answers:
+            self.answers.catch_up([key for key, _, _ in found.unheld])
+        return any(self.cache.is_held(*span) for span in found.unheld)
 
     def may_gain(self, sequence: SequenceState) -> bool:
         return sequence.chain is not None
@@ -375,13 +405,25 @@ class PrefixCachingManager(KvCacheManager):
         if num_blocks and self.shares_blocks:
             self._queue_own(num_blocks, 0)
 
-    def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
         if sequence.chain is not None:
             self.compute(sequence, num_computed_tokens)
             self.answers.end(sequence)
         self._release(sequence.chain, num_blocks, num_computed_tokens)
 
-    def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+    def preempt(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
         """Take back all blocks; the full ones stay in the cache, where it may find them again."""
         if sequence.chain is None:
             sequence.chain = self._chain(())
@@ -451,5 +493,5 @@ class PrefixCachingManager(KvCacheManager):
     def _without_last(self, chain: Chain, found: Found) -> Found:
         """Return what is left of what was found for a model that has a layer which drafts."""
         num_found = max(0, found.num_found - self.num_recomputed)
-        num_held = self.cache.find(chain, num_found).num_held
-        return found._replace(num_found=num_found, num_held=num_held)
+        shorter = self.cache.find(chain, num_found)
+        return shorter._replace(missing=found.missing, num_cached=found.num_cached)

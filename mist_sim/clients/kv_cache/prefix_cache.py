@@ -115,7 +115,8 @@ class Found(NamedTuple):
 
     changes: of the cache, when it was made. missing: the id of the first block that is not there;
     None: all that were asked for are. num_cached: those found, and what is behind them and not
-    used, since a layer drafts.
+    used, since a layer drafts. unheld: id and positions [start, end) of those found that no request
+    holds, in the copies that were found.
     """
 
     changes: int
@@ -123,6 +124,7 @@ class Found(NamedTuple):
     num_held: int
     missing: Hashable | None
     num_cached: int
+    unheld: tuple[tuple[Hashable, int, int], ...]
 
 
 class PrefixCache:
@@ -157,6 +159,7 @@ class PrefixCache:
         """Look for the first `num_blocks` blocks of a chain."""
         num_found = num_held = 0
         missing: Hashable | None = None
+        unheld = []
         for key, span_end in chain.spans:
             if num_found == num_blocks:
                 break
@@ -164,14 +167,22 @@ class PrefixCache:
             entries = self._entries_of(key, num_found)
             while num_found < end and (part := _next_part(entries, num_found, end)):
                 entry, stop = part
-                held = entry.first + entry.num_held
-                if held > num_found:
-                    num_held += min(stop, held) - num_found
+                held = min(stop, max(num_found, entry.first + entry.num_held))
+                num_held += held - num_found
+                if held < stop:
+                    unheld.append((key, held, stop))
                 num_found = stop
             if num_found < end:
                 missing = key
                 break
-        return Found(self.changes, num_found, num_held, missing, num_found)
+        return Found(self.changes, num_found, num_held, missing, num_found, tuple(unheld))
+
+    def is_held(self, key: Hashable, start: int, end: int) -> bool:
+        """Tell whether a request holds any of the blocks [start, end) of an id, in any copy."""
+        return any(
+            entry.first < end and start < entry.first + entry.num_held
+            for entry in self._entries.get(key, ())
+        )
 
     def find_later(
         self, chain: Chain, most: int, num_taken: int, entering: list[tuple[Chain, int]]

@@ -212,7 +212,7 @@ def _steps_in_cadence(
         cadence.is_bound = bool(lane.waiting)
     if any(_is_prefill(plan, each) for each, _ in plan.prefills):
         cadence.carry()
-    if disturbed:
+    if disturbed or (is_held and plan.prefills):  # who passed stands still in the next one
         return 1
     if is_held:
         holds_some = lane.prefilling or lane.waiting or lane.loaded
@@ -254,8 +254,9 @@ def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:
     if lane.pool.groups and (plan.decodes or len(plan.prefills) > 1):
         return True
     entering = [each for each, _ in plan.prefills if lane.kv_cache.is_entering(each)]
-    if entering and budget and (head := lane.head()) is not None:
-        return lane.kv_cache.may_gain(head)
+    head = lane.head() if entering and budget else None
+    if head is not None and lane.kv_cache.may_gain(head):
+        return True
     return bool(entering) and not lane.kv_cache.are_apart(entering)
 
 

@@ -157,12 +157,15 @@ class LaneState:
     def preempt_leaving(self, sequence: SequenceState) -> None:
         """Take back the seat and the blocks of one who leaves, for a plan that runs short."""
         num_blocks, num_computed = self.leaving.pop(sequence)
-        self._free(sequence, num_blocks, self.num_known(sequence, num_computed))
+        num_known = self.num_known(sequence, num_computed)
+        self._free(sequence, num_blocks, num_known, num_computed - num_known)
 
-    def _free(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
+    def _free(
+        self, sequence: SequenceState, num_blocks: int, num_computed: int, num_unknown: int = 0
+    ) -> None:
         self.running.pop(sequence, None)
         if sequence not in self.held:
-            self.kv_cache.free(sequence, num_blocks, num_computed)
+            self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)
 
     def num_known(self, sequence: SequenceState, num_computed: int) -> int:
         """Computed tokens of a sequence whose ids the next plan knows, which caches their blocks.

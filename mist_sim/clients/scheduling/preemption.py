@@ -48,8 +48,10 @@ def preempt(
     in_prefill = swap_space is not None and sequence in lane.prefilling
     num_blocks, num_computed = lane.stop(sequence)
     del lane.running[sequence]
+    num_known = num_computed if was_served else lane.num_known(sequence, num_computed)
+    num_unknown = num_computed - num_known
     if lane.outgrown(sequence):
-        kv_cache.preempt(sequence, num_blocks, num_computed)
+        kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
         plan.dropped += (sequence,)
         return
     plan.preempted += (sequence,)
@@ -58,8 +60,7 @@ def preempt(
         swap = KvMove("swap_out", sequence, GPU, HOST, num_filled, num_computed, in_prefill)
         if _swap_out(lane, plan, swap, num_blocks):
             return
-    num_known = num_computed if was_served else lane.num_known(sequence, num_computed)
-    kv_cache.preempt(sequence, num_blocks, num_known)
+    kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)
     lane.waiting.give_back(sequence)
 
 

@@ -205,6 +205,7 @@ class ColumnRecorder:
         source: str,
         destination: str,
         num_tokens: int,
+        num_bytes: float,
         start: float,
         end: float,
         *,
@@ -212,7 +213,7 @@ class ColumnRecorder:
     ) -> None:
         """Add a row to the moves."""
         names = map(self.move_names.code, (kind, source, destination))
-        self.moves.append((request_id, track, *names, num_tokens, start, end, again))
+        self.moves.append((request_id, track, *names, num_tokens, num_bytes, start, end, again))
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         self.gaps.append((time, gap, count))

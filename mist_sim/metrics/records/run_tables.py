@@ -72,6 +72,7 @@ def move_table() -> Table:
         source="i4",
         destination="i4",
         num_tokens="i8",
+        num_bytes="f8",
         start="f8",
         end="f8",
         again="?",

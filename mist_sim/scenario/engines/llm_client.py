@@ -218,6 +218,7 @@ def _memory(
         cache_tiers=cache_tiers(kv_cache, model, cluster),
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
+        num_layers=model.num_layers,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from mist_sim.clients import EngineConfig
-from mist_sim.scenario.client_schemas import CLIENT, ClientPart
+from mist_sim.scenario.client_schemas import CLIENT, LlmPart
 from mist_sim.scenario.engines.server_defaults import by_gpu
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.families import Family, Settings
@@ -45,7 +45,7 @@ def engine_options() -> list[EngineOption]:
     found: list[EngineOption] = []
     for field, info in CLIENT.part_type("llm").model_fields.items():
         name = info.alias or field
-        if field in ClientPart.model_fields:
+        if field in LlmPart.model_fields:
             continue
         mark = _mark(info)
         if isinstance(mark, Settings):

@@ -138,6 +138,13 @@ class WindowCachingManager(PrefixCachingManager):
             self._evict(self._window_pages * (bounds[-1] - bounds[0]))
         return len(pieces)
 
+    def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        chain = sequence.chain
+        if chain is None or not self._full_pages:
+            return None
+        found = self.cache.find(chain, self._hit(sequence, chain)[0])
+        return 1 if self._may_be_held(found) else None
+
     def is_entering(self, sequence: SequenceState) -> bool:
         chain = sequence.chain
         return isinstance(chain, WindowChain) and chain.next_block < chain.num_shared
@@ -154,17 +161,29 @@ class WindowCachingManager(PrefixCachingManager):
             num_blocks += self._window_pages * (drops.num_nameless + len(drops.cached))
         self._evict(num_blocks)
 
-    def free(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
         """Take back all pages; blocks with content stay in the cache until they are taken."""
-        first, chain = self._first_held(sequence, num_computed_tokens), sequence.chain
+        first, chain = self._first_held(sequence, num_computed_tokens + num_unknown), sequence.chain
         if isinstance(chain, WindowChain):
             chain.first = max(chain.first, first)
             self._enter(chain, num_computed_tokens // self.pool.block_size)
         self._release(chain, num_blocks, num_computed_tokens)
 
-    def preempt(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+    def preempt(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
         """Take back all pages; the full blocks stay cached, where it may find them again."""
-        first = self._first_held(sequence, num_computed_tokens)
+        first = self._first_held(sequence, num_computed_tokens + num_unknown)
         chain = sequence.chain
         if not isinstance(chain, WindowChain):
             chain = sequence.chain = self._chain(())

@@ -1,0 +1,93 @@
+"""What clients ask of a network: to carry the KV entries of one engine to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from simpy.events import Event
+
+from mist_sim.environment import Environment
+
+Granularity = Literal["full", "layerwise"]
+
+
+class Seat(NamedTuple):
+    """An engine: the name of its client, and its number there."""
+
+    client: str
+    engine: int = 0
+
+
+class Message(NamedTuple):
+    """KV entries that go from one engine to another.
+
+    num_bytes: of all layers. num_layers: that follow one another (>= 1); 1: nothing is known of
+    them. compute_time: seconds in which the source computed them.
+    """
+
+    source: Seat
+    destination: Seat
+    num_bytes: float
+    num_layers: int = 1
+    compute_time: float = 0.0
+
+
+class Tenant(NamedTuple):
+    """A client that runs engines, and what it needs of a network.
+
+    data, pipeline, tensor: its engines, the ranks of each, and the GPUs of each rank.
+    place: where its GPUs are; None: wherever there is room.
+    sends, takes: whether it hands KV entries over, and takes over those of others.
+    """
+
+    name: str
+    data: int
+    pipeline: int
+    tensor: int
+    place: str | None = None
+    sends: bool = False
+    takes: bool = False
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all its engines."""
+        return self.data * self.pipeline * self.tensor
+
+
+class Network(Protocol):
+    """Carries what engines hand over to one another.
+
+    destination_missing: whether blocks that the destination has cached stay where they are.
+    """
+
+    destination_missing: bool
+
+    def admit(self, tenants: Sequence[Tenant]) -> None:
+        """Find places for clients. Raises ScenarioError where there is no place, or no route."""
+
+    def start(self, env: Environment) -> None:
+        """Join a simulation: begin with nothing under way."""
+
+    def send(self, message: Message) -> Event:
+        """Begin to send; the event happens when the last byte is there."""
+
+
+def bytes_left(message: Message, bandwidth: float, granularity: Granularity) -> float:
+    """Return how many bytes are still to be sent when the prompt has been computed.
+
+    bandwidth: bytes/s of the way, with nobody else on it.
+
+    `full` sends all then. With `layerwise` the entries of a layer travel while the next ones are
+    computed. With B bytes of L layers that take C seconds to compute, on a way of b bytes/s,
+
+        left = max(B / L, B - b C (L - 1) / L)
+
+    is what those of the last layer are, or what the way could not carry while layers 2 to L were
+    computed. What travels meanwhile is taken to find the way free.
+    """
+    whole, layers = message.num_bytes, message.num_layers
+    if granularity == "full" or layers == 1:
+        return whole
+    hidden = bandwidth * message.compute_time * (layers - 1) / layers
+    return max(whole / layers, whole - hidden)

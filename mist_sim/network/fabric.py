@@ -1,0 +1,159 @@
+"""A network with a topology: clients have GPUs in it, and what they send takes routes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from simpy.events import Event
+
+from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
+from mist_sim.network.base import Granularity, Message, Seat, Tenant, bytes_left
+from mist_sim.network.loading import load_topology
+from mist_sim.network.places import find_places
+from mist_sim.network.routes import Route, Routes
+from mist_sim.network.topology import Topology
+from mist_sim.network.transfers import Flow, Transfers
+from mist_sim.units import BytesPerSecond, Seconds
+
+_OF_THE_TOPOLOGY = (
+    "nodes",
+    "nodes_per_rack",
+    "oversubscription",
+    "uplink",
+    "gpus",
+    "nvlink",
+    "pcie",
+    "nics",
+    "nic",
+)
+
+
+class _Way(NamedTuple):
+    """Part of what one engine sends another: its share of the bytes, and its route."""
+
+    share: float
+    route: Route
+
+
+@dataclass(kw_only=True)
+class Fabric:
+    """Nodes of GPUs, switches and NICs, whose links transfers share max-min fairly.
+
+    topology: the name of a preset (`mist list topologies`), or the path of a .toml spec.
+    nodes: in all. By default, like the eight keys below, as in the topology.
+    nodes_per_rack: below one leaf switch.
+    oversubscription: what the NICs of a rack can send over what its leaf switch can send on.
+    uplink: of a leaf switch to the spine, one direction, whatever the oversubscription.
+    gpus: of a node.
+    nvlink: of a GPU to the node's NVSwitch, one direction.
+    pcie: of a GPU, one direction.
+    nics: network cards of a node.
+    nic: of each card, one direction.
+    spans_nodes: whether a client may have GPUs of several nodes. Its steps take as long as on one.
+    transfer_overhead: seconds that a transfer takes beside latency and bytes, such as for its
+        descriptors.
+    granularity: when entries are sent: `full`, all when the prompt has been computed, or
+        `layerwise`, those of a layer while the next one is computed.
+    destination_missing: blocks that the destination has cached do not travel.
+    Raises ScenarioError for a topology that is not known, or that makes no sense.
+    """
+
+    topology: str | Topology
+    nodes: int | None = None
+    nodes_per_rack: int | None = None
+    oversubscription: float | None = None
+    uplink: BytesPerSecond | None = None
+    gpus: int | None = None
+    nvlink: BytesPerSecond | None = None
+    pcie: BytesPerSecond | None = None
+    nics: int | None = None
+    nic: BytesPerSecond | None = None
+    spans_nodes: bool = False
+    transfer_overhead: Seconds = 0.0
+    granularity: Granularity = "full"
+    destination_missing: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.transfer_overhead < math.inf:
+            raise ValueError(
+                f"transfer_overhead must be finite and >= 0 s, got {self.transfer_overhead}"
+            )
+        base = load_topology(self.topology) if isinstance(self.topology, str) else self.topology
+        said = {name: getattr(self, name) for name in _OF_THE_TOPOLOGY}
+        said = {name: value for name, value in said.items() if value is not None}
+        self.resolved = replace(base, **said)
+        """The topology with what was said."""
+
+    def admit(self, tenants: Sequence[Tenant]) -> None:
+        """Find places for clients. Raises ScenarioError where there is no place, or no route."""
+        self.routes = Routes(self.resolved.graph())
+        gpus_of = find_places(self.routes.graph, tenants, spans_nodes=self.spans_nodes)
+        self._ranks: dict[Seat, list[list[str]]] = {}  # GPUs by pipeline and tensor rank
+        for tenant in tenants:
+            gpus = iter(gpus_of[tenant.name])
+            for engine in range(tenant.data):
+                ranks = [[next(gpus) for _ in range(tenant.tensor)] for _ in range(tenant.pipeline)]
+                self._ranks[Seat(tenant.name, engine)] = ranks
+        self._ways: dict[tuple[Seat, Seat], list[_Way]] = {}
+        links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
+        self._transfers = Transfers([link["bandwidth"] for link in links])
+        self._check_routes(tenants)
+
+    def start(self, env: Environment) -> None:
+        """Join a simulation: begin with nothing under way."""
+        self._transfers.start(env)
+
+    def send(self, message: Message) -> Event:
+        """Begin to send, every rank what it has of the layers and heads of each other one."""
+        flows = []
+        for share, route in self._between(message.source, message.destination):
+            part = message._replace(num_bytes=message.num_bytes * share)
+            num_bytes = bytes_left(part, route.bandwidth, self.granularity)
+            flows.append(Flow(route.path, num_bytes, route.latency + self.transfer_overhead))
+        return self._transfers.send(flows)
+
+    def _between(self, source: Seat, destination: Seat) -> list[_Way]:
+        ways = self._ways.get((source, destination))
+        if ways is None:
+            for seat in (source, destination):
+                if seat not in self._ranks:
+                    raise ScenarioError(f"{seat.client} has no GPUs in {self.resolved.name}")
+            ways = list(self._shares(self._ranks[source], self._ranks[destination]))
+            self._ways[source, destination] = ways
+        return ways
+
+    def _shares(
+        self, sources: Sequence[Sequence[str]], destinations: Sequence[Sequence[str]]
+    ) -> Iterator[_Way]:
+        """Yield which part of the entries goes from which GPU to which.
+
+        Pipeline ranks have equal parts of the layers, tensor ranks of the heads.
+        """
+        for layers, row in enumerate(sources):
+            for layers_there, row_there in enumerate(destinations):
+                of_layers = _common(layers, len(sources), layers_there, len(destinations))
+                for heads, gpu in enumerate(row):
+                    for heads_there, gpu_there in enumerate(row_there):
+                        of_heads = _common(heads, len(row), heads_there, len(row_there))
+                        if share := of_layers * of_heads:
+                            yield _Way(share, self.routes.between(gpu, gpu_there))
+
+    def _check_routes(self, tenants: Sequence[Tenant]) -> None:
+        """Raise ScenarioError where one client could hand over to another without a route."""
+        sending = {tenant.name for tenant in tenants if tenant.sends}
+        taking = {tenant.name for tenant in tenants if tenant.takes}
+        for sender in self._ranks:
+            for taker in self._ranks:
+                if sender.client in sending and taker.client in taking:
+                    self._between(sender, taker)
+
+
+def _common(one: int, parts: int, other: int, other_parts: int) -> float:
+    """Return what part of a whole is in one of its `parts` and in one of `other_parts`."""
+    begin = max(one * other_parts, other * parts)
+    end = min((one + 1) * other_parts, (other + 1) * parts)
+    return max(0, end - begin) / (parts * other_parts)

@@ -1,0 +1,86 @@
+"""Shortest routes through a graph of links, found once each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.network.fair_shares import Path
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
+MESSAGE = 2.0**20
+"""Bytes of the message that takes the shortest route: a mebibyte, so that bandwidth counts."""
+
+
+class Route(NamedTuple):
+    """A way through a graph.
+
+    places: nodes of the graph on it, both ends included. path: numbers of its links. latency:
+    seconds of all links. bandwidth: bytes/s of the narrowest, inf where source and destination are
+    one.
+    """
+
+    places: tuple[str, ...]
+    path: Path
+    latency: float
+    bandwidth: float
+
+
+class Routes:
+    """Routes between places of a graph whose links have a bandwidth, a latency and a number.
+
+    The shortest route is that on which a message of 1 MiB takes the least time if each link takes
+    its latency and passes it on whole. No route leads through an accelerator.
+    """
+
+    def __init__(self, graph: DiGraph[str]) -> None:
+        self.graph = graph
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._from: dict[str, Mapping[str, list[str]]] = {}
+
+    def between(self, source: str, destination: str) -> Route:
+        """Return the route. Raises ScenarioError where there is none, and for unknown places."""
+        route = self._routes.get((source, destination))
+        if route is None:
+            route = self._routes[source, destination] = self._find(source, destination)
+        return route
+
+    def _find(self, source: str, destination: str) -> Route:
+        for place in (source, destination):
+            if place not in self.graph:
+                hint = did_you_mean(place, self.graph)
+                raise ScenarioError(f"{self.graph.name} has no place {place!r}{hint}")
+        if source not in self._from:
+            self._from[source] = self._all_from(source)
+        places = self._from[source].get(destination)
+        if places is None:
+            raise ScenarioError(
+                f"{self.graph.name} has no route from {source} to {destination}; connect them, or "
+                "place both where they reach one another"
+            )
+        links: list[dict[str, Any]] = [self.graph.edges[pair] for pair in pairwise(places)]
+        return Route(
+            tuple(places),
+            tuple(link["number"] for link in links),
+            sum(link["latency"] for link in links),
+            min((link["bandwidth"] for link in links), default=float("inf")),
+        )
+
+    def _all_from(self, source: str) -> Mapping[str, list[str]]:
+        from networkx import single_source_dijkstra_path
+
+        kinds = self.graph.nodes
+
+        def seconds(one: str, _: str, link: dict[str, float]) -> float | None:
+            if one != source and kinds[one].get("kind") == "gpu":
+                return None
+            return link["latency"] + MESSAGE / link["bandwidth"]
+
+        found: Mapping[str, list[str]] = single_source_dijkstra_path(
+            self.graph, source, weight=seconds
+        )
+        return found

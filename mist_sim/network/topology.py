@@ -1,0 +1,157 @@
+"""A cluster as a graph: accelerators, switches, hosts, NICs, storage, and the links between them.
+
+A node (a machine) has accelerators, on an NVSwitch if there is one, and on PCIe: below switches
+that have NICs beside them, or at the host itself. NICs are at the leaf switch of their rack, and
+leaf switches at a spine. The two directions of a cable are links of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mist_sim.bounds import COPIES
+from mist_sim.units import BytesPerSecond, Seconds
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """Equal nodes in racks. Bandwidths are bytes/s in one direction, latencies seconds a link.
+
+    gpus: accelerators of a node.
+    nvlink: of an accelerator to the node's NVSwitch; None: there is none.
+    pcie: of an accelerator, and of a PCIe switch to the host.
+    gpus_per_switch: accelerators below one PCIe switch; None: they are at the host.
+    nics, nic: network cards of a node and the bandwidth of each; the first is beside the first
+        PCIe switch, and so on, or all are at the host.
+    storage: of a node's own drives; None: they are not known.
+    nodes, nodes_per_rack: nodes in all, and of a rack; None: one rack.
+    oversubscription: what the NICs of a rack can send over what its leaf switch can send on.
+    uplink: of a leaf switch to the spine, in place of that; None: by oversubscription.
+    nvlink_latency, pcie_latency, nic_latency: the last also of links between switches.
+    about: a line that says what it is. sources: where each figure comes from, by field.
+    Raises ValueError for values that make no sense.
+    """
+
+    name: str
+    gpus: int
+    pcie: BytesPerSecond
+    nvlink: BytesPerSecond | None = None
+    gpus_per_switch: int | None = None
+    nics: int = 1
+    nic: BytesPerSecond
+    storage: BytesPerSecond | None = None
+    nodes: int = 1
+    nodes_per_rack: int | None = None
+    oversubscription: float = 1.0
+    uplink: BytesPerSecond | None = None
+    nvlink_latency: Seconds = 0.3e-6
+    pcie_latency: Seconds = 0.5e-6
+    nic_latency: Seconds = 0.35e-6
+    about: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("pcie", "nvlink", "nic", "storage", "uplink", "oversubscription"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be finite and > 0, got {value:g}")
+        for name in ("nvlink_latency", "pcie_latency", "nic_latency"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0 s, got {getattr(self, name)}")
+        for name in ("gpus", "gpus_per_switch", "nodes", "nodes_per_rack"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        if self.gpus * self.nodes > COPIES:
+            raise ValueError(f"nodes must have <= {COPIES} GPUs in all, got {self.num_gpus}")
+        if not 0 <= self.nics <= COPIES:
+            raise ValueError(f"nics must be from 0 to {COPIES}, got {self.nics}")
+        if self.gpus_per_switch is not None and self.nics > self.num_switches:
+            raise ValueError(
+                f"nics must be <= {self.num_switches}, the PCIe switches beside which they are, "
+                f"got {self.nics}; nic may be the bandwidth of several"
+            )
+        if self.gpus_per_switch is None and self.nics > 1:
+            raise ValueError(
+                "nics must be <= 1 where they are at the host, since a route takes one, "
+                f"got {self.nics}; nic may be the bandwidth of several"
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        """Accelerators of all nodes."""
+        return self.gpus * self.nodes
+
+    @property
+    def num_switches(self) -> int:
+        """PCIe switches of a node."""
+        return math.ceil(self.gpus / self.gpus_per_switch) if self.gpus_per_switch else 0
+
+    @property
+    def num_racks(self) -> int:
+        """Racks, the last of which may have room."""
+        return math.ceil(self.nodes / (self.nodes_per_rack or self.nodes))
+
+    @property
+    def rack_bandwidth(self) -> float:
+        """Bytes/s of a leaf switch to the spine."""
+        nodes = min(self.nodes_per_rack or self.nodes, self.nodes)
+        return self.uplink or nodes * self.nics * self.nic / self.oversubscription
+
+    def graph(self) -> DiGraph[str]:
+        """Return the graph.
+
+        Its nodes are called node0/gpu0, node0/nvswitch, node0/pcie0, node0/host, node0/nic0,
+        node0/storage, rack0/leaf and spine, and have a `kind`; its links have a `bandwidth`, a
+        `latency` and a `number` from 0.
+        """
+        from networkx import DiGraph
+
+        graph: DiGraph[str] = DiGraph(name=self.name)
+        for rack in range(self.num_racks):
+            graph.add_node(f"rack{rack}/leaf", kind="leaf")
+            if self.num_racks > 1:
+                graph.add_node("spine", kind="spine")
+                self._cable(graph, f"rack{rack}/leaf", "spine", self.rack_bandwidth, "nic")
+        for node in range(self.nodes):
+            self._add_node(graph, f"node{node}", node // (self.nodes_per_rack or self.nodes))
+        return graph
+
+    def _add_node(self, graph: DiGraph[str], node: str, rack: int) -> None:
+        host = f"{node}/host"
+        graph.add_node(host, kind="host")
+        for switch in range(self.num_switches):
+            graph.add_node(f"{node}/pcie{switch}", kind="pcie")
+            self._cable(graph, f"{node}/pcie{switch}", host, self.pcie, "pcie")
+        if self.nvlink:
+            graph.add_node(f"{node}/nvswitch", kind="nvswitch")
+        for number in range(self.gpus):
+            gpu, per_switch = f"{node}/gpu{number}", self.gpus_per_switch
+            above = f"{node}/pcie{number // per_switch}" if per_switch else host
+            graph.add_node(gpu, kind="gpu")
+            self._cable(graph, gpu, above, self.pcie, "pcie")
+            if self.nvlink:
+                self._cable(graph, gpu, f"{node}/nvswitch", self.nvlink, "nvlink")
+        for number in range(self.nics):
+            nic = f"{node}/nic{number}"
+            above = f"{node}/pcie{number}" if self.gpus_per_switch else host
+            graph.add_node(nic, kind="nic")
+            self._cable(graph, nic, above, max(self.pcie, self.nic), "pcie")
+            self._cable(graph, nic, f"rack{rack}/leaf", self.nic, "nic")
+        if self.storage:
+            graph.add_node(f"{node}/storage", kind="storage")
+            self._cable(graph, f"{node}/storage", host, self.storage, "pcie")
+
+    def _cable(
+        self, graph: DiGraph[str], one: str, other: str, bandwidth: float, kind: str
+    ) -> None:
+        latency = getattr(self, f"{kind}_latency")
+        for pair in ((one, other), (other, one)):
+            number = graph.number_of_edges()
+            graph.add_edge(*pair, bandwidth=bandwidth, latency=latency, number=number)

@@ -1,0 +1,75 @@
+"""The network of a scenario file: one link for all, or a topology in which clients have places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from mist_sim.bounds import TEXT_LENGTH
+from mist_sim.network import Fabric, Link, load_topology
+from mist_sim.scenario.client_schemas import ClientPart, LlmPart
+from mist_sim.scenario.format import paths
+from mist_sim.scenario.format.parts import Part, part_type, written
+from mist_sim.scenario.format.problems import Problem
+
+_KEY = "topology"
+
+
+def _topology(text: str, info: ValidationInfo) -> str:
+    return paths.spec(text, info, ".toml", load_topology)
+
+
+_TOPOLOGY = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_topology)]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkSettings:
+    """Marks a `Part` that is a fabric where it names a topology, and else a link."""
+
+    link: type[Part]
+    fabric: type[Part]
+
+    def read(self, value: object, info: ValidationInfo) -> Part:
+        """Return the part that a value in a file describes."""
+        if isinstance(value, Part):
+            return value
+        model = self.fabric if isinstance(value, dict) and _KEY in value else self.link
+        return model.model_validate(value, context=info.context)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self.read, serialization=core_schema.plain_serializer_function_ser_schema(written)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        models = (self.link, self.fabric)
+        return {"anyOf": [handler(model.__pydantic_core_schema__) for model in models]}
+
+
+NETWORK = NetworkSettings(part_type(Link), part_type(Fabric, meanings={_KEY: _TOPOLOGY}))
+
+
+def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Iterable[Problem]:
+    """Yield places of clients where the network has none."""
+    if network is not None and network.plugin is Fabric:
+        return
+    for position, client in enumerate(clients):
+        if isinstance(client, LlmPart) and client.place is not None:
+            yield Problem(
+                ("clients", position, "place"), "has no effect: the network has no topology"
+            )

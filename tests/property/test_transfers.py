@@ -1,0 +1,104 @@
+"""Whole schedules of flows on random graphs end when plain water-filling says that they do."""
+
+from __future__ import annotations
+
+from math import inf
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim.environment import Environment
+from mist_sim.network.routes import Routes
+from mist_sim.network.transfers import Flow, Transfers
+from mist_sim.rng import Streams
+from tests.effort import examples
+from tests.reference.water_filling import Sent, ends_of
+
+
+def ends(capacities, flows):
+    env, transfers, times = Environment(), Transfers(capacities), [inf] * len(flows)
+    transfers.start(env)
+
+    def send(number, sent):
+        end = transfers.send([Flow(sent.path, sent.num_bytes, 0.0)])
+        end.callbacks.append(lambda _: times.__setitem__(number, env.now))
+
+    for number, sent in enumerate(flows):
+        env.at(sent.start).callbacks.append(lambda _, n=number, s=sent: send(n, s))
+    env.run(until=env.at(1e9))
+    return times
+
+
+@st.composite
+def graphs(draw):
+    """A connected graph of up to ten places, with links of few or of many bandwidths."""
+    size = draw(st.integers(2, 10))
+    graph = nx.DiGraph(name="random")
+    parents = [(draw(st.integers(0, node - 1)), node) for node in range(1, size)]
+    more = draw(st.lists(st.tuples(*[st.integers(0, size - 1)] * 2), max_size=8))
+    some = st.sampled_from([1.0, 2.0, 8.0]) | st.floats(0.5, 50.0)
+    for one, other in parents + [pair for pair in more if pair[0] != pair[1]]:
+        for pair in ((one, other), (other, one)):
+            if not graph.has_edge(*pair):
+                number = graph.number_of_edges()
+                graph.add_edge(*pair, bandwidth=draw(some), latency=0.0, number=number)
+    return nx.relabel_nodes(graph, str)
+
+
+@st.composite
+def schedules(draw):
+    """Flows between places of a graph, some at the same time, between the same places."""
+    graph = draw(graphs())
+    routes = Routes(graph)
+    links = sorted(graph.edges.values(), key=lambda link: link["number"])
+    place = st.sampled_from(sorted(graph.nodes))
+    pairs = draw(st.lists(st.tuples(place, place), min_size=1, max_size=6))
+    flow = st.builds(
+        lambda start, pair, num_bytes: Sent(start, routes.between(*pair).path, num_bytes),
+        st.sampled_from([0.0, 0.0, 1.0, 2.0]) | st.floats(0.0, 10.0),
+        st.sampled_from(pairs),
+        st.sampled_from([1.0, 4.0]) | st.floats(0.01, 40.0),
+    )
+    flows = draw(st.lists(flow, min_size=1, max_size=14))
+    return [link["bandwidth"] for link in links], [flow for flow in flows if flow.path]
+
+
+@examples(150)
+@given(schedules())
+def test_schedules_end_as_plain_water_filling_says(schedule):
+    assert ends(*schedule) == pytest.approx(ends_of(*schedule), rel=1e-9)
+
+
+@examples(50)
+@given(schedules(), st.randoms(use_true_random=False))
+def test_the_order_in_which_flows_are_told_is_irrelevant(schedule, random):
+    capacities, flows = schedule
+    order = list(range(len(flows)))
+    random.shuffle(order)
+    shuffled = ends(capacities, [flows[k] for k in order])
+    assert shuffled == [ends(capacities, flows)[k] for k in order]
+
+
+@st.composite
+def crowds(draw):
+    """More classes than are looked at one by one, which begin and end at few times."""
+    num_links = draw(st.integers(3, 8))
+    capacity = st.sampled_from([1.0, 2.0]) | st.floats(0.5, 50.0)
+    capacities = draw(st.lists(capacity, min_size=num_links, max_size=num_links))
+    path = st.lists(st.integers(0, num_links - 1), min_size=1, max_size=4, unique=True)
+    paths = draw(st.lists(path.map(tuple), min_size=45, max_size=60, unique=True))
+    rng = Streams(draw(st.integers(0, 100))).generator("crowd")
+    starts = rng.integers(0, 3, len(paths)) * draw(st.sampled_from([0.0, 1.0, 20.0]))
+    sizes = rng.uniform(0.5, 20.0, len(paths))
+    return capacities, [
+        Sent(float(start), path, float(num_bytes))
+        for start, path, num_bytes in zip(starts, paths, sizes, strict=True)
+    ]
+
+
+@examples(15)
+@given(crowds())
+def test_crowds_end_as_plain_water_filling_says(crowd):
+    assert ends(*crowd) == pytest.approx(ends_of(*crowd), rel=1e-9)

@@ -1,0 +1,273 @@
+"""Hand-overs in a topology: which GPU sends what to which, and what is left after the prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mist_sim import Fabric, Link, Scenario, ScenarioError, simulate
+from mist_sim.environment import Environment
+from mist_sim.network import Message, Seat, Tenant
+from mist_sim.network.base import bytes_left
+
+P, D = Seat("p"), Seat("d")
+MESSAGE = Message(P, D, 8e9)
+
+
+def fabric(p, d, at="node1", **more):
+    """Two nodes; p, on the first, and d, `at` one of them, have (pipeline, tensor) ranks."""
+    network = Fabric(topology="hgx-h100", nodes=2, **more)
+    network.admit(
+        [
+            Tenant("p", 1, *p, "node0", sends=True),
+            Tenant("d", 1, *d, at, takes=True),
+        ]
+    )
+    return network
+
+
+def seconds(network, message=MESSAGE):
+    env = Environment()
+    network.start(env)
+    end = network.send(message)
+    env.run(until=end)
+    return env.now
+
+
+def ways(network):
+    return [
+        (way.route.places[0][-1], way.route.places[-1][-1], way.share)
+        for way in network._between(P, D)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("p", "d", "expected"),
+    [
+        ((1, 1), (1, 1), [("0", "0", 1.0)]),
+        ((1, 2), (1, 2), [("0", "0", 0.5), ("1", "1", 0.5)]),
+        ((1, 2), (1, 1), [("0", "0", 0.5), ("1", "0", 0.5)]),
+        (
+            (1, 2),
+            (1, 4),
+            [("0", "0", 0.25), ("0", "1", 0.25), ("1", "2", 0.25), ("1", "3", 0.25)],
+        ),
+        (
+            (2, 1),
+            (1, 2),
+            [("0", "0", 0.25), ("0", "1", 0.25), ("1", "0", 0.25), ("1", "1", 0.25)],
+        ),
+        (
+            (3, 1),
+            (2, 1),
+            [("0", "0", 1 / 3), ("1", "0", 1 / 6), ("1", "1", 1 / 6), ("2", "1", 1 / 3)],
+        ),
+    ],
+)
+def test_each_rank_sends_what_it_has_of_the_layers_and_heads_of_another(p, d, expected):
+    got = ways(fabric(p, d))
+    assert got == [(one, other, pytest.approx(share)) for one, other, share in expected]
+    assert sum(share for _, _, share in got) == pytest.approx(1.0)
+
+
+def test_as_many_nics_as_ranks_send_at_once():
+    one, four = (seconds(fabric((1, n), (1, n))) for n in (1, 4))
+    latency = 4 * 0.5e-6 + 2 * 0.35e-6
+    assert one == pytest.approx(latency + 8e9 / 50e9, rel=1e-12)
+    assert four == pytest.approx(latency + 2e9 / 50e9, rel=1e-12)
+
+
+def test_two_ranks_that_send_to_one_share_its_nic():
+    assert seconds(fabric((1, 2), (1, 1))) == pytest.approx(2.7e-6 + 8e9 / 50e9, rel=1e-9)
+
+
+def test_in_a_node_entries_take_nvlink():
+    network = fabric((1, 1), (1, 1), at="node0")
+    assert seconds(network) == pytest.approx(0.6e-6 + 8e9 / 450e9, rel=1e-12)
+
+
+def test_the_overhead_of_a_transfer_comes_on_top():
+    assert seconds(fabric((1, 1), (1, 1), transfer_overhead=0.25)) == pytest.approx(
+        0.4100027, rel=1e-12
+    )
+
+
+def test_clients_without_gpus_send_nothing():
+    with pytest.raises(ScenarioError, match="tool has no GPUs in hgx-h100"):
+        seconds(fabric((1, 1), (1, 1)), Message(Seat("tool"), D, 1.0))
+
+
+# --- layer by layer ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compute_time", "left"),
+    [
+        (0.0, 800.0),  # nothing is hidden
+        (4.0, 800.0 - 4.0 * 100.0 * 7 / 8),  # the way is slower than the GPU
+        (8.0, 100.0),  # as fast: the last layer
+        (80.0, 100.0),
+    ],
+)
+def test_layers_travel_while_the_next_ones_are_computed(compute_time, left):
+    """800 bytes of eight layers, 100 bytes/s."""
+    message = Message(P, D, 800.0, 8, compute_time)
+    assert bytes_left(message, 100.0, "layerwise") == left
+    assert bytes_left(message, 100.0, "full") == 800.0
+
+
+@pytest.mark.parametrize("compute_time", [0.0, 1.0, 4.0, 8.0, 20.0])
+def test_what_is_left_is_what_a_pipeline_of_layers_leaves(compute_time):
+    """Layer by layer: each is sent when it is computed and the one before it has left."""
+    layers, size, bandwidth, sent = 8, 100.0, 100.0, 0.0
+    for layer in range(1, layers + 1):
+        sent = max(sent, layer * compute_time / layers) + size / bandwidth
+    message = Message(P, D, layers * size, layers, compute_time)
+    tail = bytes_left(message, bandwidth, "layerwise") / bandwidth
+    assert compute_time + tail == pytest.approx(sent, rel=1e-12)
+
+
+DATA: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 20,
+            "prompt": {"type": "fixed", "tokens": 1600},
+            "output": {"type": "fixed", "tokens": 5},
+        },
+        "arrivals": {"type": "constant", "rate": "1 /s"},
+    },
+    "clients": [
+        {"name": "p", "role": "prefill", "gpu": "h100-sxm"},
+        {"name": "d", "role": "decode", "gpu": "h100-sxm", "place": "node1/gpu3"},
+    ],
+    "network": {"topology": "hgx-h100", "nodes": 2},
+}
+
+
+def scenario(**changes):
+    return Scenario.from_dict(DATA, {key.replace("__", "."): v for key, v in changes.items()})
+
+
+def hand_over_seconds(**changes):
+    moves = simulate(scenario(**changes)).transfers
+    assert len(moves) == 20
+    assert moves["num_bytes"].tolist() == [100 * 16 * 131_072.0] * 20
+    return (moves["end"] - moves["start"]).tolist()
+
+
+def test_a_scenario_hands_over_between_nodes():
+    expected = 2.7e-6 + 100 * 16 * 131_072 / 50e9
+    assert hand_over_seconds() == pytest.approx([expected] * 20, rel=1e-9)
+
+
+def test_layer_by_layer_one_of_32_layers_is_left():
+    """The prompt takes longer to compute than its entries to travel."""
+    expected = 2.7e-6 + 100 * 16 * 131_072 / 50e9 / 32
+    got = hand_over_seconds(network__granularity="layerwise")
+    assert got == pytest.approx([expected] * 20, rel=1e-9)
+
+
+def test_a_link_can_send_layer_by_layer_as_well():
+    link = {"bandwidth": "400 Gb/s", "granularity": "layerwise"}
+    got = hand_over_seconds(network=link, clients__1__place=None)
+    assert got == pytest.approx([100 * 16 * 131_072 / 50e9 / 32] * 20, rel=1e-9)
+
+
+SHARED = {
+    "workload__lengths": {
+        "type": "prefix_repetition",
+        "num_requests": 20,
+        "prefix_len": 800,
+        "suffix": {"type": "fixed", "tokens": 800},
+        "output": {"type": "fixed", "tokens": 5},
+        "num_prefixes": 1,
+    },
+    "clients__0__kv_cache": {"enable_prefix_caching": True},
+    "clients__1__kv_cache": {"enable_prefix_caching": True},
+}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_blocks_that_the_destination_has_travel_only_if_told(whole):
+    """All but the first prompt find 50 of their 100 blocks there."""
+    changes = {"network__destination_missing": not whole}
+    moves = simulate(scenario(**SHARED, **changes)).transfers
+    blocks = (moves["num_bytes"] / (16 * 131_072)).tolist()
+    assert blocks == [100.0] + [100.0 if whole else 50.0] * 19
+    assert moves["num_tokens"].tolist() == [1600] + [800] * 19
+
+
+def test_the_resolved_scenario_says_the_same():
+    first = scenario(network__oversubscription=2.0)
+    again = Scenario.from_yaml(first.resolved())
+    assert first == again
+    assert simulate(first).summary == simulate(again).summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients__1__place": "node2"}, "network: d: hgx-h100 has no place 'node2'; did you mean"),
+        ({"network__nics": 0}, "network: hgx-h100 has no route from node0/gpu0 to node1/gpu3"),
+        ({"clients__0__place": "node1/gpu3"}, "d: place node1/gpu3 must not be taken, and p has"),
+        ({"clients__0__tensor_parallel_size": 16}, "p: needs 16 GPUs and a node of hgx-h100 has 8"),
+        ({"network__nic": "0 Gb/s"}, "network.nic: must be finite and > 0, got 0"),
+        ({"network__nodes": 0}, "network.nodes: must be >= 1, got 0"),
+        (
+            {"network__transfer_overhead": "-1 s"},
+            "network.transfer_overhead: must be finite and >= 0 s, got -1.0",
+        ),
+        ({"network__granularity": "half"}, "network.granularity: must be 'full' or 'layerwise'"),
+        ({"network__topology": "hgx-h1"}, "network.topology: no topology and no file is named"),
+        ({"network__topology": 3}, "network.topology: must be text, got 3"),
+        ({"network__racks": 3}, "network.racks: unknown key"),
+        (
+            {"network": {"bandwidth": "1 GB/s"}},
+            "clients.1.place: has no effect: the network has no",
+        ),
+        (
+            {"clients__1__place": ["node0", "node1"]},
+            "must have a place for each of 1 copies, got 2",
+        ),
+    ],
+)
+def test_what_is_bad_is_said_with_its_place(changes, message):
+    with pytest.raises(ScenarioError, match=message):
+        simulate(scenario(**changes))
+
+
+def test_copies_may_have_a_place_each():
+    changes = {"clients__1__count": 2, "clients__1__place": ["node1", "node0"]}
+    result = simulate(scenario(**changes))
+    seconds = (result.transfers["end"] - result.transfers["start"]).round(4)
+    assert set(zip(result.transfers["client"], seconds, strict=True)) == {
+        ("d-0", 0.0042),
+        ("d-1", 0.0005),
+    }
+
+
+def test_a_network_in_python_may_be_either():
+    assert Fabric(topology="hgx-h100", nodes=3).resolved.nodes == 3
+    assert Link(bandwidth=1.0).granularity == "full"
+
+
+def test_each_worker_of_a_bundle_has_a_gpu():
+    """Seven GPUs are left beside the prefill client, and the bundle has three and one."""
+    bundle = {
+        "name": "d",
+        "type": "afd",
+        "attention_workers": 3,
+        "slots": 4,
+        "cycle_s": "1 us",
+        "coefficients": "deepseek-v3-ascend-910c",
+    }
+    changes = {"clients__1": bundle, "network__nodes": 1}
+    moves = simulate(scenario(**changes)).transfers
+    expected = 0.6e-6 + 1600 * 131_072 / 450e9
+    assert (moves["end"] - moves["start"]).tolist() == pytest.approx([expected] * 20, rel=1e-6)
+    changes["clients__1"] = bundle | {"attention_workers": 8}
+    with pytest.raises(ScenarioError, match="d: needs 9 GPUs and a node of hgx-h100 has 8"):
+        simulate(scenario(**changes))
