@@ -306,7 +306,7 @@ MUTANTS = [
     Mutant(
         "a step planned ahead knows whose blocks come later",
         f"{ENGINE}/loop.py",
-        "self._ahead.hold_loaded(sequence)",
+        "ahead.hold_loaded(sequence)",
         "lane.state.finish_load(sequence)",
     ),
     Mutant(

@@ -531,7 +531,9 @@ def fits(value: Any, schema: dict[str, Any], defs: dict[str, Any]) -> bool:
         "const" not in schema or value == schema["const"],
         "enum" not in schema or value in schema["enum"],
         "pattern" not in schema or (isinstance(value, str) and re.search(schema["pattern"], value)),
-        "minimum" not in schema or value is None or value >= schema["minimum"],
+        "minimum" not in schema
+        or not isinstance(value, (int, float))
+        or value >= schema["minimum"],
         "minItems" not in schema or len(value) >= schema["minItems"],
     ]
     if isinstance(value, list) and "items" in schema:

@@ -496,7 +496,7 @@ def test_overheads_keep_the_bits_of_runs(overlapped):
 def test_overhead_is_added_where_kernels_alone_are_timed():
     roofline = llm_client("llm", async_scheduling=False).predictor.ranks[0]
     assert roofline.step_time(StepBatch((), 1, 10)) == pytest.approx(
-        0.733e-3 + 41.5e-6 + roofline.predictor.step_time(StepBatch((), 1, 10))
+        1.3e-3 + 47.8e-6 + roofline.predictor.step_time(StepBatch((), 1, 10))
     )
     whole_steps = ConstantPredictor()
     assert llm_client("llm", predictor=whole_steps).predictor.ranks == (whole_steps,)

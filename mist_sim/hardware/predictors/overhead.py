@@ -18,7 +18,7 @@ from mist_sim.units import Seconds
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
 # them. Source: mist calibrate closed_loop on every second of 60 points of Qwen3-32B, vLLM 0.12 on
 # H100 (docs/background/calibration.md); an assumption for other GPUs, whose hosts do the same work.
-_BEYOND_KERNELS = (0.733e-3, 41.5e-6)
+_BEYOND_KERNELS = (1.3e-3, 47.8e-6)
 FITTED_ON = "h100-sxm"
 
 EXPOSED = ("exposed_step", "exposed_sequence")
@@ -33,7 +33,7 @@ class EngineOverhead:
     without one there, none; but see `step` and `sequence`.
 
     step: seconds of host time per step; in a pipeline once per pass, on the first rank, whose host
-        schedules it. By default 0.73 ms around a predictor that times kernels only
+        schedules it. By default 1.3 ms around a predictor that times kernels only
         (`kernels_only`), such as the roofline: what vLLM 0.12 needs beyond the kernels on H100
         (Qwen3-32B, closed loop; see docs/background/roofline.md), assumed for other GPUs; 1.6 ms
         around the kernels of `silicon`, fitted on the same runs; none around others.
@@ -43,7 +43,7 @@ class EngineOverhead:
         launches kernels that no CUDA graph replays. Never hidden by async scheduling. By default
         3 ms around profiles of layers (`table`), which is assumed; none around others.
     sequence: seconds of host time more for each sequence of a step: to schedule it, and to sample,
-        detokenize and send its token. By default, whatever `step` is, 41.5 us around kernels and
+        detokenize and send its token. By default, whatever `step` is, 47.8 us around kernels and
         45 us around those of `silicon`, from the same fits; none around others.
     exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
         By default what is known of the version of `engine`; of no use without async scheduling.
