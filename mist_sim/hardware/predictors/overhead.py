@@ -46,7 +46,8 @@ class EngineOverhead:
         detokenize and send its token. By default, whatever `step` is, 47.8 us around kernels and
         45 us around those of `silicon`, from the same fits; none around others.
     exposed_step: seconds of a step that the GPU waits for the host although it is planned ahead.
-        By default what is known of the version of `engine`; of no use without async scheduling.
+        By default what is known of the version of `engine`, around predictors of kernels or
+        layers; of no use without async scheduling.
     exposed_sequence: seconds more of that for each sequence of a step.
     request: seconds from a request's arrival until the engine can schedule it (HTTP).
     prompt_token: seconds more for each token of its prompt, to tokenize it and send it to the

@@ -18,8 +18,16 @@ def own_time(
     return overhead.or_else(gpu.overhead) if predictor.traits.kernels_only else overhead
 
 
-def with_exposed_time(overhead: EngineOverhead, version: EngineVersion) -> EngineOverhead:
-    """Return the engine's own time with what asynchronous scheduling does not hide in a version."""
+def with_exposed_time(
+    overhead: EngineOverhead, predictor: PipelinePredictor, version: EngineVersion
+) -> EngineOverhead:
+    """Return the engine's own time with what asynchronous scheduling does not hide in a version.
+
+    Step times that were measured whole have it in them, as those of a plug-in are taken to.
+    """
+    traits = predictor.traits
+    if not (traits.kernels_only or traits.beyond_prompts):
+        return overhead
     unsaid = {
         name: version.default(f"overhead.{name}")
         for name in EXPOSED

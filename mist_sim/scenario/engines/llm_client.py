@@ -127,7 +127,7 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     if worth:
         assumed += ("host",)
     if config.async_scheduling:
-        overhead = with_exposed_time(overhead, version_of(config.engine))
+        overhead = with_exposed_time(overhead, predictor, version_of(config.engine))
     config = replace(config, scheduler=scheduler, overhead=overhead)
     draft = None
     if config.speculative_config:

@@ -181,6 +181,10 @@ _NOT_MEASURED = (
     "not in the package, and not measured; some versions have shown 0.4 to 2.2 ms a step in all, "
     "the more the more users"
 )
+_SHOWN_BY_0_11 = (
+    "not in the package; fitted to 57 median inter-token latencies of vLLM 0.11.1 on H100 "
+    "(ML.ENERGY, six dense models; python -m benchmarks.measured_itl)"
+)
 _NOTHING_SHOWS = (
     "not in the package; 300 requests measured on an RTX PRO 6000 show none (docs/validation.md)"
 )
@@ -205,8 +209,8 @@ V0_12 = EngineVersion(
         ),
         "kv_cache.watermark": Default(0.0, "no such option; nothing in vllm/v1/core keeps one"),
         LARGEST_GRAPH: Default(LargestGraph(512, 512, with_drafts=False), _GRAPH_SIZES),
-        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
-        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
+        EXPOSED_STEP: Default(1.2e-3, _SHOWN_BY_0_11),
+        EXPOSED_SEQUENCE: Default(63.5e-6, _SHOWN_BY_0_11),
         RESERVE: Default(
             False, "no such option; Scheduler.schedule in vllm/v1/core/sched asks for a chunk"
         ),
@@ -248,6 +252,8 @@ V0_14 = _after(
     "vllm-0.14",
     {
         "async_scheduling": Default(True, _POST_INIT),
+        EXPOSED_STEP: Default(0.0, _NOT_MEASURED),
+        EXPOSED_SEQUENCE: Default(0.0, _NOT_MEASURED),
         LARGEST_GRAPH: Default(LargestGraph(512, 512), f"{_GRAPH_SIZES}, since 0.13"),
     },
     gains=("max_model_len",),
