@@ -591,6 +591,46 @@ def test_rows_of_experts_that_cannot_be_are_refused(tmp_path, row, problem):
         TablePredictor(EXPERTS, mist.Cluster(H100), str(tmp_path / "tp1"), "layer_profile")
 
 
+def test_experts_profiled_by_the_ranks_that_share_them(tmp_path):
+    """With `ep` a rank is given all tokens, each for its share of the experts; as LLMServingSim."""
+    expert_table(tmp_path)
+    folder = tmp_path / "tp1"
+    rows = [
+        f"{ep},{tokens},{activated},{measured.experts_s(tokens / ep, activated) * 1e6!r}"
+        for ep, activations in ((1, (8, 32, 128)), (4, (2, 8, 32)))
+        for tokens in (1, 8, 64, 512, 4096)
+        for activated in activations
+    ]
+    (folder / "moe.csv").write_text("\n".join(["ep,tokens,activated_experts,time_us", *rows]))
+    spread = {"data_parallel_size": 4, "enable_expert_parallel": True}
+    batch = StepBatch((), 64, 64 * 512)
+    found = TablePredictor(EXPERTS, mist.Cluster(H100, **spread), str(folder), "layer_profile")
+    layers = EXPERTS.num_layers
+    expected = measured.step_s(0, 0, 64, 512)
+    expected += layers * measured.experts_s(64, reached(4 * 64) / 4)
+    gathered = 4 * 64 * EXPERTS.hidden_size * EXPERTS.dtype_bytes
+    expected += 2 * layers * all_gather(H100.interconnect, 4)(gathered)
+    assert found.step_time(batch) == pytest.approx(expected, rel=1e-9)
+    spread["data_parallel_size"] = 2
+    with pytest.raises(ScenarioError, match=r"no rows of ep 2, the ranks .*; it has 1, 4: profile"):
+        TablePredictor(EXPERTS, mist.Cluster(H100, **spread), str(folder), "layer_profile")
+
+
+def test_the_newer_columns_of_attention_are_read(tmp_path):
+    """`prefill_key` is the tokens before a prompt and half of its own; drafts are left out."""
+    measured.write_layer_profile(tmp_path, MODEL.num_layers)
+    batches = [StepBatch(((512, 700),), 8, 8_000), StepBatch((), 8, 8_000), StepBatch(((300, 0),))]
+    older = TablePredictor(MODEL, mist.Cluster(H100), str(tmp_path), "layer_profile")
+    file = tmp_path / "attention.csv"
+    rows = pd.read_csv(file)
+    rows["prefill_key"] = rows.pop("kv_prefill") + rows["prefill_chunk"] / 2
+    drafts = rows[rows["n_decode"] > 0].assign(decode_q_len=4, time_us=1e6)
+    pd.concat([rows.assign(decode_q_len=1), drafts]).to_csv(file, index=False)
+    newer = TablePredictor(MODEL, mist.Cluster(H100), str(tmp_path), "layer_profile")
+    for batch in batches:
+        assert newer.step_time(batch) == older.step_time(batch)
+
+
 def test_a_profile_without_experts_is_refused_for_a_model_that_has_some(tmp_path):
     measured.write_layer_profile(tmp_path, EXPERTS.num_layers)
     with pytest.raises(ScenarioError, match=r"experts, which no moe.csv times"):

@@ -1,9 +1,11 @@
 """Measured times of a layer's mixture of experts, by tokens and by the experts that they reach.
 
-`moe.csv` of a layer profile: tokens, activated_experts, time_us. A row is the whole block of one
-layer on one rank, router included, that has so many tokens, each for as many experts as the model
-sends it to, when so many of the rank's experts get some. Source of the form: the profiles of
-LLMServingSim 2.
+`moe.csv` of a layer profile: tokens, activated_experts, time_us, perhaps ep. A row is the whole
+block of one layer on one rank, router included, when so many of the rank's experts get tokens.
+Without `ep` each token is for as many experts as the model sends it to. With it, a row is a rank of
+so many expert-parallel ones that is given all their tokens, each for an equal share of those
+experts: `ep` 2 of a model that sends tokens to 8 experts has 4 for each. Source of the form: the
+profiles of LLMServingSim 2 (docs/docs/profiler/output-bundle.md there).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AXES = ("tokens", "activated_experts")
+RANKS = "ep"
 
 
 class ExpertTimes:
@@ -37,8 +40,18 @@ class ExpertTimes:
     """
 
     def __init__(
-        self, rows: pd.DataFrame, moe: MoeSpec, model: ModelSpec, cluster: Cluster, unit: float
+        self,
+        rows: pd.DataFrame,
+        moe: MoeSpec,
+        model: ModelSpec,
+        cluster: Cluster,
+        unit: float,
+        where: str,
     ) -> None:
+        replicas, ranks = cluster.num_sharing_replicas, cluster.expert_parallel_size
+        shared_by = ranks
+        if RANKS in rows:
+            rows, shared_by = _of_ranks(rows, ranks, where), 1
         (tokens, activated), values = full_grid(rows, AXES, "time_us")
         self._axes = Axis(tokens), Axis(activated)
         seconds = rising(values, 0, 1) * (unit * model.num_moe_layers)
@@ -46,9 +59,8 @@ class ExpertTimes:
         self._moe, self._cluster = moe, cluster
         self._num_gathers = 2 * model.num_moe_layers
         self._token_bytes = model.hidden_size * model.dtype_bytes
-        replicas = cluster.num_sharing_replicas
         self._gather = all_gather(cluster.gpu.interconnect, replicas)
-        self._share = replicas * cluster.expert_load_imbalance / cluster.expert_parallel_size
+        self._share = replicas * cluster.expert_load_imbalance / shared_by
         self.most_tokens = float(tokens[-1] / self._share)
         self.points = np.concatenate([tokens / self._share, _between(self.most_tokens)])
 
@@ -69,6 +81,18 @@ class ExpertTimes:
         j = j + 1
         high = self._seconds[i, j] + (self._seconds[i + 1, j] - self._seconds[i, j]) * along
         return np.asarray(low + (high - low) * across)
+
+
+def _of_ranks(rows: pd.DataFrame, ranks: int, where: str) -> pd.DataFrame:
+    """Return the rows of a rank of so many; raises ScenarioError where none was measured."""
+    found = rows[rows[RANKS] == ranks]
+    if found.empty:
+        known = ", ".join(f"{number:g}" for number in sorted(rows[RANKS].unique()))
+        raise ScenarioError(
+            f"{where}: has no rows of ep {ranks}, the ranks that share the experts; it has "
+            f"{known}: profile them, or choose other parallelism"
+        )
+    return found
 
 
 def _between(most: float) -> Array:

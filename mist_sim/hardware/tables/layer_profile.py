@@ -2,8 +2,8 @@
 
 A folder with `dense.csv` (layer, tokens, time_us), `per_sequence.csv` (layer, sequences, time_us),
 `attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), for a model with experts
-`moe.csv` (tokens, activated_experts, time_us) and, where uneven decodes were measured, `skew.csv`;
-perhaps `meta.yaml`, whose model, gpu (or hardware) and tp_degrees are
+`moe.csv` (ep, tokens, activated_experts, time_us) and, where uneven decodes were measured,
+`skew.csv`; perhaps `meta.yaml`, whose model, gpu (or hardware) and tp_degrees are
 checked, and which may say `enabled: false` of `skew_profile` or `skew_fit`: uneven decodes take as
 long as equal ones then. Source of the form: the profiles that LLMServingSim 2.0 publishes.
 """
@@ -20,7 +20,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.grids import Curve, resampled, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables, table_format
-from mist_sim.hardware.tables.experts import AXES, ExpertTimes, check_reached
+from mist_sim.hardware.tables.experts import AXES, RANKS, ExpertTimes, check_reached
 from mist_sim.hardware.tables.identity import (
     check_measured,
     is_on,
@@ -28,7 +28,7 @@ from mist_sim.hardware.tables.identity import (
     read_meta,
 )
 from mist_sim.hardware.tables.layers import layers_curve
-from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
+from mist_sim.hardware.tables.reading import checked, curve, full_grid, read_columns
 from mist_sim.hardware.tables.uneven import UnsplitDecodes, weights_plane
 from mist_sim.hardware.volumes import carried_on
 from mist_sim.models.spec import ModelSpec
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _US = 1e-6
 _AXES = ("prefill_chunk", "n_decode", "kv_prefill", "kv_decode")
+_KEYS, _DECODED = "prefill_key", "decode_q_len"
 _UNEVEN = ("skew_profile", "skew_fit")  # of meta.yaml: were uneven decodes measured, and fitted
 _SKEW = ("n", "pc", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us")
 
@@ -53,7 +54,7 @@ def read_layer_profile(
     unit = _US * scale
     dense = read_columns(path / "dense.csv", ["tokens", "time_us"], ["layer"])
     ends = read_columns(path / "per_sequence.csv", ["sequences", "time_us"], ["layer"])
-    rows = read_columns(path / "attention.csv", [*_AXES, "time_us"])
+    rows = _attention_rows(path / "attention.csv")
     attention = _Attention(rows, str(path / "attention.csv"), model.num_layers * unit)
     experts = _experts(path / "moe.csv", model, cluster, unit)
     tokens = layers_curve(
@@ -112,9 +113,25 @@ def _experts(file: Path, model: ModelSpec, cluster: Cluster, unit: float) -> Exp
     """Return the times of a model's experts; None without them, or without a file of them."""
     if model.moe is None or not file.exists():
         return None
-    rows = read_columns(file, [*AXES, "time_us"])
+    rows = read_columns(file, [*AXES, "time_us"], optional=[RANKS])
     check_reached(rows, model.moe, str(file))
-    return ExpertTimes(rows, model.moe, model, cluster, unit)
+    return ExpertTimes(rows, model.moe, model, cluster, unit, str(file))
+
+
+def _attention_rows(file: Path) -> pd.DataFrame:
+    """Return the rows of attention, in the older of the two forms that profiles come in.
+
+    The newer form says, in place of the tokens before a prompt (kv_prefill), how many keys its
+    tokens have in the mean (prefill_key: those before it and half of its own), and how many tokens
+    each decode has (decode_q_len); decodes of several tokens, which check drafts, are left out.
+    """
+    numbers = [name for name in _AXES if name != "kv_prefill"]
+    rows = read_columns(file, [*numbers, "time_us"], optional=["kv_prefill", _KEYS, _DECODED])
+    if _DECODED in rows:
+        rows = rows[rows[_DECODED] <= 1]
+    if _KEYS in rows:
+        return rows.assign(kv_prefill=(rows[_KEYS] - rows["prefill_chunk"] / 2).clip(lower=0.0))
+    return checked(rows, [*_AXES, "time_us"], [], str(file), "line")
 
 
 class _Attention:

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 
 def read_columns(
-    path: Path, numbers: Sequence[str], words: Sequence[str] = (), *, num_notes: int = 0
+    path: Path,
+    numbers: Sequence[str],
+    words: Sequence[str] = (),
+    *,
+    optional: Sequence[str] = (),
+    num_notes: int = 0,
 ) -> pd.DataFrame:
     """Return columns of a CSV file; the index is the line of each row.
 
     numbers: columns that must hold finite numbers. words: other columns.
+    optional: columns of finite numbers that may be missing.
     num_notes: lines before the header.
     Raises ScenarioError that names the file and the missing column or the line.
     """
@@ -36,6 +42,7 @@ def read_columns(
         raise ScenarioError(f"{path}: not a CSV table: {error}") from None
     frame.columns = frame.columns.str.strip()
     frame.index = pd.RangeIndex(num_notes + 2, num_notes + len(frame) + 2)
+    numbers = [*numbers, *(name for name in optional if name in frame.columns)]
     return checked(frame, numbers, words, str(path), "line")
 
 
