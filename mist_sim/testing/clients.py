@@ -64,7 +64,7 @@ def check_client(
     rate = len(at_once) / seconds if seconds else inf
     for load in (0.5, 2.0):
         stays = _run(factory(), _requests(paths, load * rate))
-        slowest = max(_seconds(stay) for stay in stays)
+        slowest = max(_seconds(stay) for stay in (*at_once, *stays))
         for limit in ("timeout", "patience"):
             seconds = _median([stay.returned_at - stay.queued_at for stay in stays])
             limits = Limits(**{limit: seconds})
@@ -74,8 +74,9 @@ def check_client(
 def _check_limits(client: Client, requests: list[Request], slowest: float) -> None:
     """Check a run whose requests are given up at a limit.
 
-    slowest: the longest service of a visit without limits. A visit that is given up may hold the
-    client as long as what is in flight takes, and not for the time of a queue on top.
+    slowest: the longest service of a visit without limits, in full batches too, since who gives up
+    changes who shares one. A visit that is given up may hold the client as long as what is in
+    flight takes, and not for the time of a queue on top.
     """
     kind = name_of(client)
     for stay in _run(client, requests):
