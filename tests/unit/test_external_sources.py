@@ -156,7 +156,15 @@ def test_a_split_that_the_package_refuses_is_no_traceback():
 
 @SILICON
 @pytest.mark.parametrize(
-    "gpu", ["a100-80gb-sxm", "b200", "b300", "gb200", "gb300", "l40s", "rtx-pro-6000"]
+    "gpu",
+    [
+        "a100-80gb-sxm",
+        "l40s",
+        *(
+            pytest.param(gpu, marks=pytest.mark.deep)
+            for gpu in ("b200", "b300", "gb200", "gb300", "rtx-pro-6000")
+        ),
+    ],
 )
 def test_gpus_that_were_measured_have_times(gpu):
     source = Silicon(**parts(gpu=gpu, ranks=2), engine="vllm")

@@ -169,19 +169,29 @@ def test_many_points_are_learned_by_trees(table, monkeypatch):
     assert found.content["stages"]["decode"]["held_out"]["inside"]["mean"] < 0.02
 
 
+def splitwise_errors(path, model, gpu, ranks):
+    """Return the errors of a setting's points that lie between others, each held out."""
+    pytest.importorskip("sklearn", reason="needs the extra fit (scikit-learn)")
+    steps, _ = read_splitwise(path, f"{model}/{gpu}-80gb", ranks)
+    setting = Setting(model="m", gpu="g", tensor_parallel_size=ranks, source="splitwise")
+    stages = fit_regression(steps, setting).errors.values()
+    return np.concatenate([np.abs(stage.errors[stage.inside]) for stage in stages])
+
+
+def test_a_setting_of_splitwise_held_out(shared):
+    """Mean error between measured points: 2.3 %."""
+    path = shared("measurements/splitwise_perf_model.csv")
+    assert splitwise_errors(path, "llama2-70b", "h100", 4).mean() < 0.025
+
+
+@pytest.mark.deep
 def test_splitwise_points_held_out(shared):
     """Mean error between measured points: 3.05 % over all settings, 1.8 % on H100s."""
-    pytest.importorskip("sklearn", reason="needs the extra fit (scikit-learn)")
     path = shared("measurements/splitwise_perf_model.csv")
     errors = {"a100": [], "h100": []}
     for model, gpu in itertools.product(("llama2-70b", "bloom-176b"), errors):
         for ranks in (2, 4, 8) if "llama" in model else (8,):
-            steps, _ = read_splitwise(path, f"{model}/{gpu}-80gb", ranks)
-            setting = Setting(model="m", gpu="g", tensor_parallel_size=ranks, source="splitwise")
-            errors[gpu] += [
-                np.abs(stage.errors[stage.inside])
-                for stage in fit_regression(steps, setting).errors.values()
-            ]
+            errors[gpu].append(splitwise_errors(path, model, gpu, ranks))
     assert np.concatenate(errors["h100"]).mean() < 0.02
     assert np.concatenate(errors["a100"] + errors["h100"]).mean() < 0.031
 
