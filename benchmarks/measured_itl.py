@@ -20,12 +20,14 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.base import PredictorTraits
 from mist_sim.hardware.predictors.overhead import EngineOverhead
+from mist_sim.hardware.setting import setting_of
 from mist_sim.models import ModelSpec, load_model
 
 Array = NDArray[np.float64]
 FILE = Path("../shared/measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
 PROMPTS: Mapping[str, int] = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 1500}
 GPUS = {"H100": "h100-sxm", "B200": "b200"}
+_EVEN = 1.25
 # ours by theirs; a format where the checkpoint of the name has another one
 MODELS: Mapping[str, tuple[str, str | None]] = {
     "Qwen/Qwen3-8B": ("qwen3-8b", None),
@@ -49,7 +51,11 @@ MODELS: Mapping[str, tuple[str, str | None]] = {
 
 
 def compared(file: Path = FILE) -> pd.DataFrame:
-    """Return a row a run: model, gpu, batch, measured and computed seconds, and host_bound."""
+    """Return a row a run: model, gpu, batch, measured and computed seconds, and host_bound.
+
+    series: runs that differ in their batch alone. even: whether the median gap is one of steps with
+    decodes alone, and nothing else held them up: nine in ten are at most `_EVEN` times as long.
+    """
     runs = pd.read_csv(file)
     runs = runs[runs["model_id"].isin(MODELS)]
     return pd.DataFrame([_row(run) for run in runs.to_dict("records")])
@@ -77,6 +83,9 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
         "kernels": kernels,
         "computed": step,
         "host_bound": step - kernels > kernels,
+        "setting": setting_of("roofline", model, cluster),
+        "series": f"{model.name} on {run['num_gpus']} {cluster.gpu.name}, {run['task']}",
+        "even": float(str(run["p90_itl_ms"])) <= _EVEN * float(str(run["median_itl_ms"])),
     }
 
 

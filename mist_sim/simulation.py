@@ -120,6 +120,7 @@ class Simulation:
             estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
             assumed={c.name: c.assumed for c in self.clients if c.assumed},
             assumed_hosts={c.name: c.assumed_host for c in self.clients if c.assumed_host},
+            settings={c.name: c.settings for c in self.clients if c.estimate is not None},
             engines={c.name: c.imitates for c in self.clients if c.imitates},
             slo=self.slo,
             warmup=self.warmup,

@@ -18,6 +18,7 @@ from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.setting import Setting
 from mist_sim.network import Network
 from mist_sim.rng import Streams
 
@@ -43,6 +44,8 @@ class Client(ABC):
         GPU, a `max_model_len` for which it has too little memory, or the `host` of its GPUs.
     assumed_host: what that host is worth: the milliseconds that GPUs spend on one another in a step
         of the most tokens, there and on another host; empty where it is named or does not count.
+    settings: what its TTFT and TPOT are like, by metric, as far as their errors are known; None for
+        one that is like nothing. One that gives no token of that kind has no key.
     imitates: the engine whose defaults it has, for the summary; empty for none.
     machine: the GPUs that draw power for it; None for a client without any.
     """
@@ -56,6 +59,7 @@ class Client(ABC):
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
     assumed_host: Mapping[str, Any] = MappingProxyType({})
+    settings: Mapping[str, Setting | None] = MappingProxyType({"ttft": None, "tpot": None})
     imitates: str = ""
     machine: Machine | None = None
 

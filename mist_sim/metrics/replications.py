@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 CONFIDENCE_LEVEL = 0.95
 # keys of a summary that are the same in every run
-_NAMES = ("engines", "estimates", "assumed", "assumed_host", "power_estimates", "prices")
+_NAMES = (
+    "engines",
+    "estimates",
+    "assumed",
+    "assumed_host",
+    "expected_errors",
+    "power_estimates",
+    "prices",
+)
 
 
 class Estimate(NamedTuple):
@@ -165,6 +173,8 @@ class Replications:
 def _numbers(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a summary; those in a mapping get names with a dot."""
     for name, value in summary.items():
+        if name == "expected_errors":  # of the simulation, not of its random numbers
+            continue
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", item) for inner, item in _numbers(value))
         elif isinstance(value, int | float):

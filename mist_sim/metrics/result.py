@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import frames
 from mist_sim.metrics.cost import Bill, CostOptions
 from mist_sim.metrics.energy import Ledger, PowerOptions
@@ -34,8 +35,9 @@ class Result:
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: where the step times came from, by client. assumed: options that were not set
     and whose default is an assumption, by client. assumed_hosts: what the host of a client's GPUs
-    is worth where nobody named it (`Client.assumed_host`). engines: whose defaults each client
-    has.
+    is worth where nobody named it (`Client.assumed_host`). settings: what TTFT and TPOT of each
+    client that times steps are like (`Client.settings`), for their expected errors. engines: whose
+    defaults each client has.
     scenario: the resolved scenario as YAML text, when the run came from one. title: what was
     simulated, in words. client_groups: for each client the name of the group of equal clients that
     it belongs to; empty where nobody said. machines: the GPUs of each client, None without any.
@@ -51,6 +53,7 @@ class Result:
     estimates: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     assumed_hosts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: dict[str, Mapping[str, Setting | None]] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
     scenario: str | None = None
     title: str = ""
@@ -80,6 +83,7 @@ class Result:
             estimates=self.estimates,
             assumed=self.assumed,
             assumed_hosts=self.assumed_hosts,
+            settings=self.settings,
         )
         if self.power_unknown:
             return found | {"power_unknown": self.power_unknown}

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import latency, stats
+from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.rates import Mask, rate, throughput
@@ -27,6 +29,7 @@ def summarise(
     estimates: Mapping[str, str],
     assumed: Mapping[str, tuple[str, ...]],
     assumed_hosts: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Mapping[str, Setting | None]],
 ) -> dict[str, Any]:
     """Return the metrics of a run; the parameters are as in `Result`.
 
@@ -59,6 +62,8 @@ def summarise(
         summary["assumed"] = {name: list(options) for name, options in assumed.items()}
     if assumed_hosts:
         summary["assumed_host"] = {name: dict(worth) for name, worth in assumed_hosts.items()}
+    if settings:
+        summary["expected_errors"] = expected_errors(settings)
     if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary

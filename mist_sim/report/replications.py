@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.report.cells import count, number, section, warnings
+from mist_sim.report.expected import expected_section
 from mist_sim.report.latency import latency_table
 from mist_sim.report.pairs import pairs
 from mist_sim.report.tables import TOO_SHORT, nothing_finished, origin_lines
@@ -64,6 +65,9 @@ def replications_table(found: Replications) -> RenderableType:
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
         *section("Latency, ms", latency),
+        *expected_section(
+            found.summary.get("expected_errors", {}), lambda key: _cell(found.estimate(key))
+        ),
         *slo_section(found.slo),
         *_spending(found),
         *warnings(_warning_lines(found)),

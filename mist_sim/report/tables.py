@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 
 from mist_sim.report.cells import count, duration, number, percent, section, warnings
 from mist_sim.report.clients import clients_table
+from mist_sim.report.expected import expected_section
 from mist_sim.report.latency import latency_table
 from mist_sim.report.pairs import pairs
 from mist_sim.report.spending import spending_section
@@ -39,6 +40,7 @@ def results_table(result: Result) -> RenderableType:
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
         *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
+        *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),
         *section("Clients", clients_table(result, _seconds(result, summary))),

@@ -79,6 +79,7 @@ def _is_callable(value: object) -> bool:
 
 _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "estimate": (lambda value: isinstance(value, str) and bool(value), "a word or words"),
+    "compared_as": (lambda value: isinstance(value, str), "a string"),
     "kernels_only": (_is_bool, "a bool"),
     "beyond_kernels": (_is_seconds, "None or two numbers, of a step and of each sequence"),
     "beyond_prompts": (_is_time, "a number of seconds"),

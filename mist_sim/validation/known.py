@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 VLLM_019 = "vllm-0.19-rtxpro6000-llama3.1-8b"
 CLOSED_LOOP = "vllm-0.12-h100-qwen3-32b-closed-loop.csv"
 SPLITWISE = "splitwise_perf_model.csv"
+SPLITWISE_GPUS = {"a100-80gb-sxm": "a100-80gb", "h100-sxm": "h100-80gb"}  # ours, and theirs
 
 _HALVES = {  # of the closed loops' points: every second one of each number of GPUs was fitted
     "fitted": "step and sequence overhead on TPOT, prompt_token on TTFT of these points",
@@ -130,7 +131,7 @@ def _errors(points: pd.DataFrame, name: str) -> NDArray[np.float64]:
 
 
 def _splitwise(file: Path) -> Iterator[MeasuredRun]:
-    for gpu, hardware in (("a100-80gb-sxm", "a100-80gb"), ("h100-sxm", "h100-80gb")):
+    for gpu, hardware in SPLITWISE_GPUS.items():
         fitted = gpu.startswith("a100")
         yield MeasuredRun(
             name=f"Llama-2-70B and BLOOM-176B, {hardware}, single prompts and tokens: roofline",
@@ -142,20 +143,29 @@ def _splitwise(file: Path) -> Iterator[MeasuredRun]:
 
 
 def _splitwise_rows(file: Path, gpu: str, hardware: str) -> Iterator[Row]:
+    steps = splitwise_steps(file, gpu, hardware)
+    yield points_row("prompt, batch 1", steps["prompt_error"].to_numpy(float))
+    yield points_row("token, batch 1", steps["token_error"].to_numpy(float))
+
+
+def splitwise_steps(file: Path, gpu: str, hardware: str) -> pd.DataFrame:
+    """Return single prompts and tokens of a GPU: model, tensor_parallel, and relative errors."""
     import pandas as pd
 
     rows = pd.read_csv(file)
     rows = rows[(rows["hardware"] == hardware) & (rows["batch_size"] == 1)]
     rows = rows[rows["token_size"] == 128]
     medians = rows.groupby(["model", "tensor_parallel", "prompt_size"]).median(numeric_only=True)
-    errors: dict[str, list[float]] = {"prompts": [], "tokens": []}
+    errors = []
     for measured in medians.reset_index().to_dict("records"):
         model = load_model(measured["model"].replace("llama2", "llama-2"))
         ranks, size = measured["tensor_parallel"], measured["prompt_size"]
         roofline = RooflinePredictor(model, Cluster(load_gpu(gpu), int(ranks)))
         prompt = roofline.step_time(StepBatch(((int(size), 0),)))
         token = roofline.step_time(StepBatch((), 1, int(size)))
-        errors["prompts"].append(1e3 * prompt / measured["prompt_time"] - 1)
-        errors["tokens"].append(1e3 * token / measured["token_time"] - 1)
-    yield points_row("prompt, batch 1", np.array(errors["prompts"]))
-    yield points_row("token, batch 1", np.array(errors["tokens"]))
+        prompt_error = 1e3 * prompt / measured["prompt_time"] - 1
+        errors.append((prompt_error, 1e3 * token / measured["token_time"] - 1))
+    found = medians.reset_index()[["model", "tensor_parallel"]]
+    return found.assign(
+        prompt_error=[prompt for prompt, _ in errors], token_error=[token for _, token in errors]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 from math import inf, nan
+from types import MappingProxyType
 from typing import Literal
 
 from simpy.events import Event
@@ -79,6 +80,7 @@ class AfdClient(Client):
     kv_memory: Bytes | None = None
     kv_cache_dtype: str = "auto"
     role: str = field(default="decode", init=False)
+    settings = MappingProxyType({"tpot": None})  # nobody compared it
 
     def __post_init__(self) -> None:
         super().__init__(self.name, (Decode.kind,))

@@ -47,6 +47,8 @@ class PredictorTraits:
     makes false.
 
     estimate: where the figures come from, such as "measured" (see the docs on confidence).
+    compared_as: among which measured runs the errors of such times are found: "roofline", or
+        "measured kernels"; empty: nobody compared them (see docs/background/error_bars.md).
     kernels_only: whether the engine's own time comes on top (see `EngineOverhead`).
     beyond_kernels: the default of that time as fitted around these kernels, (seconds a step,
         seconds for each sequence); None: as fitted around the roofline's.
@@ -63,6 +65,7 @@ class PredictorTraits:
     """
 
     estimate: str = "custom"
+    compared_as: str = ""
     kernels_only: bool = False
     beyond_kernels: tuple[float, float] | None = None
     beyond_prompts: float = 0.0

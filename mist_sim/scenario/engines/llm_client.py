@@ -35,6 +35,7 @@ from mist_sim.hardware.predictors import (
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
 from mist_sim.hardware.predictors.ranks import ranks_of
+from mist_sim.hardware.setting import Setting, setting_of
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
@@ -141,6 +142,7 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
         assumed += ("max_model_len",)
     config = replace(config, max_model_len=length.max_model_len)
     rules = version_of(config.engine).rules
+    settings = _settings(config, predictor, model, cluster)
     clients = [
         LlmClient(name, config, predictor=predictor, memory=memory, rules=rules) for name in names
     ]
@@ -156,6 +158,7 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
     for client in clients:
         client.assumed = assumed
         client.assumed_host = worth
+        client.settings = settings
         client.machine = machine
         client.imitates = imitated(config)
     return clients
@@ -192,6 +195,23 @@ def _predictor(
         if config.predictor is None:
             raise
         raise ScenarioError(f"predictor: {error}") from error
+
+
+def _settings(
+    config: EngineConfig, predictor: PipelinePredictor, model: ModelSpec, cluster: Cluster
+) -> dict[str, Setting | None]:
+    """Return what a client's TTFT and TPOT are like, where it gives such tokens.
+
+    Nobody compared engines that draft.
+    """
+    source = predictor.traits.compared_as
+    setting = setting_of(source, model, cluster) if source and not _drafts(config) else None
+    of_role = {"prefill": ("ttft",), "decode": ("tpot",), None: ("ttft", "tpot")}
+    return dict.fromkeys(of_role[config.role], setting)
+
+
+def _drafts(config: EngineConfig) -> bool:
+    return config.speculative_config is not None
 
 
 def _memory(

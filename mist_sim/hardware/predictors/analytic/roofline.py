@@ -101,6 +101,7 @@ class RooflinePredictor:
         """What its times are; they come from figures with the confidence of the GPU's entry."""
         return PredictorTraits(
             estimate=self.cluster.gpu.confidence,
+            compared_as="" if self.enforce_eager else "roofline",
             kernels_only=True,
             sums_over_links=True,
             times_drafts=True,

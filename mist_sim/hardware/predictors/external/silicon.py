@@ -71,6 +71,7 @@ class SiliconPredictor(SampledSteps):
         return replace(
             super().traits,
             estimate="measured",
+            compared_as="measured kernels",
             kernels_only=True,
             beyond_kernels=_BEYOND_KERNELS,
         )

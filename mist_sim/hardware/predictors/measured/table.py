@@ -87,6 +87,7 @@ class TablePredictor:
         """
         return PredictorTraits(
             estimate="measured",
+            compared_as="measured kernels" if self.format in OF_LAYERS else "",
             beyond_prompts=_LAUNCHES if self.format in OF_LAYERS else 0.0,
             sums_over_links=self.format in OF_LAYERS,
             needs_longest_context=self._tables.uneven is not None,

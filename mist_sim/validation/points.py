@@ -1,0 +1,135 @@
+"""The single figures behind docs/validation.md, simulated as the engines ran, for error bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.hardware.setting import Setting, setting_of
+from mist_sim.models import load_model
+from mist_sim.validation.closed_loop import (
+    PROMPT_TOKEN,
+    PROMPT_TOKEN_ROOFLINE,
+    measured_points,
+    predictors,
+    simulated,
+)
+from mist_sim.validation.error_bars import METRICS, SOURCES, Point
+from mist_sim.validation.known import (
+    CLOSED_LOOP,
+    SPLITWISE,
+    SPLITWISE_GPUS,
+    VLLM_019,
+    splitwise_steps,
+)
+from mist_sim.validation.open_loop import vllm_019
+
+_ROOFLINE, _KERNELS = SOURCES
+OLD = f"{_ROOFLINE}, engine of 2023"
+"""The source of steps of an engine that no version of today is like."""
+
+
+def page_points(folder: Path) -> list[Point]:
+    """Return the figures of the runs that were simulated as they ran.
+
+    folder: of the published measurements.
+    """
+    return [
+        *_open_loop(folder / VLLM_019),
+        *_closed_loops(folder / CLOSED_LOOP),
+        *_splitwise(folder / SPLITWISE),
+    ]
+
+
+class _OpenLoop(NamedTuple):
+    """How the name of a run ends, what times it, and whether it is like a scenario's defaults."""
+
+    name: str
+    source: str
+    by_default: bool = True
+
+
+_OPEN_LOOPS = (
+    _OpenLoop("requests: layer profile", _KERNELS),
+    _OpenLoop("requests 60 to 299", _KERNELS, by_default=False),
+    _OpenLoop("with async scheduling as it ran", _ROOFLINE),
+)
+
+
+def _open_loop(folder: Path) -> Iterator[Point]:
+    """Yield the means of the run; the first 60 requests were fitted on."""
+    model, cluster = load_model("llama-3.1-8b"), Cluster(load_gpu("rtx-pro-6000"))
+    for run in vllm_019(folder):
+        for known in _OPEN_LOOPS:
+            if not run.name.endswith(known.name):
+                continue
+            errors = {row.metric: row.error for row in run.rows()}
+            for metric in METRICS:
+                yield Point(
+                    setting=setting_of(known.source, model, cluster),
+                    metric=metric,
+                    factor=1 / (1 + errors[f"{metric.upper()}, mean"]),
+                    series="open loop",
+                    run=f"open loop, {run.name.partition('requests: ')[2]}",
+                    widens=known.by_default,
+                )
+
+
+def _closed_loops(file: Path) -> Iterator[Point]:
+    """Yield all points with the defaults, and those of the page with `prompt_token` as fitted.
+
+    The defaults have no `prompt_token`; the page shows them with the roofline alone, and on the
+    points held out.
+    """
+    model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
+    roofline = {ranks: RooflinePredictor(model, Cluster(gpu, ranks)) for ranks in (2, 8)}
+    kernels = predictors()
+    variants: tuple[tuple[str, Mapping[int, Predictor], float], ...] = (
+        (_ROOFLINE, roofline, 0.0),
+        (_ROOFLINE, roofline, PROMPT_TOKEN_ROOFLINE),
+        (_KERNELS, kernels, 0.0),
+        (_KERNELS, kernels, PROMPT_TOKEN),
+    )
+    for source, timed_by, prompt_token in variants:
+        for row in _rows(simulated(measured_points(file), timed_by, prompt_token=prompt_token)):
+            for metric in METRICS:
+                yield Point(
+                    setting=setting_of(source, model, Cluster(gpu, row.tp_size)),
+                    metric=metric,
+                    factor=1 / (1 + getattr(row, f"{metric}_error") / 100),
+                    series=f"closed loop, {row.tp_size} GPUs, {row.isl} in, {row.osl} out",
+                    run=_table(source, row.half, prompt_token),
+                    widens=not prompt_token,
+                )
+
+
+def _table(source: str, half: str, prompt_token: float) -> str:
+    """Return which table of the page a point is in; empty for none."""
+    if prompt_token:
+        return f"closed loops, {source}, {half}"
+    is_shown = source == _ROOFLINE and half == "held out"
+    return f"closed loops, {source}, {half}, prompt_token not said" if is_shown else ""
+
+
+def _splitwise(file: Path) -> Iterator[Point]:
+    for gpu, hardware in SPLITWISE_GPUS.items():
+        for row in _rows(splitwise_steps(file, gpu, hardware)):
+            model = load_model(row.model.replace("llama2", "llama-2"))
+            cluster = Cluster(load_gpu(gpu), int(row.tensor_parallel))
+            setting: Setting = setting_of(OLD, model, cluster)
+            for metric, error in (("ttft", row.prompt_error), ("tpot", row.token_error)):
+                yield Point(
+                    setting=setting,
+                    metric=metric,
+                    factor=1 / (1 + error),
+                    series=f"splitwise, {row.model} on {row.tensor_parallel} {hardware}",
+                    run=f"single prompts and tokens of 2023, {hardware}",
+                )
+
+
+def _rows(frame: Any) -> Iterator[Any]:
+    rows: Iterator[Any] = frame.itertuples()
+    return rows
