@@ -1,0 +1,243 @@
+"""How far an answer may be off: which range a client gets, and how ranges are found and shown."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+import mist_sim as mist
+from mist_sim import Link, Simulation, Workload, llm_client
+from mist_sim.hardware.setting import Setting
+from mist_sim.metrics.expected_errors import error_bar as in_package
+from mist_sim.models import SpeculativeConfig
+from mist_sim.report.expected import error_range
+from mist_sim.validation.error_bars import Point, error_bar, is_inside, left_out
+from tests.conftest import ROOT
+from tests.reference.engines import llm_engine
+from tests.reference.predictors import ConstantPredictor
+
+HOPPER = Setting("roofline", "hopper", "dense", "bf16", "one")
+DENSE = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
+
+
+def bar_of(metric="tpot", **options):
+    client = llm_client("llm", **DENSE | options)
+    return in_package(client.settings[metric], metric)
+
+
+def run(*clients, **more):
+    workload = Workload.from_lists([100] * 6, [20] * 6, [0.1 * k for k in range(6)])
+    return Simulation(clients=clients, workload=workload, **more).run()
+
+
+def printed(result, capsys):
+    result.show()
+    return capsys.readouterr().out
+
+
+# --- which range a client gets ----------------------------------------------------------------
+
+
+def test_a_dense_model_on_an_h100_has_ranges():
+    for metric in ("ttft", "tpot"):
+        bar = bar_of(metric)
+        assert bar.low < bar.high
+        assert bar.num_points >= 8
+        assert bar.like.startswith("roofline, dense bf16, Hopper")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tensor_parallel_size": 2}, "Hopper, NVLink"),
+        ({"gpu": "b200"}, "Blackwell"),
+        ({"gpu": "a100-80gb-sxm"}, "all GPUs; kernels of dense bf16, Ampere"),
+        ({"model": "qwen3-30b-a3b"}, "experts bf16, Hopper"),
+        ({"gpu": "l40s", "quantization": "fp8"}, "kernels of dense fp8, Ada"),
+    ],
+)
+def test_the_answer_says_what_the_measurements_are_of(options, words):
+    assert bar_of(**options).like.endswith(words)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gpu": "l40s", "tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+        {"gpu": "mi300x"},
+        {"quantization": "int4"},
+        {"predictor": ConstantPredictor(0.01)},
+        {"predictor": lambda **parts: mist.RooflinePredictor(**parts, enforce_eager=True)},
+        {
+            "speculative_config": SpeculativeConfig(
+                method="ngram", num_speculative_tokens=2, acceptance_rate=0.5
+            )
+        },
+    ],
+    ids=["pcie", "pipeline", "no architecture", "format", "own", "eager", "drafts"],
+)
+def test_what_is_like_nothing_measured_has_none(options):
+    assert bar_of(**options) is None
+
+
+def test_one_gpu_behind_pcie_has_no_link_to_be_wrong_about():
+    assert bar_of(gpu="l40s") is not None
+
+
+# --- what a result says -----------------------------------------------------------------------
+
+
+def test_the_summary_has_the_ranges_of_every_client():
+    result = run(llm_client("a", **DENSE), llm_client("b", **DENSE | {"gpu": "mi300x"}))
+    found = json.loads(json.dumps(result.summary["expected_errors"]))
+    assert found["b"] == {"ttft": None, "tpot": None}
+    bar = bar_of()
+    assert found["a"]["tpot"] == {
+        "low": bar.low,
+        "high": bar.high,
+        "num_points": bar.num_points,
+        "like": bar.like,
+    }
+
+
+def test_the_tables_show_value_range_and_basis(capsys):
+    result = run(llm_client("a", **DENSE))
+    bar, value = bar_of(), result.summary["mean_tpot_ms"]
+    wanted = f"TPOT {value:.2f} ms *{error_range(bar.low, bar.high)} *{bar.like}; {bar.num_points}"
+    assert re.search(wanted.replace("+", r"\+"), printed(result, capsys))
+
+
+def test_of_different_clients_the_widest_counts(capsys):
+    near, far = {"gpu": "h100-sxm"}, {"gpu": "a100-80gb-sxm", "model": "qwen3-30b-a3b"}
+    assert bar_of(**far).width > bar_of(**near).width
+    out = printed(run(llm_client("near", **DENSE), llm_client("far", **DENSE | far)), capsys)
+    assert re.search(r"TPOT .*\n? *widest, of far: roofline, experts", out)
+
+
+def test_equal_clients_are_not_told_apart(capsys):
+    out = printed(run(llm_client("one", **DENSE), llm_client("two", **DENSE)), capsys)
+    assert "Expected error" in out
+    assert "widest" not in out
+
+
+def test_no_range_is_the_widest(capsys):
+    unknown = llm_client("unknown", **DENSE | {"gpu": "mi300x"})
+    out = printed(run(llm_client("known", **DENSE), unknown), capsys)
+    assert out.count("widest, of unknown: no measurements like it") == 2
+
+
+def test_a_client_with_a_role_answers_for_its_own_tokens():
+    network = Link(bandwidth=50e9, latency=1e-3)
+    first = llm_client("first", **DENSE, role="prefill")
+    then = llm_client("then", **DENSE | {"gpu": "mi300x"}, role="decode")
+    found = run(first, then, network=network).summary["expected_errors"]
+    assert found["then"] == {"tpot": None}
+    assert list(found["first"]) == ["ttft"]
+    assert found["first"]["ttft"] is not None
+
+
+def test_an_engine_made_by_hand_is_like_nothing():
+    engine = llm_engine(
+        "llm",
+        scheduler=mist.ChunkedScheduler(),
+        predictor=ConstantPredictor(0.01),
+        num_gpu_blocks=100,
+    )
+    assert run(engine).summary["expected_errors"] == {"llm": {"ttft": None, "tpot": None}}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (-0.06, 0.05, "± 6 %"),
+        (-0.2, 0.05, "−20 to +5 %"),
+        (0.18, 0.86, "+18 to +86 %"),
+        (-0.1, 0.1, "± 10 %"),
+    ],
+)
+def test_a_range_that_leans_to_a_side_shows_both_ends(low, high, text):
+    assert error_range(low, high) == text
+
+
+# --- how ranges are found ---------------------------------------------------------------------
+
+
+def points(factors, setting=HOPPER, *, series=4, **more):
+    return [
+        Point(setting, "tpot", factor, f"{setting} {k % series}", **more)
+        for k, factor in enumerate(factors)
+    ]
+
+
+NARROW = [0.98 + 0.01 * k for k in range(5)] * 3
+WIDE = [0.8 + 0.1 * k for k in range(5)] * 3
+TWO_GPUS, FP8 = replace(HOPPER, parallel="NVLink"), replace(HOPPER, weights="fp8")
+ADA, EXPERTS = replace(HOPPER, architecture="ada"), replace(HOPPER, model="experts")
+
+
+def test_the_nearest_group_decides():
+    both = points(NARROW) + points(WIDE, TWO_GPUS)
+    assert error_bar(both, HOPPER, "tpot").high == pytest.approx(0.02)
+    assert error_bar(both, TWO_GPUS, "tpot").high == pytest.approx(0.2)
+    found = error_bar(both, FP8, "tpot")
+    assert (found.num_points, found.like) == (30, "roofline, dense, Hopper")
+
+
+def test_of_few_points_the_ends_are_the_extremes():
+    """Of 19 or more, one of twenty lies beyond each end."""
+    few = error_bar(points([0.5, *[1.0] * 14, 2.0]), HOPPER, "tpot")
+    assert (few.low, few.high) == (-0.5, 1.0)
+    many = error_bar(points([0.5, *[1.0] * 60, 2.0]), HOPPER, "tpot")
+    assert (many.low, many.high) == (0.0, 0.0)
+
+
+def test_a_group_needs_eight_points_of_four_series():
+    others = points(WIDE, TWO_GPUS)
+    for few in (points(NARROW[:7]), points(NARROW, series=3)):
+        assert error_bar(few + others, HOPPER, "tpot").high == pytest.approx(0.2)
+    assert error_bar(points(NARROW[:8]) + others, HOPPER, "tpot").high < 0.1
+
+
+def test_kernels_of_its_own_widen_what_others_show():
+    runs, kernels = points(NARROW), points(WIDE, ADA, is_whole=False)
+    assert error_bar(runs, ADA, "tpot").high == pytest.approx(0.02)
+    found = error_bar(runs + kernels, ADA, "tpot")
+    assert (found.low, found.high) == (-0.2, 0.2)
+    assert found.like == "roofline, dense, all GPUs; kernels of dense bf16, Ada"
+    assert error_bar(kernels, ADA, "tpot") is None  # no run shows what comes beside kernels
+
+
+def test_other_kinds_of_models_tell_only_with_kernels_of_its_own():
+    runs = points(NARROW)
+    assert error_bar(runs, EXPERTS, "tpot") is None
+    kernels = points(WIDE, EXPERTS, is_whole=False)
+    assert error_bar(runs + kernels, EXPERTS, "tpot").high == 0.2
+
+
+def test_a_point_is_scored_without_its_series():
+    """A series that is far off widens the bar of all others, and not its own."""
+    off = [replace(point, factor=3.0, series="off", run="a run") for point in points(NARROW[:8])]
+    near = [replace(point, run="a run") for point in points(NARROW)]
+    found = left_out(off + near)
+    assert len(found) == len(off + near)
+    for point, bar in found:
+        assert is_inside(point, bar) == (point.series != "off")
+        assert bar.high == pytest.approx(0.02 if point.series == "off" else 2.0)
+
+
+def test_what_was_simulated_twice_widens_once():
+    again = [replace(point, factor=3.0, widens=False) for point in points(NARROW)]
+    assert error_bar(points(NARROW) + again, HOPPER, "tpot").num_points == len(NARROW)
+
+
+def test_nine_in_ten_of_the_page_lie_inside():
+    """The law: 85 to 97 % of the points, of both metrics too; wider bars fail as well."""
+    page = (ROOT / "docs/validation.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| \**all but the last\** \| (\w+) \| (\d+) \| (\d+) \(", page, re.MULTILINE
+    )
+    assert [row[0] for row in rows] == ["TTFT", "TPOT", "both"]
+    for _, number, inside in rows:
+        assert 0.85 <= int(inside) / int(number) <= 0.97
