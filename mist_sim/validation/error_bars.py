@@ -27,6 +27,7 @@ from mist_sim.metrics.expected_errors import ErrorBar
 # too few for single tokens of 2023, whose errors hardly differ within a series.
 FEWEST, FEWEST_SERIES = 8, 4
 SHARE = 0.9  # of the measurements lie in a bar
+_DIGITS = 3
 METRICS = ("ttft", "tpot")
 SOURCES = ("roofline", "measured kernels")  # that a client of today can have
 _STEPS: tuple[tuple[str, ...], ...] = (
@@ -109,8 +110,8 @@ def left_out(points: Sequence[Point]) -> list[tuple[Point, ErrorBar | None]]:
 
 
 def is_inside(point: Point, bar: ErrorBar) -> bool:
-    """Tell whether a measurement lies in a bar."""
-    return bar.low <= point.factor - 1 <= bar.high
+    """Tell whether a measurement lies in a bar, to the digits that its ends have."""
+    return bar.low <= round(point.factor - 1, _DIGITS) <= bar.high
 
 
 def _covered(points: Iterable[Point]) -> Iterator[Setting]:
@@ -144,7 +145,7 @@ def _bar(points: Sequence[Point], like: str) -> ErrorBar:
     ends = ((1 - SHARE) / 2, (1 + SHARE) / 2)
     factors = [point.factor for point in points]
     low, high = np.quantile(factors, ends, method="weibull") - 1
-    return ErrorBar(round(float(low), 3), round(float(high), 3), len(points), like)
+    return ErrorBar(round(float(low), _DIGITS), round(float(high), _DIGITS), len(points), like)
 
 
 def _wider(bar: ErrorBar, kernels: Sequence[Point], setting: Setting) -> ErrorBar:
