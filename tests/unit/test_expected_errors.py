@@ -235,9 +235,8 @@ def test_what_was_simulated_twice_widens_once():
 def test_nine_in_ten_of_the_page_lie_inside():
     """The law: 85 to 97 % of the points, of both metrics too; wider bars fail as well."""
     page = (ROOT / "docs/validation.md").read_text("utf-8")
-    rows = re.findall(
-        r"^\| \**all but the last\** \| (\w+) \| (\d+) \| (\d+) \(", page, re.MULTILINE
-    )
+    pattern = r"^\| \**all but the last\** \| (\w+) \| (\d+) \| (\d+) \("
+    rows = re.findall(pattern, page, re.MULTILINE)
     assert [row[0] for row in rows] == ["TTFT", "TPOT", "both"]
     for _, number, inside in rows:
         assert 0.85 <= int(inside) / int(number) <= 0.97
