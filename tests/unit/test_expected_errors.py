@@ -148,6 +148,22 @@ def test_an_engine_made_by_hand_is_like_nothing():
     assert run(engine).summary["expected_errors"] == {"llm": {"ttft": None, "tpot": None}}
 
 
+def test_replications_have_the_ranges_once(capsys):
+    scenario = {
+        "model": DENSE["model"],
+        "replications": 2,
+        "workload": {
+            "lengths": {"type": "profile", "num_requests": 5},
+            "arrivals": {"type": "poisson", "rate": "2 /s"},
+        },
+        "clients": [{"name": "llm", "gpu": DENSE["gpu"]}],
+    }
+    found = mist.replicate(mist.Scenario.from_dict(scenario))
+    assert found.summary["expected_errors"]["llm"]["tpot"]["like"] == bar_of().like
+    assert not [name for name in found.runs if name.startswith("expected_errors")]
+    assert f"{bar_of().like}; {bar_of().num_points} points" in printed(found, capsys)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "text"),
     [
