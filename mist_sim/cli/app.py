@@ -17,6 +17,7 @@ from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
 from mist_sim.cli.schema import schema
 from mist_sim.cli.signals import take_leave
+from mist_sim.cli.timeline import timeline
 from mist_sim.cli.validate import validate
 from mist_sim.errors import InvariantError, MistError
 
@@ -88,6 +89,7 @@ app.command()(fit)
 app.command()(calibrate)
 app.command()(profile)
 app.command()(validate)
+app.command()(timeline)
 app.command()(afd)
 
 

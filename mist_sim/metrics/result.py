@@ -18,7 +18,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.spending import add_to_clients, add_to_requests, spending_summary
 from mist_sim.metrics.summary import summarise
-from mist_sim.output import output_folder
+from mist_sim.output import output_file, output_folder
 from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
@@ -184,6 +184,16 @@ class Result:
         with output_folder(folder, replace=replace) as place:
             place.fill(self.write_files)
         return place.path
+
+    def save_timeline(self, path: str | Path, *, replace: bool = False) -> None:
+        """Write requests, steps and transfers as Chrome trace events (ui.perfetto.dev draws them).
+
+        replace: also a file that is there. Raises ScenarioError where none can be written.
+        """
+        from mist_sim.report.timeline import TABLES, timeline
+
+        with output_file(path, replace=replace) as file:
+            file.write(timeline({name: getattr(self, name) for name in TABLES}))
 
     def write_files(self, folder: Path) -> None:
         """Write what `save` does into a folder that is there and empty."""

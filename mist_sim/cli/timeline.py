@@ -1,0 +1,74 @@
+"""`mist timeline`: write a run's results as a timeline that browsers draw."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def timeline(
+    folder: Path = typer.Argument(
+        ..., metavar="DIR", help="The folder that mist run --out wrote.", show_default=False
+    ),
+    out: Path = typer.Option(
+        Path("timeline.json"), metavar="FILE", help="Write the timeline into this file."
+    ),
+    start: str = typer.Option("0 s", "--from", metavar="TIME", help="Leave out what ends before."),
+    end: str | None = typer.Option(
+        None, "--until", metavar="TIME", help="Leave out what begins later.", show_default=False
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+) -> None:
+    """Write a run's requests, steps and transfers as Chrome trace events.
+
+    Open the file at ui.perfetto.dev or chrome://tracing.
+    """
+    from mist_sim.errors import ScenarioError
+    from mist_sim.output import output_file
+    from mist_sim.report.timeline import timeline as text_of
+
+    first, last = _seconds(start, "--from"), _seconds(end, "--until") if end else inf
+    if first >= last:
+        raise ScenarioError(f"--until must be later than --from, {start}, got {end}")
+    with output_file(out, replace=force) as file:
+        file.write(text_of(_tables(folder), first, last))
+    typer.echo(f"{out}: open it at ui.perfetto.dev or chrome://tracing", err=True)
+
+
+def _seconds(text: str, option: str) -> float:
+    from mist_sim.errors import ScenarioError
+    from mist_sim.units import DURATION
+
+    try:
+        return DURATION.parse(text)
+    except ScenarioError as error:
+        raise ScenarioError(f"{option}: {error}") from None
+
+
+def _tables(folder: Path) -> dict[str, pd.DataFrame]:
+    import pandas as pd
+
+    from mist_sim.errors import ScenarioError
+    from mist_sim.report.timeline import TABLES
+
+    tables = {}
+    for name in TABLES:
+        file = folder / f"{name}.parquet"
+        if not file.is_file():
+            if name == "transfers":
+                continue
+            raise ScenarioError(
+                f"{folder}: has no {file.name}; name a folder that mist run --out wrote, "
+                "without replications"
+            )
+        try:
+            tables[name] = pd.read_parquet(file)
+        except (OSError, ValueError) as error:
+            raise ScenarioError(f"{file}: cannot be read: {error}") from None
+    return tables

@@ -1,0 +1,135 @@
+"""A run as a timeline: Chrome's trace events, which Perfetto and chrome://tracing draw.
+
+A process for each client, with its steps and what waits and is held; one for the requests, with a
+row for each and its stages; one for the transfers. Source of the form: "Trace Event Format",
+Google, 2016.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Event = dict[str, Any]
+
+TABLES = ("requests", "stages", "steps", "transfers")
+"""The tables of a result that a timeline is made of; the last may be missing."""
+
+_REQUESTS, _TRANSFERS, _FIRST_CLIENT = 1, 2, 10  # processes, in the order that they are shown
+
+
+def timeline(tables: Mapping[str, pd.DataFrame], start: float = 0.0, end: float = inf) -> str:
+    """Return the JSON text of a run's timeline.
+
+    tables: those of a result by name (`TABLES`). start, end: seconds of the run; what lies outside
+        is left out, and what reaches into it is whole.
+    """
+    lines = ",\n".join(json.dumps(event) for event in _events(tables, start, end))
+    return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
+
+
+def _events(tables: Mapping[str, pd.DataFrame], start: float, end: float) -> Iterator[Event]:
+    yield _name("process_name", _REQUESTS, "requests")
+    yield from _requests(tables["requests"], tables["stages"], start, end)
+    steps = tables["steps"]
+    for number, client in enumerate(dict.fromkeys(steps["client"])):
+        pid = _FIRST_CLIENT + number
+        yield _name("process_name", pid, client)
+        yield from _steps(steps[steps["client"] == client], pid, start, end)
+    transfers = tables.get("transfers")
+    if transfers is not None and len(transfers):
+        yield _name("process_name", _TRANSFERS, "transfers")
+        yield from _transfers(transfers, start, end)
+
+
+def _requests(
+    requests: pd.DataFrame, stages: pd.DataFrame, start: float, end: float
+) -> Iterator[Event]:
+    """Yield a span for each request, and in it one for each wait and each stage."""
+    visits: dict[int, list[Mapping[Any, Any]]] = {}
+    for row in stages.to_dict("records"):
+        visits.setdefault(row["request_id"], []).append(row)
+    for row in requests.to_dict("records"):
+        own = visits.get(row["request_id"], [])
+        begun, over = row["arrival_time"], row["finished_at"]
+        if not isfinite(over):
+            over = max([begun, *(visit["finished_at"] for visit in own)])
+        if begun >= end or over < start:
+            continue
+        keys = ("status", "num_prompt_tokens", "num_output_tokens", "num_cached_tokens")
+        told = {key: row[key] for key in (*keys, "num_preemptions")}
+        name = f"request {row['request_id']}"
+        outer = _span(_REQUESTS, name, row["request_id"], begun, over, "request", told)
+        yield next(outer)
+        for visit in own:
+            yield from _visit(visit)
+        yield next(outer)
+
+
+def _visit(visit: Mapping[Any, Any]) -> Iterator[Event]:
+    """Yield the wait of a visit and its service, as far as there are any."""
+    for name, begun, over in (
+        ("wait", visit["queued_at"], visit["started_at"]),
+        (visit["stage"], visit["started_at"], visit["finished_at"]),
+    ):
+        if isfinite(begun) and isfinite(over) and over > begun:
+            told = {"client": visit["client"]}
+            number = visit["request_id"]
+            yield from _span(_REQUESTS, name, number, begun, over, "request", told)
+
+
+def _steps(steps: pd.DataFrame, pid: int, start: float, end: float) -> Iterator[Event]:
+    """Yield the steps of a client, those of a run as one, and its counters."""
+    for track in sorted(steps["track"].unique().tolist()):
+        yield _name("thread_name", pid, f"engine {track}", track)
+    inside = steps[(steps["start"] < end) & (steps["end"] >= start)]
+    for row in inside.to_dict("records"):
+        told = {
+            key: row[key]
+            for key in ("num_steps", "num_chunks", "num_prefill_tokens", "num_decodes")
+        }
+        at = {"pid": pid, "tid": row["track"], "ts": _us(row["start"])}
+        busy = _us(row["end"]) - at["ts"]
+        yield {"ph": "X", "name": _kind(row), "dur": busy, "args": told, **at}
+        engine = f", engine {row['track']}" if row["track"] else ""
+        for counted, column in (("waiting", "num_waiting"), ("KV blocks", "num_used_blocks")):
+            name = counted + engine
+            yield {"ph": "C", "name": name, "args": {name: row[column]}, **at}
+
+
+def _kind(row: Mapping[Any, Any]) -> str:
+    """Return what a step computes, in a word."""
+    if row["num_chunks"] and row["num_decodes"]:
+        return "mixed"
+    return "prefill" if row["num_chunks"] else "decode"
+
+
+def _transfers(transfers: pd.DataFrame, start: float, end: float) -> Iterator[Event]:
+    inside = transfers[(transfers["start"] < end) & (transfers["end"] >= start)]
+    for number, row in enumerate(inside.to_dict("records")):
+        told = {key: row[key] for key in ("request_id", "source", "destination", "num_bytes")}
+        name = f"{row['kind']} {row['source']} to {row['destination']}"
+        yield from _span(_TRANSFERS, name, number, row["start"], row["end"], "transfer", told)
+
+
+def _span(
+    pid: int, name: str, number: int, start: float, end: float, category: str, told: Event
+) -> Iterator[Event]:
+    """Yield the two ends of a span that may overlap others; those of a number share a row."""
+    both = {"cat": category, "id": int(number), "name": name, "pid": pid, "tid": 0}
+    yield {"ph": "b", "ts": _us(start), "args": told, **both}
+    yield {"ph": "e", "ts": _us(end), **both}
+
+
+def _name(what: str, pid: int, name: str, tid: int = 0) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _us(seconds: float) -> float:
+    """Return microseconds, the unit of the form, to the nanosecond."""
+    return round(seconds * 1e6, 3)
