@@ -12,6 +12,7 @@ from mist_sim.cli.calibrate import calibrate
 from mist_sim.cli.demo import demo
 from mist_sim.cli.fit import fit
 from mist_sim.cli.from_vllm import from_vllm
+from mist_sim.cli.goodput import goodput
 from mist_sim.cli.listing import list_
 from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
@@ -89,6 +90,7 @@ app.command()(calibrate)
 app.command()(profile)
 app.command()(validate)
 app.command()(afd)
+app.command()(goodput)
 
 
 def _print_version(wanted: bool) -> None:
