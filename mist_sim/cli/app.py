@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from mist_sim.cli.afd import afd
 from mist_sim.cli.calibrate import calibrate
+from mist_sim.cli.compare import compare
 from mist_sim.cli.demo import demo
 from mist_sim.cli.fit import fit
 from mist_sim.cli.from_vllm import from_vllm
@@ -91,6 +92,7 @@ app.command()(profile)
 app.command()(validate)
 app.command()(afd)
 app.command()(goodput)
+app.command()(compare)
 
 
 def _print_version(wanted: bool) -> None:

@@ -38,7 +38,7 @@ def replicate(
     seeds = seeds_from(scenario.seed, scenario.replications)
     data = as_data(scenario)
     found = each_in_parallel(
-        _run,
+        run_with_seed,
         [(data, seed) for seed in seeds],
         what="replications",
         jobs=jobs,
@@ -62,7 +62,7 @@ def seeds_from(seed: int, count: int) -> tuple[int, ...]:
     return (seed, *(int(value >> np.uint64(1)) for value in drawn))
 
 
-def _run(data: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Run one replication and return its summary."""
+def run_with_seed(data: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Run a scenario, given as plain mappings, once with a seed; return the summary."""
     one = {"seed": seed, "replications": 1}
     return build(Scenario.from_dict(data, one)).run().summary

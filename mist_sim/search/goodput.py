@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from mist_sim.bounds import QUANTITIES
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.scenario.parallel import each_in_parallel
 from mist_sim.scenario.replicate import seeds_from
 from mist_sim.search.bracketing import Bracket, Search, around, between
+from mist_sim.search.counting import Counted
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.gpus import num_gpus
-from mist_sim.search.rates import Rates
+from mist_sim.search.rates import Rates, check_rates
 from mist_sim.search.request_times import Target
 from mist_sim.search.trials import Trial, try_rate
 
@@ -66,17 +65,6 @@ class GoodputOptions:
         return around(own_rate, self.tolerance)
 
 
-def check_rates(rates: tuple[float, float]) -> None:
-    """Raise ScenarioError unless two rates are an interval that scenarios can have."""
-    smallest, largest = QUANTITIES["rate"]
-    low, high = rates
-    if not smallest <= low < high <= largest:
-        raise ScenarioError(
-            f"rates must be LOW:HIGH in requests per second, {smallest:g} <= LOW < HIGH <= "
-            f"{largest:g}, got {low:g}:{high:g}"
-        )
-
-
 def find_goodput(
     scenario: Scenario,
     options: GoodputOptions | None = None,
@@ -108,20 +96,17 @@ def find_goodputs(
     all_rates = [Rates(scenario) for scenario in scenarios]
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
     data = [as_data(scenario) for scenario in scenarios]
-    num_done = 0
+    count = Counted(progress)
 
     def run(asked: Sequence[tuple[_Key, float]]) -> list[Trial]:
-        nonlocal num_done
-        before = num_done
         arguments = [
             (data[k], all_rates[k].at(rate), seed, rate, targets[k], all_rates[k].num_requests)
             for (k, seed), rate in asked
         ]
-        tell = progress and (lambda num: progress(before + num))
         found = each_in_parallel(
-            try_rate, arguments, what="goodput", jobs=jobs, progress=tell
+            try_rate, arguments, what="goodput", jobs=jobs, progress=count.more
         )
-        num_done += len(found)
+        count.done()
         return found
 
     searches = {

@@ -215,8 +215,8 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
     low = search.at(bracket.low)
     if low and bracket.high and low.stability == "unstable":
         yield (
-            f"{where}unstable at {low.rate:g} /s: queues grow until the run ends, so that with more "
-            "requests the goodput is lower."
+            f"{where}unstable at {low.rate:g} /s: queues grow until the run ends, so that with "
+            "more requests the goodput is lower."
         )
     elif low and bracket.high and low.stability != "stable":
         yield (

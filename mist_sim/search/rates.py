@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mist_sim.bounds import QUANTITIES
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
@@ -77,9 +78,7 @@ class Rates:
 
     @cached_property
     def _arrivals(self) -> ArrivalProcess | TraceArrivals | ClosedLoop:
-        found: ArrivalProcess | TraceArrivals | ClosedLoop = (
-            self.scenario.workload.arrivals.make()
-        )
+        found: ArrivalProcess | TraceArrivals | ClosedLoop = self.scenario.workload.arrivals.make()
         return found
 
     @cached_property
@@ -92,6 +91,17 @@ class Rates:
         """When requests arrive as the scenario stands, seconds."""
         requests = build(self.scenario).workload.requests(Streams(self.scenario.seed))
         return [request.arrival_time or 0.0 for request in requests]
+
+
+def check_rates(rates: tuple[float, float]) -> None:
+    """Raise ScenarioError unless two rates are an interval that scenarios can have."""
+    smallest, largest = QUANTITIES["rate"]
+    low, high = rates
+    if not smallest <= low < high <= largest:
+        raise ScenarioError(
+            f"rates must be LOW:HIGH in requests per second, {smallest:g} <= LOW < HIGH <= "
+            f"{largest:g}, got {low:g}:{high:g}"
+        )
 
 
 def _with_unit(value: float, written: object) -> object:

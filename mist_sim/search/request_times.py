@@ -70,8 +70,7 @@ class Target:
     each: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.attainment <= 1:
-            raise ScenarioError(f"attainment must be in (0, 1], got {self.attainment:g}")
+        check_attainment(self.attainment)
         if not 0 <= self.relaxation < np.inf:
             raise ScenarioError(f"relaxation must be finite and >= 0, got {self.relaxation:g}")
         if not self.slo.is_set:
@@ -93,3 +92,9 @@ class Target:
     def most_missed(self, num_requests: int) -> int:
         """Return how many of so many requests may miss; of more requests, never fewer."""
         return num_requests - ceil(self.attainment * num_requests - _ROUNDING)
+
+
+def check_attainment(share: float) -> None:
+    """Raise ScenarioError unless a share of the requests can be asked for."""
+    if not 0 < share <= 1:
+        raise ScenarioError(f"attainment must be in (0, 1], got {share:g}")
