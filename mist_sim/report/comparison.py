@@ -8,7 +8,6 @@ from string import ascii_uppercase
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.report.cells import number, percent, section, warnings
@@ -84,26 +83,25 @@ def _plane_title(plane: Mapping[str, Any]) -> str:
 def _plane(plane: Mapping[str, Any], names: list[str]) -> RenderableType:
     """Return a map of letters, and what they mean."""
     letters = dict(zip(names, ascii_uppercase, strict=False)) | {"tie": "=", "nobody": "."}
+    rows = zip(plane["ttft_limits_s"], plane["winners"], plane["is_clear"], strict=True)
     lines = [
-        f"{1e3 * ttft:>7.4g}  " + " ".join(_letter(letters.get(w, "?"), c) for w, c in cells)
-        for ttft, cells in reversed(
-            [
-                (ttft, list(zip(row, clear, strict=True)))
-                for ttft, row, clear in zip(
-                    plane["ttft_limits_s"], plane["winners"], plane["is_clear"], strict=True
-                )
-            ]
-        )
+        f"{_ms(limit):>7}  " + " ".join(map(_letter, map(letters.get, winners), is_clear))
+        for limit, winners, is_clear in reversed(list(rows))
     ]
-    low, high = (f"{1e3 * plane['tpot_limits_s'][k]:.4g}" for k in (0, -1))
+    low, high = (_ms(plane["tpot_limits_s"][k]) for k in (0, -1))
     share = f"{100 * plane['attainment_asked']:g} %"
     meaning = ", ".join(f"{letter} {name}" for name, letter in letters.items())
     return Group(
         Text(f"limit on TTFT (down), on TPOT (across: {low} to {high} ms), for {share}"),
-        Padding(Text("\n".join(lines)), (0, 0, 0, 0)),
+        *map(Text, lines),
         Text(f"{meaning}; small letters: not clear at the rates that were run", style="dim"),
     )
 
 
-def _letter(letter: str, is_clear: bool) -> str:
-    return letter if is_clear else letter.lower()
+def _letter(letter: str | None, is_clear: bool) -> str:
+    """Return the letter of a cell's winner; `?` for those after the 26th."""
+    return (letter or "?") if is_clear else (letter or "?").lower()
+
+
+def _ms(seconds: float) -> str:
+    return f"{float(f'{1e3 * seconds:.3g}'):g}"

@@ -31,7 +31,7 @@ def draw(plane: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    names = list(plane["goodput"])
+    names, num_points = list(plane["goodput"]), len(plane["winners"])
     colours = {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(names)} | _NEUTRAL
     winners, is_clear = np.array(plane["winners"]), np.array(plane["is_clear"])
     rgb = np.array([[to_rgb(colours[who]) for who in row] for row in plane["winners"]])
@@ -42,6 +42,10 @@ def draw(plane: Mapping[str, Any], path: Path) -> None:
     axes = figure.add_subplot()
     axes.pcolormesh(_edges(plane["tpot_limits_s"]), _edges(plane["ttft_limits_s"]), rgb)
     axes.set(xscale="log", yscale="log", xlabel="limit on TPOT, ms", ylabel="limit on TTFT, ms")
+    for axis, name in ((axes.xaxis, "tpot"), (axes.yaxis, "ttft")):
+        shown = [1e3 * limit for limit in plane[f"{name}_limits_s"][:: 1 + num_points // 8]]
+        axis.set_ticks(shown, [f"{float(f'{limit:.3g}'):g}" for limit in shown])
+        axis.set_ticks([], minor=True)
     by = " per GPU" if plane["by_gpu"] else ""
     share = f"{100 * plane['attainment_asked']:g} %"
     axes.set_title(f"Most goodput{by}, {share} of the requests within both limits", size=10)
