@@ -20,7 +20,7 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         *section("Goodput", pairs(_figures(summary))),
         *section("Rates tried", _trials(summary)),
-        *warnings(summary["warnings"]),
+        *warnings(text[:1].upper() + text[1:] for text in summary["warnings"]),
     )
 
 
