@@ -25,7 +25,9 @@ def main() -> None:
     found = find_goodputs(scenarios, GoodputOptions(tolerance=0.05), jobs=1)
     print(f"{'router':18} goodput   per GPU   runs")
     for router, goodput in zip(ROUTERS, found, strict=True):
-        print(f"{router:18} {goodput.rate:4.0f} /s   {goodput.per_gpu:4.1f} /s   {goodput.num_runs:4}")
+        print(
+            f"{router:18} {goodput.rate:4.0f} /s   {goodput.per_gpu:4.1f} /s   {goodput.num_runs:4}"
+        )
 
 
 if __name__ == "__main__":

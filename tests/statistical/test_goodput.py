@@ -18,7 +18,7 @@ SCENARIO = {
     "workload": {
         "lengths": {
             "type": "synthetic",
-            "num_requests": 2_000,
+            "num_requests": 3_000,
             "prompt": {"type": "fixed", "tokens": 1},
             "output": {"type": "fixed", "tokens": 1},
         },
@@ -46,7 +46,7 @@ def test_the_goodput_of_a_queue(limit):
     """90 % wait no longer than the limit less the service; the interval is of 95 %, 6 seeds."""
     expected = brentq(lambda rate: share_within(rate, limit - SERVICE) - 0.9, 0.01, 0.99)
     scenario = Scenario.from_dict(SCENARIO, {"slo": {"e2el": f"{limit} s"}})
-    found = find_goodput(scenario, GoodputOptions(rates=(0.4, 0.95), tolerance=0.02), jobs=1)
+    found = find_goodput(scenario, GoodputOptions(rates=(0.4, 0.95), tolerance=0.01), jobs=1)
     low, high = found.interval
     assert low <= expected <= high
-    assert high - low < 0.15 * expected, "too few samples to notice a real error"
+    assert high - low < 0.12 * expected, "too few samples to notice a real error"
