@@ -223,7 +223,7 @@ def test_goodput_is_read_where_attainment_first_ends(shares, asked):
 def test_runs_of_the_plane_answer_what_each_pair_of_limits_would_find():
     """One run a rate and scenario gives the verdicts of runs with each pair as slo."""
     options = PlaneOptions(
-        ttft=(0.05, 0.5), tpot=(0.006, 0.02), num_points=3, rates=RATES, num_rates=4
+        ttft=(0.06, 0.3), tpot=(0.008, 0.02), num_points=2, rates=RATES, num_rates=4
     )
     gpus = {"apart": 2, "together": 2}
     found = slo_plane(both(), options, gpus, jobs=1)

@@ -333,7 +333,7 @@ def test_what_is_not_monotone_is_said(capsys):
         "all rates tried are attained."
     )
     found.show()
-    assert "not monotone" in capsys.readouterr().out
+    assert "Not monotone" in capsys.readouterr().out
     odd = goodput_of(False, True)
     assert odd.status == "lowest missed"
     assert len(odd.warnings) == 2
