@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
@@ -124,9 +125,16 @@ def find_goodputs(
             num_gpus=num_gpus(scenario),
             scenario=scenario.resolved(),
             title=scenario.headline,
+            settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
         )
         for k, scenario in enumerate(scenarios)
     ]
+
+
+def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
+    """Return what to set for the rate that one search found."""
+    low = searches[0].bracket.low
+    return rates.at(low) if low is not None and len(searches) == 1 else {}
 
 
 _Key = tuple[int, int]  # position of a scenario, and a seed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,8 @@ class Goodput:
 
     searches: one a seed. target: what counts as attained. tolerance: of the search.
     num_requests: in each run. num_gpus: of the scenario; None where it is not known, 0 for none.
-    scenario: resolved, as YAML text. title: what was simulated, in words.
+    scenario: resolved, as YAML text. title: what was simulated, in words. settings: what to set in
+    the scenario for the rate found; nothing with several seeds, or where none was found.
     """
 
     searches: tuple[SeedGoodput, ...]
@@ -55,6 +56,7 @@ class Goodput:
     num_gpus: int | None
     scenario: str
     title: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -133,6 +135,7 @@ class Goodput:
             "each_limit_alone": self.target.each,
             "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.limits.items()},
             "tolerance": self.tolerance,
+            "settings": dict(self.settings),
             "seeds": [_seed_data(search) for search in self.searches],
             "warnings": self.warnings,
         }

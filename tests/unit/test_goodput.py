@@ -248,8 +248,8 @@ def test_the_rate_found_is_that_of_mist_run():
     """What is set for the rate in a file gives the attainment that the search saw."""
     found = find_goodput(Scenario.from_dict(LLM), jobs=1)
     (search,) = found.searches
-    changed = {"workload.arrivals.rate": f"{found.rate} /s"}
-    share = simulate(Scenario.from_dict(LLM, changed)).summary["good_request_fraction"]
+    assert found.settings == {"workload.arrivals.rate": f"{found.rate} /s"}
+    share = simulate(Scenario.from_dict(LLM, found.settings)).summary["good_request_fraction"]
     assert share == search.at(found.rate).attainment >= 0.9
 
 
