@@ -134,7 +134,8 @@ def find_goodputs(
 def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
     """Return what to set for the rate that one search found."""
     low = searches[0].bracket.low
-    return rates.at(low) if low is not None and len(searches) == 1 else {}
+    is_one = [search.status for search in searches] == ["found"]
+    return rates.at(low) if is_one and low is not None else {}
 
 
 _Key = tuple[int, int]  # position of a scenario, and a seed

@@ -305,6 +305,7 @@ def test_attained_and_missed_everywhere_are_said():
     everywhere = find_goodput(Scenario.from_dict(LLM), GoodputOptions(rates=(1, 2)), jobs=1)
     assert (everywhere.status, everywhere.interval) == ("all attained", (2.0, inf))
     assert isnan(everywhere.rate)
+    assert everywhere.settings == {}
     assert "attained at every rate tried, the highest 2 /s" in everywhere.warnings[0]
     hopeless = Scenario.from_dict(LLM, {"slo": {"ttft": "1 ms"}})
     nowhere = find_goodput(hopeless, GoodputOptions(rates=(1, 2)), jobs=1)
