@@ -87,13 +87,16 @@ class Simulation:
         if cost is not None:
             _check_prices(clients, cost)
 
-    def run(self, progress: Progress | None = None) -> Result:
+    def run(
+        self, progress: Progress | None = None, *, recorder: ColumnRecorder | None = None
+    ) -> Result:
         """Simulate until every request has finished or failed.
 
+        recorder: new; in place of a plain one, such as one that ends the run by what it raises.
         Raises ScenarioError for input that shows itself bad during the run (a trace row), and
         InvariantError when the simulation breaks a law of its own.
         """
-        env, recorder = Environment(), ColumnRecorder()
+        env, recorder = Environment(), recorder or ColumnRecorder()
         coordinator = Coordinator(env, self._start_clients(env, recorder), self.router)
         load = self._load_generator(env, coordinator, recorder)
         if progress is not None:

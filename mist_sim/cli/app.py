@@ -9,9 +9,11 @@ from typer.core import TyperGroup
 
 from mist_sim.cli.afd import afd
 from mist_sim.cli.calibrate import calibrate
+from mist_sim.cli.compare import compare
 from mist_sim.cli.demo import demo
 from mist_sim.cli.fit import fit
 from mist_sim.cli.from_vllm import from_vllm
+from mist_sim.cli.goodput import goodput
 from mist_sim.cli.listing import list_
 from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
@@ -91,6 +93,8 @@ app.command()(profile)
 app.command()(validate)
 app.command()(timeline)
 app.command()(afd)
+app.command()(goodput)
+app.command()(compare)
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
 
 
-def _presets(incomplete: str) -> list[str]:
+def presets(incomplete: str) -> list[str]:
     """Return what a shell may complete; it adds files itself where no preset begins so.
 
     The package of the presets is not imported, which would take a second.
@@ -33,7 +33,7 @@ def run(
         help="A YAML file, the name of a preset (mist list presets), or - for standard input; "
         "none where --from-vllm says all.",
         show_default=False,
-        autocompletion=_presets,
+        autocompletion=presets,
     ),
     settings: list[str] = typer.Option(
         [],

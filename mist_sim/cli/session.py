@@ -1,10 +1,11 @@
-"""What `run` and `demo` share: simulate, write the files, print the table."""
+"""What verbs that simulate share: run, write the files, print the table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
     from mist_sim.metrics import Replications, Result
     from mist_sim.output.folders import OutputFolder
     from mist_sim.scenario import Scenario
+
+
+class Results(Protocol):
+    """What a command found: it can be shown, and written into files."""
+
+    @property
+    def summary(self) -> Mapping[str, Any]: ...
+    def show(self) -> None: ...
+    def write_files(self, folder: Path) -> None: ...
+
+
+Found = TypeVar("Found", bound=Results)
 
 
 def note(text: str) -> None:
@@ -62,6 +75,20 @@ class Session:
         self._show(found, files)
         return found
 
+    def search(self, work: Callable[[Callable[[int], None]], Found]) -> Found:
+        """Do what takes many runs; its results are treated as in `run`.
+
+        work: is called with what it has to tell how many runs are done.
+        """
+        from mist_sim.cli.progress import Progress
+
+        with self._claimed() as folder:
+            with Progress(None, visible=not self.quiet, unit="runs") as progress:
+                found = work(progress)
+            files = folder.fill(found.write_files) if folder else []
+        self._show(found, files)
+        return found
+
     def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
         from contextlib import nullcontext
 
@@ -69,7 +96,7 @@ class Session:
 
         return output_folder(self.out, replace=self.force) if self.out else nullcontext()
 
-    def _show(self, result: Result | Replications, files: list[str]) -> None:
+    def _show(self, result: Results, files: list[str]) -> None:
         """Print what came out of a run, and say where its files are."""
         from mist_sim.cli.signals import saved
         from mist_sim.user_paths import user_path

@@ -1,7 +1,10 @@
-"""Which deployment is best: ratios of attention to FFN workers (AFD)."""
+"""Which deployment is best: goodput, comparisons, ratios of attention to FFN workers (AFD)."""
 
 from mist_sim.search.bundle_simulation import BundleRun, simulate_bundle
+from mist_sim.search.comparison import Case, Comparison, compare
 from mist_sim.search.gaussian_cycle import expected_maximum
+from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.heavy_tails import Tail, check_tail, tail_of
 from mist_sim.search.joint import BundleChoice, best_bundles
 from mist_sim.search.mean_field import Candidate
@@ -13,6 +16,7 @@ from mist_sim.search.provisioning import (
     provision,
     provision_interval,
 )
+from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 from mist_sim.search.slot_load import (
     SlotLoad,
     geometric_slot_load,
@@ -26,15 +30,24 @@ __all__ = [
     "BundleRun",
     "BundleSpec",
     "Candidate",
+    "Case",
+    "Comparison",
+    "Goodput",
+    "GoodputOptions",
+    "PlaneOptions",
     "Prediction",
     "Provisioning",
+    "SloPlane",
     "SlotLoad",
     "SlotLoadEstimate",
     "Tail",
     "best_bundles",
     "check_tail",
+    "compare",
     "estimate_slot_load",
     "expected_maximum",
+    "find_goodput",
+    "find_goodputs",
     "geometric_slot_load",
     "independent_slot_load",
     "mean_slot_load",

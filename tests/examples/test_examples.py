@@ -28,6 +28,10 @@ EXPECTED = {
         [],
         r"1 x h100-sxm +0.72 +0.51 .* fitted\n2 x a100-80gb-sxm +.* fitted\n2 x l40s .* spec-only",
     ),
+    "largest_rate.py": (
+        [],
+        r"random +3\d /s .*\nround_robin +[45]\d /s .*\nleast_outstanding +5\d /s +1\d\.\d /s",
+    ),
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
     "step_times.py": ([], r'"version": "1"}\n{"seconds": \[\S+, \S+\]}'),

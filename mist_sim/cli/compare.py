@@ -1,0 +1,149 @@
+"""`mist compare`: several scenarios on one workload, in one table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from mist_sim.cli.run import presets
+from mist_sim.cli.settings import overrides_of
+
+
+def compare(
+    scenarios: list[str] = typer.Argument(
+        metavar="SCENARIO...",
+        help="Two or more YAML files, or names of presets.",
+        show_default=False,
+        autocompletion=presets,
+    ),
+    settings: list[str] = typer.Option(
+        [],
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a value of all scenarios, such as slo.ttft='1 s'; repeatable.",
+        show_default=False,
+    ),
+    with_goodput: bool = typer.Option(
+        False, "--goodput", help="Search the largest rate that each attains, too."
+    ),
+    plane: bool = typer.Option(
+        False, "--slo-plane", help="Show who has most goodput under which limits, too."
+    ),
+    attainment: float | None = typer.Option(
+        None, help="Share of the requests that has to be good; 0.9 without it.", show_default=False
+    ),
+    rates: str | None = typer.Option(
+        None, metavar="LOW:HIGH", help="The rates to search, and those of the plane, per second."
+    ),
+    tolerance: float | None = typer.Option(
+        None, help="How near the search comes, as in mist goodput; 0.02 without it."
+    ),
+    ttft: str | None = typer.Option(
+        None, metavar="LOW:HIGH", help="Limits of the plane; '100 ms:10 s' without it."
+    ),
+    tpot: str | None = typer.Option(
+        None, metavar="LOW:HIGH", help="Limits of the plane; '10 ms:200 ms' without it."
+    ),
+    points: int | None = typer.Option(
+        None, metavar="N", help="Limits of each kind in the plane; 12 without it."
+    ),
+    num_rates: int | None = typer.Option(
+        None, metavar="N", help="Rates that are run for the plane; 12 without it."
+    ),
+    any_workload: bool = typer.Option(
+        False, "--any-workload", help="Compare scenarios whose workloads or limits differ, too."
+    ),
+    jobs: int | None = typer.Option(
+        None, metavar="N", help="Runs at a time; one a core without it."
+    ),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Write the results into this new or empty folder."
+    ),
+    force: bool = typer.Option(
+        False, "--force", help="Replace earlier results in DIR; files of others stay."
+    ),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the results as JSON in place of the tables."
+    ),
+    quiet: bool = typer.Option(
+        False, "--quiet", "-q", help="Print nothing but the results and errors."
+    ),
+) -> None:
+    """Run several scenarios on the same workload and compare them."""
+    from mist_sim.cli.search_input import interval_of, times_of
+    from mist_sim.cli.session import Session, note
+    from mist_sim.errors import ScenarioError
+    from mist_sim.report.plane_picture import MISSING, can_draw
+    from mist_sim.scenario import Scenario
+    from mist_sim.search.comparison import compare
+    from mist_sim.search.goodput import GoodputOptions
+    from mist_sim.search.slo_plane import PlaneOptions
+
+    if force and out is None:
+        raise ScenarioError("--force has no effect without --out; give --out too")
+    searched = {"--attainment": attainment, "--rates": rates}
+    _require("--goodput or --slo-plane", with_goodput or plane, searched)
+    _require("--goodput", with_goodput, {"--tolerance": tolerance})
+    of_plane = {"--ttft": ttft, "--tpot": tpot, "--points": points, "--num-rates": num_rates}
+    _require("--slo-plane", plane, of_plane)
+    shared = _given(
+        attainment=attainment, rates=interval_of("--rates", rates) if rates is not None else None
+    )
+    goodput_options = plane_options = None
+    if with_goodput:
+        goodput_options = GoodputOptions(**shared, **_given(tolerance=tolerance))
+    if plane:
+        own = _given(num_points=points, num_rates=num_rates)
+        limits = {"--ttft": ttft, "--tpot": tpot}
+        own |= {name[2:]: times_of(name, text) for name, text in limits.items() if text is not None}
+        plane_options = PlaneOptions(**shared, **own)
+    overrides = overrides_of(settings)
+    loaded = {
+        name: Scenario.load(given, overrides)
+        for name, given in zip(_names(scenarios), scenarios, strict=True)
+    }
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    session.search(
+        lambda progress: compare(
+            loaded,
+            goodput=goodput_options,
+            plane=plane_options,
+            same_workload=not any_workload,
+            jobs=jobs,
+            progress=progress,
+        )
+    )
+    if plane and out is not None and not quiet and not can_draw():
+        note(MISSING)
+
+
+def _require(other: str, is_given: bool, options: Mapping[str, object]) -> None:
+    """Raise ScenarioError where options are set that have no effect without another."""
+    from mist_sim.errors import ScenarioError
+
+    for name, value in options.items():
+        if value is not None and not is_given:
+            raise ScenarioError(f"{name} has no effect without {other}; give that too")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the options that are set."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Return short names of scenarios: of files without folder and ending where that is enough.
+
+    Raises ScenarioError where one is given twice.
+    """
+    from mist_sim.errors import ScenarioError
+
+    for name, count in Counter(given).items():
+        if count > 1:
+            raise ScenarioError(f"SCENARIO must be given once each, got {name} {count} times")
+    short = [Path(name).stem for name in given]
+    return short if len(set(short)) == len(short) else list(given)

@@ -1,0 +1,86 @@
+"""`mist goodput`: the largest arrival rate at which a scenario attains its SLO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from mist_sim.cli.run import presets
+from mist_sim.cli.settings import overrides_of
+
+
+def goodput(
+    scenario: str = typer.Argument(
+        metavar="SCENARIO",
+        help="A YAML file, or the name of a preset (mist list presets).",
+        show_default=False,
+        autocompletion=presets,
+    ),
+    settings: list[str] = typer.Option(
+        [],
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a value of the scenario, such as slo.ttft='1 s'; repeatable.",
+        show_default=False,
+    ),
+    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    relaxation: float = typer.Option(
+        0.0, help="By which share times may exceed their limits; 0.1 in BestServe."
+    ),
+    each: bool = typer.Option(
+        False, "--each", help="Ask that share for each limit on its own, as BestServe does."
+    ),
+    rates: str | None = typer.Option(
+        None,
+        metavar="LOW:HIGH",
+        help="The rates to search, per second; without it around the scenario's own.",
+    ),
+    tolerance: float = typer.Option(
+        0.02, help="How near the ends of the last interval are, as a share of the upper."
+    ),
+    replications: int | None = typer.Option(
+        None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
+    ),
+    jobs: int | None = typer.Option(
+        None, metavar="N", help="Runs at a time; one a core without it."
+    ),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Write the results into this new or empty folder."
+    ),
+    force: bool = typer.Option(
+        False, "--force", help="Replace earlier results in DIR; files of others stay."
+    ),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the results as JSON in place of the tables."
+    ),
+    quiet: bool = typer.Option(
+        False, "--quiet", "-q", help="Print nothing but the results and errors."
+    ),
+) -> None:
+    """Find the largest arrival rate at which a scenario attains its SLO.
+
+    The same requests are sent at one rate after the other, and only their arrivals scale.
+    """
+    from mist_sim.cli.search_input import interval_of
+    from mist_sim.cli.session import Session
+    from mist_sim.errors import ScenarioError
+    from mist_sim.scenario import Scenario
+    from mist_sim.search.goodput import GoodputOptions, find_goodput
+
+    if force and out is None:
+        raise ScenarioError("--force has no effect without --out; give --out too")
+    overrides = overrides_of(settings)
+    if replications is not None:
+        overrides["replications"] = replications
+    options = GoodputOptions(
+        attainment=attainment,
+        relaxation=relaxation,
+        each=each,
+        rates=interval_of("--rates", rates) if rates is not None else None,
+        tolerance=tolerance,
+    )
+    loaded = Scenario.load(scenario, overrides)
+    options.target(loaded)  # what is wrong with it shows before anything runs
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    session.search(lambda progress: find_goodput(loaded, options, jobs=jobs, progress=progress))

@@ -1,0 +1,35 @@
+"""Intervals that a command line gives as LOW:HIGH."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.units import DURATION
+
+
+def interval_of(
+    option: str, text: str, number: Callable[[str], float] = float, example: str = "5:50"
+) -> tuple[float, float]:
+    """Return the two ends of an interval.
+
+    option: its name, for messages. number: reads an end. Raises ScenarioError for other texts.
+    """
+    low, colon, high = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError(text)
+        return number(low), number(high)
+    except ValueError as error:
+        told = f": {error}" if isinstance(error, ScenarioError) else ""
+        raise ScenarioError(
+            f"{option} must be LOW:HIGH, such as {example}, got {brief(text)}{told}"
+        ) from None
+
+
+def times_of(option: str, text: str) -> tuple[float, float]:
+    """Return the ends of an interval of times in seconds. Raises ScenarioError unless 0 < LOW."""
+    low, high = interval_of(option, text, DURATION.parse, "'100 ms:2 s'")
+    if not 0 < low < high:
+        raise ScenarioError(f"{option} must be LOW:HIGH with 0 < LOW < HIGH, got {brief(text)}")
+    return low, high

@@ -1,0 +1,107 @@
+"""Scenarios side by side, and who wins over the plane of limits, as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isnan
+from string import ascii_uppercase
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mist_sim.report.cells import number, percent, section, warnings
+from mist_sim.report.layout import listed
+
+_TITLES = {
+    "num_gpus": "GPUs",
+    "goodput": "goodput, /s",
+    "goodput_per_gpu": "goodput per GPU, /s",
+    "good_request_fraction": "good requests",
+    "failed": "failed requests",
+    **{
+        f"p{p}_{metric}_ms": f"p{p} {metric.upper()}, ms"
+        for metric in ("ttft", "tpot")
+        for p in (50, 90, 99)
+    },
+    "output_throughput": "output tokens, /s",
+    "output_throughput_per_gpu": "output tokens per GPU, /s",
+    "num_hand_overs": "transfers",
+    "handed_over_tokens": "tokens transferred",
+    "mean_hand_over_ms": "mean transfer, ms",
+    "cost_per_million_output_tokens_usd": "$ a million output tokens",
+    "good_tokens_per_usd": "good output tokens per $",
+    "energy_per_output_token_j": "J an output token",
+}
+_COUNTS = ("num_gpus", "failed", "num_hand_overs", "handed_over_tokens")
+_MARKED, _PLAIN = " *", "  "
+
+
+def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a comparison. summary: `Comparison.summary`."""
+    names = list(summary["scenarios"])
+    table = listed(["", *names], list(_rows(summary)), right=range(1, len(names) + 1))
+    told = [f"{name}: {text}" for name, texts in summary["warnings"].items() for text in texts]
+    plane = summary.get("slo_plane")
+    return Group(
+        *section("Comparison", Group(table, Text("* the best", style="dim"))),
+        *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
+        *warnings(told),
+    )
+
+
+def _rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield a row a figure that some scenario has."""
+    cases = summary["scenarios"]
+    for key, title in _TITLES.items():
+        values = {name: figures[key] for name, figures in cases.items()}
+        is_idle = key == "failed" and not any(values.values())
+        if is_idle or all(isnan(value) for value in values.values()):
+            continue
+        best = summary["best"].get(key, ())
+        yield [
+            title,
+            *(_cell(key, v) + (_MARKED if name in best else _PLAIN) for name, v in values.items()),
+        ]
+
+
+def _cell(key: str, value: float) -> str:
+    if isnan(value):
+        return "-"
+    if key == "good_request_fraction":
+        return percent(value, 1)
+    if key in _COUNTS and value == round(value):
+        return f"{value:,.0f}"
+    return number(value)
+
+
+def _plane_title(plane: Mapping[str, Any]) -> str:
+    by = " per GPU" if plane["by_gpu"] else ""
+    return f"Who has most goodput{by}"
+
+
+def _plane(plane: Mapping[str, Any], names: list[str]) -> RenderableType:
+    """Return a map of letters, and what they mean."""
+    letters = dict(zip(names, ascii_uppercase, strict=False)) | {"tie": "=", "nobody": "."}
+    rows = zip(plane["ttft_limits_s"], plane["winners"], plane["is_clear"], strict=True)
+    lines = [
+        f"{_ms(limit):>7}  " + " ".join(map(_letter, map(letters.get, winners), is_clear))
+        for limit, winners, is_clear in reversed(list(rows))
+    ]
+    low, high = (_ms(plane["tpot_limits_s"][k]) for k in (0, -1))
+    share = f"{100 * plane['attainment_asked']:g} %"
+    meaning = ", ".join(f"{letter} {name}" for name, letter in letters.items())
+    return Group(
+        Text(f"limit on TTFT (down), on TPOT (across: {low} to {high} ms), for {share}"),
+        *map(Text, lines),
+        Text(f"{meaning}; small letters: not clear at the rates that were run", style="dim"),
+    )
+
+
+def _letter(letter: str | None, is_clear: bool) -> str:
+    """Return the letter of a cell's winner; `?` for those after the 26th."""
+    return (letter or "?") if is_clear else (letter or "?").lower()
+
+
+def _ms(seconds: float) -> str:
+    return f"{float(f'{1e3 * seconds:.3g}'):g}"

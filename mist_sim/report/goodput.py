@@ -1,0 +1,73 @@
+"""The goodput of a scenario, and the rates that were tried for it, as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isinf, isnan
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from mist_sim.report.cells import count, duration, percent, section, warnings
+from mist_sim.report.layout import columns
+from mist_sim.report.pairs import pairs
+
+_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+
+
+def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a search. summary: `Goodput.summary`."""
+    return Group(
+        *section("Goodput", pairs(_figures(summary))),
+        *section("Rates tried", _trials(summary)),
+        *warnings(text[:1].upper() + text[1:] for text in summary["warnings"]),
+    )
+
+
+def asked(summary: Mapping[str, Any]) -> str:
+    """Return what the requests have to keep, in words."""
+    limits = [f"{_METRICS[name]} {duration(ms / 1e3)}" for name, ms in summary["slo_ms"].items()]
+    share = f"{100 * summary['attainment_asked']:g} %"
+    keep = "each limit" if summary["each_limit_alone"] else "all limits"
+    slack = f" x {1 + summary['relaxation']:g}" if summary["relaxation"] else ""
+    return f"{share} keep {keep}: {', '.join(limits)}{slack}"
+
+
+def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "goodput", _rate(summary["goodput"]), f"/s, {asked(summary)}"
+    if not isnan(summary["goodput_per_gpu"]):
+        gpus = summary["num_gpus"]
+        yield "per GPU", _rate(summary["goodput_per_gpu"]), f"/s, {gpus} GPU{'s' * (gpus > 1)}"
+    low, high = summary["interval"]
+    of_seeds = f", 95 % of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else ""
+    yield "at least", _rate(low), f"/s{of_seeds}"
+    yield "below", "-" if isinf(high) else _rate(high), f"/s{of_seeds}"
+    runs, requests = summary["num_runs"], summary["num_requests"]
+    yield "runs", count(runs), f"of {count(requests)} requests each"
+
+
+def _trials(summary: Mapping[str, Any]) -> RenderableType:
+    """Return how each run fared."""
+    seeds = summary["seeds"]
+    rows = [
+        [
+            *([str(seed["seed"])] if len(seeds) > 1 else []),
+            _rate(trial["rate"]),
+            ("" if trial["is_whole"] else "≤ ") + percent(trial["attainment"], 1),
+            ("attained" if trial["attained"] else "missed") + _remark(trial),
+        ]
+        for seed in seeds
+        for trial in seed["trials"]
+    ]
+    titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", "good", ""]
+    return columns(titles, rows, right=range(len(titles) - 1))
+
+
+def _remark(trial: Mapping[str, Any]) -> str:
+    if not trial["is_whole"]:
+        return ", ended early"
+    return f", {trial['stability']}" if trial["attained"] else ""
+
+
+def _rate(value: float) -> str:
+    return "-" if isnan(value) else f"{value:.4g}"

@@ -1,0 +1,105 @@
+"""Bracketing and bisection: which rates to try, given which of those before were attained.
+
+BestServe's Algorithm 8 bisects between a rate that is attained and one that is missed. As printed
+its loop never runs (`while high - low < tolerance`), and its upper end, 1.2 over the time of one
+request, is below the goodput of several instances that batch. So the loop here runs as long as the
+ends are further apart, and the upper end doubles until a rate is missed. Bisection alone never
+sees a rate that is attained above one that is missed; a ladder of rates before it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mist_sim.bounds import QUANTITIES
+
+LADDER = 8
+"""Rates between given ends, the ends included, that are tried before the bisection."""
+
+_STEPS_OF_TWO = 4  # rates from an attained rate to its double are apart by the fourth root of 2
+_MOST_DOUBLINGS = 20  # a millionth of the rate to begin with, or a million times as much
+_DIGITS = 6  # of a rate, so that people can set it again
+
+Verdicts = Mapping[float, bool]
+"""Whether rates that were tried were attained."""
+
+Search = Generator[list[float], Verdicts, "Bracket"]
+"""Yields rates to try, which may be tried side by side; is sent the verdicts."""
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Where attainment ends.
+
+    low: the largest rate tried up to which all rates tried were attained; None: not even the
+    lowest. high: the next one, which was missed; None: all were attained. attained_above: rates
+    tried that were attained, although a lower one was missed.
+    """
+
+    low: float | None
+    high: float | None
+    attained_above: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, tried: Verdicts) -> Bracket:
+        """Return that of all rates tried."""
+        rates = sorted(tried)
+        missed = [rate for rate in rates if not tried[rate]]
+        high = missed[0] if missed else None
+        below = [rate for rate in rates if high is None or rate < high]
+        above = tuple(rate for rate in rates if tried[rate] and rate not in below)
+        return cls(below[-1] if below else None, high, above)
+
+    def middle(self, tolerance: float) -> float | None:
+        """Return the rate to try next; None where one end is not known, or they are near.
+
+        tolerance: ends may lie apart by this share of the upper one.
+        """
+        if self.low is None or self.high is None:
+            return None
+        is_narrow = self.high - self.low <= tolerance * self.high
+        return None if is_narrow else (self.low + self.high) / 2
+
+
+def between(low: float, high: float, tolerance: float) -> Search:
+    """Search between two rates: a ladder over them, then bisection.
+
+    tolerance: as in `Bracket.middle`.
+    """
+    tried = dict((yield _rounded(np.geomspace(low, high, LADDER).tolist())))
+    return (yield from _bisect(tried, tolerance))
+
+
+def around(start: float, tolerance: float) -> Search:
+    """Search from a rate: doubling, or halving, until attainment ends; a ladder; bisection."""
+    smallest, largest = QUANTITIES["rate"]
+    tried = dict((yield _rounded([start])))
+    factor = 2.0 if all(tried.values()) else 0.5
+    for step in range(1, _MOST_DOUBLINGS + 1):
+        rate = start * factor**step
+        if not smallest <= rate <= largest:
+            break
+        found = yield _rounded([rate])
+        tried.update(found)
+        if all(found.values()) != (factor > 1):
+            break
+    bracket = Bracket.of(tried)
+    if bracket.low is not None and bracket.high is not None:
+        rungs = np.geomspace(bracket.low, bracket.high, _STEPS_OF_TWO + 1)[1:-1]
+        tried.update((yield _rounded(rungs.tolist())))
+    return (yield from _bisect(tried, tolerance))
+
+
+def _bisect(tried: dict[float, bool], tolerance: float) -> Search:
+    """Halve the lowest bracket until it is narrow."""
+    while (middle := Bracket.of(tried).middle(tolerance)) is not None:
+        tried.update((yield _rounded([middle])))
+    return Bracket.of(tried)
+
+
+def _rounded(rates: Iterable[float]) -> list[float]:
+    """Return rates that people can set again, each once."""
+    return list(dict.fromkeys(float(f"{rate:.{_DIGITS}g}") for rate in rates))

@@ -1,0 +1,168 @@
+"""Goodput: the largest rate of arrivals at which a scenario attains its SLO.
+
+Each rate is one run with the same requests and random streams (common random numbers), in which
+only the arrivals scale. BestServe's Algorithms 8 and 9, with the corrections that `bracketing` and
+`Target` name; the definition is DistServe's (Zhong et al., OSDI 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.scenario.parallel import each_in_parallel
+from mist_sim.scenario.replicate import seeds_from
+from mist_sim.search.bracketing import Bracket, Search, around, between
+from mist_sim.search.counting import Counted
+from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.gpus import num_gpus
+from mist_sim.search.rates import Rates, check_rates
+from mist_sim.search.request_times import Target
+from mist_sim.search.trials import Trial, try_rate
+
+_NARROWEST = 1e-4  # tolerance; rates have six digits
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoodputOptions:
+    """How a goodput is searched.
+
+    attainment, relaxation, each: as in `Target`. rates: the lowest and the highest rate to try,
+    requests per second; without them the search begins at the scenario's own. tolerance: how far
+    apart the rate that is attained and the one that is missed may be, as a share of the latter.
+
+    Raises ScenarioError for values that make no search.
+    """
+
+    attainment: float = 0.9
+    relaxation: float = 0.0
+    each: bool = False
+    rates: tuple[float, float] | None = None
+    tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not _NARROWEST <= self.tolerance < 1:
+            raise ScenarioError(f"tolerance must be in [{_NARROWEST}, 1), got {self.tolerance:g}")
+        if self.rates is not None:
+            check_rates(self.rates)
+
+    def target(self, scenario: Scenario) -> Target:
+        """Return what a scenario has to attain. Raises ScenarioError where it has no limits."""
+        return Target(
+            slo=scenario.slo.make(),
+            attainment=self.attainment,
+            relaxation=self.relaxation,
+            each=self.each,
+        )
+
+    def search(self, own_rate: float) -> Search:
+        """Return a search over rates."""
+        if self.rates is not None:
+            return between(*self.rates, self.tolerance)
+        return around(own_rate, self.tolerance)
+
+
+def find_goodput(
+    scenario: Scenario,
+    options: GoodputOptions | None = None,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Goodput:
+    """Return the largest arrival rate at which a scenario attains its SLO.
+
+    With replications every seed is searched, and the result is their mean. The result does not
+    depend on `jobs`.
+
+    jobs: processes at a time, by default one a core. progress: called with the runs done.
+    Raises ScenarioError for arrivals without a rate, no limits, and what `simulate` raises.
+    """
+    return find_goodputs([scenario], options, jobs=jobs, progress=progress)[0]
+
+
+def find_goodputs(
+    scenarios: Sequence[Scenario],
+    options: GoodputOptions | None = None,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Goodput]:
+    """Return the goodput of each scenario, searched side by side; see `find_goodput`."""
+    options = options or GoodputOptions()
+    targets = [options.target(scenario) for scenario in scenarios]
+    all_rates = [Rates(scenario) for scenario in scenarios]
+    all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
+    data = [as_data(scenario) for scenario in scenarios]
+    count = Counted(progress)
+
+    def run(asked: Sequence[tuple[_Key, float]]) -> list[Trial]:
+        arguments = [
+            (data[k], all_rates[k].at(rate), seed, rate, targets[k], all_rates[k].num_requests)
+            for (k, seed), rate in asked
+        ]
+        found = each_in_parallel(
+            try_rate, arguments, what="goodput", jobs=jobs, progress=count.more
+        )
+        count.done()
+        return found
+
+    searches = {
+        (k, seed): options.search(all_rates[k].own)
+        for k, seeds in enumerate(all_seeds)
+        for seed in seeds
+    }
+    found = _drive(searches, run)
+    return [
+        Goodput(
+            searches=tuple(found[k, seed] for seed in all_seeds[k]),
+            target=targets[k],
+            tolerance=options.tolerance,
+            num_requests=all_rates[k].num_requests,
+            num_gpus=num_gpus(scenario),
+            scenario=scenario.resolved(),
+            title=scenario.headline,
+            settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
+        )
+        for k, scenario in enumerate(scenarios)
+    ]
+
+
+def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
+    """Return what to set for the rate that one search found."""
+    low = searches[0].bracket.low
+    is_one = [search.status for search in searches] == ["found"]
+    return rates.at(low) if is_one and low is not None else {}
+
+
+_Key = tuple[int, int]  # position of a scenario, and a seed
+
+
+def _drive(
+    searches: Mapping[_Key, Search], run: Callable[[Sequence[tuple[_Key, float]]], list[Trial]]
+) -> dict[_Key, SeedGoodput]:
+    """Take all searches to their end; what they ask for at a time is run side by side."""
+    trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
+    ended: dict[_Key, Bracket] = {}
+    asked = {key: next(search) for key, search in searches.items()}
+    while asked:
+        pairs = [(key, rate) for key, rates in asked.items() for rate in rates]
+        answers: dict[_Key, dict[float, bool]] = {key: {} for key in asked}
+        for (key, rate), trial in zip(pairs, run(pairs), strict=True):
+            trials[key].append(trial)
+            answers[key][rate] = trial.attained
+        asked = {}
+        for key, answer in answers.items():
+            try:
+                asked[key] = searches[key].send(answer)
+            except StopIteration as end:
+                ended[key] = end.value
+    return {
+        (k, seed): SeedGoodput(
+            seed, bracket, tuple(sorted(trials[k, seed], key=lambda trial: trial.rate))
+        )
+        for (k, seed), bracket in ended.items()
+    }

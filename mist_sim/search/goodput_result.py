@@ -1,0 +1,228 @@
+"""What a search for the goodput found: the rate, how sure it is, and every run behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf, isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.metrics.replications import estimate
+from mist_sim.output import output_folder
+from mist_sim.output.texts import json_text, write_text
+from mist_sim.search.bracketing import Bracket
+from mist_sim.search.request_times import Target
+from mist_sim.search.trials import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class SeedGoodput:
+    """The search with one seed. trials: every run, in order of the rates."""
+
+    seed: int
+    bracket: Bracket
+    trials: tuple[Trial, ...]
+
+    @property
+    def status(self) -> str:
+        """What was found: "found", or "all attained", "all missed", "lowest missed"."""
+        if self.bracket.low is not None:
+            return "all attained" if self.bracket.high is None else "found"
+        return "lowest missed" if self.bracket.attained_above else "all missed"
+
+    def at(self, rate: float | None) -> Trial | None:
+        """Return the run at a rate."""
+        return next((trial for trial in self.trials if trial.rate == rate), None)
+
+
+@dataclass(frozen=True, repr=False)
+class Goodput:
+    """The largest arrival rate at which a scenario attains its SLO.
+
+    searches: one a seed. target: what counts as attained. tolerance: of the search.
+    num_requests: in each run. num_gpus: of the scenario; None where it is not known, 0 for none.
+    scenario: resolved, as YAML text. title: what was simulated, in words. settings: what to set in
+    the scenario for the rate found; nothing with several seeds, or where none was found.
+    """
+
+    searches: tuple[SeedGoodput, ...]
+    target: Target
+    tolerance: float
+    num_requests: int
+    num_gpus: int | None
+    scenario: str
+    title: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> str:
+        """Return "found" when every seed's search found it, else what another one says."""
+        return next((s.status for s in self.searches if s.status != "found"), "found")
+
+    @property
+    def rate(self) -> float:
+        """Requests per second: the largest rate that was attained up to it, a mean over seeds.
+
+        NaN unless every search found the rate at which attainment ends.
+        """
+        if self.status != "found":
+            return nan
+        return estimate([search.bracket.low or nan for search in self.searches]).mean
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What the rate lies between, requests per second.
+
+        With one seed, the rate that was attained and the one that was missed: 0 and infinity
+        where there is none. With more, the 95 % confidence intervals of both, put together.
+        """
+        lows = [search.bracket.low or 0.0 for search in self.searches]
+        highs = [search.bracket.high or inf for search in self.searches]
+        if len(self.searches) == 1:
+            return lows[0], highs[0]
+        low, high = estimate(lows).low, inf if inf in highs else estimate(highs).high
+        return max(low, 0.0), high
+
+    @property
+    def per_gpu(self) -> float:
+        """Requests per second and GPU; NaN without known GPUs."""
+        return self.rate / self.num_gpus if self.num_gpus else nan
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs were made, those that were ended early included."""
+        return sum(len(search.trials) for search in self.searches)
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether no rate was attained above one that was missed, of those tried."""
+        return not any(search.bracket.attained_above for search in self.searches)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the rate has to know, a sentence or two each."""
+        return [text for search in self.searches for text in _warnings(search, self)]
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """A row a run, by seed and rate.
+
+        attainment: the share of good requests; where `is_whole` is false, the run was ended once
+        it could no longer attain, and its share would have been no more than that.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([vars(trial) for search in self.searches for trial in search.trials])
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data; rates in requests per second."""
+        return {
+            "goodput": self.rate,
+            "goodput_per_gpu": self.per_gpu,
+            "status": self.status,
+            "interval": list(self.interval),
+            "is_monotone": self.is_monotone,
+            "num_runs": self.num_runs,
+            "num_requests": self.num_requests,
+            "num_gpus": self.num_gpus,
+            "attainment_asked": self.target.attainment,
+            "relaxation": self.target.relaxation,
+            "each_limit_alone": self.target.each,
+            "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.limits.items()},
+            "tolerance": self.tolerance,
+            "settings": dict(self.settings),
+            "seeds": [_seed_data(search) for search in self.searches],
+            "warnings": self.warnings,
+        }
+
+    def show(self) -> None:
+        """Print the tables that `mist goodput` prints."""
+        from mist_sim.report.goodput import goodput_table
+        from mist_sim.report.shown import show
+
+        show(self.title, goodput_table(self.summary))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same tables."""
+        from mist_sim.report.goodput import goodput_table
+        from mist_sim.report.shown import as_html
+
+        return as_html(self.title, goodput_table(self.summary))
+
+    def __repr__(self) -> str:
+        found = self.status if isnan(self.rate) else f"{self.rate:g} /s"
+        return f"<Goodput: {found}, {self.num_runs} runs>"
+
+    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
+        """Write goodput.json, trials.csv and scenario.resolved.yaml; return the folder.
+
+        The folder has to be new or empty. The same search writes the same bytes.
+        replace: earlier results in the folder make room; files of others stay.
+        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
+        """
+        with output_folder(folder, replace=replace) as place:
+            place.fill(self.write_files)
+        return place.path
+
+    def write_files(self, folder: Path) -> None:
+        """Write what `save` does into a folder that is there and empty."""
+        write_text(folder / "goodput.json", json_text(self.summary))
+        write_text(folder / "trials.csv", self.trials.to_csv(index=False, lineterminator="\n"))
+        write_text(folder / "scenario.resolved.yaml", self.scenario)
+
+
+def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
+    bracket = search.bracket
+    low, high = search.at(bracket.low), search.at(bracket.high)
+    return {
+        "seed": search.seed,
+        "status": search.status,
+        "attained_rate": bracket.low,
+        "attainment": low.attainment if low else None,
+        "stability": low.stability if low else None,
+        "missed_rate": bracket.high,
+        "missed_attainment": high.attainment if high else None,
+        "missed_is_upper_bound": not high.is_whole if high else None,
+        "attained_above": list(bracket.attained_above),
+        "trials": [dict(vars(trial)) for trial in search.trials],
+    }
+
+
+def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
+    where = f"Seed {search.seed}: " if len(found.searches) > 1 else ""
+    bracket, trials = search.bracket, search.trials
+    if search.status == "all attained":
+        yield (
+            f"{where}attained at every rate tried, the highest {trials[-1].rate:g} /s: the goodput "
+            "is not known. Try higher rates, or send more requests: so few may be served in time "
+            "however close together they come."
+        )
+    if bracket.low is None:
+        share = trials[0].attainment
+        yield (
+            f"{where}missed at the lowest rate tried, {trials[0].rate:g} /s, where "
+            f"{'' if trials[0].is_whole else 'at most '}{100 * share:.1f} % of the requests "
+            "are good: there is no goodput from there on. Try lower rates, or other limits."
+        )
+    if bracket.attained_above:
+        rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)
+        yield (
+            f"{where}not monotone: missed at {bracket.high:g} /s, but attained at {rates} /s. The "
+            "goodput is the rate up to which all rates tried are attained."
+        )
+    low = search.at(bracket.low)
+    if low and bracket.high and low.stability == "unstable":
+        yield (
+            f"{where}unstable at {low.rate:g} /s: queues grow until the run ends, so that with "
+            "more requests the goodput is lower."
+        )
+    elif low and bracket.high and low.stability != "stable":
+        yield (
+            f"{where}too short to tell whether the clients keep up at {low.rate:g} /s; if not, the "
+            "goodput is lower with more requests."
+        )

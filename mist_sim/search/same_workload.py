@@ -1,0 +1,73 @@
+"""Whether scenarios serve the same workload: compared request by request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+
+from mist_sim.core.request import Request
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.rng import Streams
+from mist_sim.scenario import Scenario, build
+
+_ASKED = (
+    "arrival_time",
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "stages",
+    "session_id",
+    "priority",
+    "content",
+    "limits",
+)
+_HINT = "Give all the same workload and seed; --any-workload compares them as they are"
+
+
+def check_same_workload(scenarios: Mapping[str, Scenario]) -> None:
+    """Raise ScenarioError unless all scenarios have the same requests, sent in the same way.
+
+    scenarios: by name, for the message. The limits of the slo and the warm-up have to agree, too.
+    """
+    (first, one), *others = scenarios.items()
+    for name, other in others:
+        difference = _difference(one, other)
+        if difference is not None:
+            raise ScenarioError(
+                f"scenarios must have the same workload, slo and warmup; {difference} in "
+                f"{first} and {name}. {_HINT}"
+            )
+
+
+def _difference(one: Scenario, other: Scenario) -> str | None:
+    """Return what differs, with both values; None where nothing does."""
+    for name in ("slo", "warmup", "replications"):
+        if (found := _unlike(name, getattr(one, name), getattr(other, name))) is not None:
+            return found
+    left, right = build(one).workload, build(other).workload
+    for name in ("closed_loop", "retries"):
+        if (found := _unlike(name, getattr(left, name), getattr(right, name))) is not None:
+            return found
+    pairs = zip_longest(
+        left.requests(Streams(one.seed)), right.requests(Streams(other.seed)), fillvalue=None
+    )
+    for number, (mine, yours) in enumerate(pairs):
+        if mine is None or yours is None:
+            return f"{number} requests in one of two, and more in the other,"
+        if (found := _unlike_requests(mine, yours)) is not None:
+            return found
+    return None
+
+
+def _unlike_requests(mine: Request, yours: Request) -> str | None:
+    for name in _ASKED:
+        where = f"{name} of request {mine.request_id}"
+        found = _unlike(where, getattr(mine, name), getattr(yours, name))
+        if found is not None:
+            return found
+    return None
+
+
+def _unlike(name: str, mine: object, yours: object) -> str | None:
+    if mine == yours:
+        return None
+    return f"{name} is {brief(mine)} and {brief(yours)}"

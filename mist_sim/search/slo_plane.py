@@ -1,0 +1,281 @@
+"""Who wins where: goodput over the plane of limits on TTFT and TPOT.
+
+Latencies of a run answer every pair of limits at once, so that each scenario runs once a rate. The
+goodput under a pair is read off these runs: attainment ends between two of the rates, and in
+between it is taken to fall on a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.errors import ScenarioError
+from mist_sim.output.texts import json_text, write_text
+from mist_sim.scenario import Scenario, build
+from mist_sim.scenario.load import as_data
+from mist_sim.scenario.parallel import each_in_parallel
+from mist_sim.scenario.replicate import seeds_from
+from mist_sim.search.rates import Rates, check_rates
+from mist_sim.search.request_times import Array, RequestTimes, check_attainment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_AROUND = (1 / 8, 4.0)  # times the workload's own rate, where nobody names rates
+_MOST = 200  # limits of a kind, and rates
+NOBODY, TIE = "nobody", "tie"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneOptions:
+    """The limits over which goodput is compared, and the rates that are run for it.
+
+    ttft, tpot: lowest and highest limit, seconds. num_points: limits of each kind. rates: the
+    lowest and the highest, requests per second; without them from an eighth to four times the
+    scenarios' own. num_rates: the more, the finer the goodput. All lie apart by equal ratios.
+    attainment: share of the requests that has to keep both limits (> 0, <= 1).
+
+    Raises ScenarioError for fewer than 2 or more than 200 limits or rates, and ends out of order.
+    """
+
+    ttft: tuple[float, float] = (0.1, 10.0)
+    tpot: tuple[float, float] = (0.01, 0.2)
+    num_points: int = 12
+    rates: tuple[float, float] | None = None
+    num_rates: int = 12
+    attainment: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "tpot"):
+            low, high = getattr(self, name)
+            if not 0 < low < high < np.inf:
+                raise ScenarioError(
+                    f"{name} must be LOW:HIGH with 0 < LOW < HIGH, got {low:g} s:{high:g} s"
+                )
+        for name in ("num_points", "num_rates"):
+            if not 2 <= getattr(self, name) <= _MOST:
+                raise ScenarioError(f"{name} must be in [2, {_MOST}], got {getattr(self, name)}")
+
+        if self.rates is not None:
+            check_rates(self.rates)
+        check_attainment(self.attainment)
+
+    @property
+    def limits(self) -> tuple[Array, Array]:
+        """The limits on TTFT and on TPOT, seconds."""
+        return np.geomspace(*self.ttft, self.num_points), np.geomspace(*self.tpot, self.num_points)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Goodput over the plane, requests per second; shape (limits on TTFT, limits on TPOT).
+
+    low: the largest rate up to which all rates run are attained, 0 where the lowest is missed.
+    high: the next rate, infinite where all are attained. value: in between, on a line; the highest
+    rate run where all are attained, 0 where the lowest is missed.
+    """
+
+    low: Array
+    high: Array
+    value: Array
+
+
+def attainment(times: RequestTimes, ttft: Array, tpot: Array) -> Array:
+    """Return the share of the requests that keep each pair of limits; limits ascend, seconds."""
+    rows = np.searchsorted(ttft, times.ttft)
+    columns = np.searchsorted(tpot, times.tpot)
+    counts = np.zeros((len(ttft) + 1, len(tpot) + 1))
+    np.add.at(counts, (rows, columns), 1)
+    kept = counts.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
+    return np.asarray(kept / len(times))
+
+
+def read_goodput(rates: Array, shares: Array, asked: float) -> Reading:
+    """Return where attainment ends for each pair of limits.
+
+    rates: ascending. shares: attainment, shape (rates, limits on TTFT, limits on TPOT). asked: the
+    share that attains.
+    """
+    attained = np.logical_and.accumulate(shares >= asked - 1e-12, axis=0)
+    num = attained.sum(axis=0)
+    padded = np.concatenate(([0.0], rates, [np.inf]))
+    low, high = padded[num], padded[num + 1]
+    upper = np.minimum(num, len(rates) - 1)
+    lower = np.maximum(num - 1, 0)
+    above = np.take_along_axis(shares, lower[None], axis=0)[0] - asked
+    drop = above + asked - np.take_along_axis(shares, upper[None], axis=0)[0]
+    part = np.divide(above, drop, out=np.zeros_like(above), where=drop > 0)
+    inside = (num > 0) & (num < len(rates))
+    value = np.where(inside, low + part * (np.where(inside, high, 0.0) - low), low)
+    return Reading(low, high, value)
+
+
+@dataclass(frozen=True)
+class SloPlane:
+    """Goodput of scenarios under every pair of limits, and the times behind it.
+
+    times: by scenario, the latencies of its requests at each rate. rates: requests per second.
+    ttft, tpot: limits, seconds. asked: the share of the requests that has to keep both.
+    num_gpus: by scenario; where all are known, goodput is compared by GPU.
+    """
+
+    times: Mapping[str, Sequence[RequestTimes]]
+    rates: Array
+    ttft: Array
+    tpot: Array
+    asked: float
+    num_gpus: Mapping[str, int | None]
+
+    def with_limits(self, ttft: Array, tpot: Array) -> SloPlane:
+        """Return the same runs under other limits, ascending, seconds; nothing runs again."""
+        return SloPlane(self.times, self.rates, ttft, tpot, self.asked, self.num_gpus)
+
+    @cached_property
+    def goodput(self) -> dict[str, Reading]:
+        """The goodput of each scenario."""
+        found = {}
+        for name, runs in self.times.items():
+            shares = np.array([attainment(times, self.ttft, self.tpot) for times in runs])
+            found[name] = read_goodput(self.rates, shares, self.asked)
+        return found
+
+    @property
+    def by_gpu(self) -> bool:
+        """Whether goodput is compared by GPU."""
+        return all(self.num_gpus.values())
+
+    @cached_property
+    def winners(self) -> NDArray[np.str_]:
+        """Who has most goodput under each pair: a name, "tie", or "nobody"."""
+        names = np.array([*self.goodput, TIE, NOBODY])
+        values = np.array([self._scaled(name, r.value) for name, r in self.goodput.items()])
+        best = values.max(axis=0)
+        who = values.argmax(axis=0)
+        who = np.where((values == best).sum(axis=0) > 1, len(values), who)
+        return np.asarray(names[np.where(best > 0, who, len(values) + 1)])
+
+    @cached_property
+    def is_clear(self) -> NDArray[np.bool_]:
+        """Where the winner attains a rate that all others miss."""
+        found = np.zeros(self.winners.shape, dtype=bool)
+        for name, reading in self.goodput.items():
+            others = [self._scaled(k, r.high) for k, r in self.goodput.items() if k != name]
+            beaten = self._scaled(name, reading.low) >= np.max(others, axis=0)
+            found |= (self.winners == name) & beaten
+        return found
+
+    def _scaled(self, name: str, rates: Array) -> Array:
+        return rates / (self.num_gpus[name] or 1) if self.by_gpu else rates
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each pair of limits and scenario."""
+        import pandas as pd
+
+        rows, columns = np.indices(self.winners.shape).reshape(2, -1)
+        parts = [
+            pd.DataFrame(
+                {
+                    "ttft_limit_s": self.ttft[rows],
+                    "tpot_limit_s": self.tpot[columns],
+                    "scenario": name,
+                    "goodput": reading.value[rows, columns],
+                    "attained_rate": reading.low[rows, columns],
+                    "missed_rate": reading.high[rows, columns],
+                    "winner": self.winners[rows, columns],
+                    "is_clear": self.is_clear[rows, columns],
+                }
+            )
+            for name, reading in self.goodput.items()
+        ]
+        order = ["ttft_limit_s", "tpot_limit_s"]
+        return pd.concat(parts).sort_values(order, kind="stable", ignore_index=True)
+
+    @property
+    def request_times(self) -> pd.DataFrame:
+        """A row a request, scenario and rate: the times from which any other pair can be read."""
+        import pandas as pd
+
+        parts = [
+            pd.DataFrame({"scenario": name, "rate": rate, **vars(times)})
+            for name, runs in self.times.items()
+            for rate, times in zip(self.rates.tolist(), runs, strict=True)
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The plane as plain data; a row a limit on TTFT, in it a value a limit on TPOT."""
+        return {
+            "ttft_limits_s": self.ttft.tolist(),
+            "tpot_limits_s": self.tpot.tolist(),
+            "rates": self.rates.tolist(),
+            "attainment_asked": self.asked,
+            "by_gpu": self.by_gpu,
+            "winners": self.winners.tolist(),
+            "is_clear": self.is_clear.tolist(),
+            "goodput": {name: reading.value.tolist() for name, reading in self.goodput.items()},
+        }
+
+    def write_files(self, folder: Path) -> None:
+        """Write slo_plane.json, slo_plane.csv, request_times.parquet, and the picture if possible.
+
+        The picture, slo_plane.png, needs matplotlib (the extra `plot`).
+        """
+        from mist_sim.report.plane_picture import can_draw, draw
+
+        write_text(folder / "slo_plane.json", json_text(self.summary))
+        write_text(folder / "slo_plane.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        self.request_times.to_parquet(folder / "request_times.parquet", index=False)
+        if can_draw():
+            draw(self.summary, folder / "slo_plane.png")
+
+
+def slo_plane(
+    scenarios: Mapping[str, Scenario],
+    options: PlaneOptions,
+    num_gpus: Mapping[str, int | None],
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> SloPlane:
+    """Run each scenario at every rate, to its end, and return the plane.
+
+    num_gpus: by scenario. With replications the requests of all seeds count.
+    """
+    own = {name: Rates(scenario) for name, scenario in scenarios.items()}
+    first = next(iter(own.values())).own
+    ends = options.rates or (first * _AROUND[0], first * _AROUND[1])
+    check_rates(ends)
+    rates = np.geomspace(*ends, options.num_rates)
+    keys = [(name, rate) for name in scenarios for rate in rates.tolist()]
+    data = {name: as_data(scenario) for name, scenario in scenarios.items()}
+    arguments = [
+        (data[name], own[name].at(rate), seeds_from(s.seed, s.replications))
+        for name, rate in keys
+        for s in (scenarios[name],)
+    ]
+    runs = each_in_parallel(run_times, arguments, what="compare", jobs=jobs, progress=progress)
+    times: dict[str, list[RequestTimes]] = {name: [] for name in scenarios}
+    for (name, rate), found in zip(keys, runs, strict=True):
+        if not len(found):
+            raise ScenarioError(f"warmup must end before the last request arrives; at {rate:g} /s")
+        times[name].append(found)
+    return SloPlane(times, rates, *options.limits, options.attainment, dict(num_gpus))
+
+
+def run_times(data: dict[str, Any], changes: dict[str, Any], seeds: Sequence[int]) -> RequestTimes:
+    """Return the latencies of a scenario's requests, with the changes, in runs of all seeds."""
+    parts = []
+    for seed in seeds:
+        one = {**changes, "seed": seed, "replications": 1}
+        simulation = build(Scenario.from_dict(data, one))
+        parts.append(RequestTimes.of(simulation.run().recorder, simulation.warmup))
+    return RequestTimes(*(np.concatenate([vars(p)[n] for p in parts]) for n in vars(parts[0])))

@@ -1,0 +1,385 @@
+"""Several scenarios in one table, and who wins over the plane of limits."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from math import inf, isnan, nan
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim import Scenario, ScenarioError, Slo, simulate
+from mist_sim.cli import main
+from mist_sim.metrics.replications import estimate
+from mist_sim.report import plane_picture
+from mist_sim.report.comparison import comparison_table
+from mist_sim.scenario.replicate import seeds_from
+from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
+from mist_sim.search.goodput import GoodputOptions, find_goodput
+from mist_sim.search.request_times import RequestTimes, Target
+from mist_sim.search.same_workload import check_same_workload
+from mist_sim.search.slo_plane import (
+    PlaneOptions,
+    SloPlane,
+    attainment,
+    read_goodput,
+    slo_plane,
+)
+from tests.effort import examples
+
+TOGETHER = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {"type": "profile", "num_requests": 80},
+        "arrivals": {"type": "poisson", "rate": "20 /s"},
+    },
+    "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 2}],
+    "slo": {"ttft": "150 ms", "tpot": "20 ms"},
+    "cost": {},
+}
+APART = TOGETHER | {
+    "clients": [
+        {"name": "prefill", "role": "prefill", "gpu": "h100-sxm"},
+        {"name": "decode", "role": "decode", "gpu": "h100-sxm"},
+    ],
+    "network": {"bandwidth": "400 Gb/s", "latency": "1 ms"},
+}
+RATES = (5.0, 80.0)
+
+
+def both(overrides=None):
+    cases = {"apart": APART, "together": TOGETHER}
+    return {name: Scenario.from_dict(data, overrides) for name, data in cases.items()}
+
+
+@pytest.fixture
+def mist(capsys, tmp_path, monkeypatch):
+    """Run `mist compare` in a folder with scenarios: returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, scenario in both().items():
+        (tmp_path / f"{name}.yaml").write_text(scenario.resolved())
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/apart.yaml").write_text(both()["apart"].resolved())
+
+    def run(*args: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main(("compare", *args))
+        out, err = capsys.readouterr()
+        return int(leaving.value.code or 0), out, err
+
+    return run
+
+
+def table(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+# ------------------------------------------------------------------------------ the table
+
+
+def test_figures_are_those_of_the_runs_and_of_the_search():
+    options = GoodputOptions(rates=RATES)
+    found = compare(both(), goodput=options, jobs=1)
+    for name, scenario in both().items():
+        row, summary = found.table.loc[name], simulate(scenario).summary
+        for key in set(FIGURES) & set(summary):
+            assert row[key] == summary[key], key
+        assert row["goodput"] == find_goodput(scenario, options, jobs=1).rate
+        assert row["num_gpus"] == 2
+        assert row["goodput_per_gpu"] == row["goodput"] / 2
+        assert row["output_throughput_per_gpu"] == summary["output_throughput"] / 2
+    assert found.table.loc["apart", "num_hand_overs"] == 80
+    assert isnan(found.table.loc["together", "num_hand_overs"])
+
+
+def test_replications_are_compared_by_their_means():
+    found = compare(both({"replications": 2}), jobs=1)
+    seeds = seeds_from(0, 2)
+    runs = [simulate(both({"seed": seed})["apart"]).summary["p90_ttft_ms"] for seed in seeds]
+    assert found.table.loc["apart", "p90_ttft_ms"] == estimate(runs).mean
+
+
+def test_any_number_of_processes_writes_the_same(tmp_path):
+    plane = PlaneOptions(num_points=3, num_rates=3)
+    for jobs in (1, 2):
+        done: list[int] = []
+        options = GoodputOptions(rates=RATES, tolerance=0.2)
+        found = compare(both(), goodput=options, plane=plane, jobs=jobs, progress=done.append)
+        found.save(tmp_path / f"{jobs}")
+        searched = sum(case.goodput.num_runs for case in found.cases)
+        assert done == [*range(1, 2 + searched + 6 + 1)]
+    sums = [(tmp_path / name / "SHA256SUMS").read_text() for name in "12"]
+    assert sums[0] == sums[1]
+
+
+def case(name, gpus=2, **figures):
+    summary = {"completed": 1, "unstable": False, "failed": 0, "output_throughput": 10.0} | figures
+    return Case(name, name, gpus, (summary,), None)
+
+
+def test_the_best_of_each_figure_is_marked(capsys):
+    cases = (
+        case("a", p50_ttft_ms=10.0, good_request_fraction=0.9, p99_tpot_ms=nan),
+        case("b", p50_ttft_ms=20.0, good_request_fraction=0.95, p99_tpot_ms=7.0),
+        case("c", p50_ttft_ms=10.0, good_request_fraction=0.5, unstable=True, gpus=None),
+    )
+    found = Comparison(cases)
+    best = found.best
+    assert best["p50_ttft_ms"] == ["a", "c"]
+    assert best["good_request_fraction"] == ["b"]
+    assert best["p99_tpot_ms"] == [], "one value is not the best of several"
+    assert best["output_throughput"] == [], "equal values are not marked"
+    assert "num_gpus" not in best
+    found.show()
+    out = capsys.readouterr().out
+    assert "95.0 % *" in out
+    assert "c: unstable" in out
+    assert "<pre" in found._repr_html_()
+    assert repr(found) == "<Comparison: a, b, c>"
+
+
+def test_without_gpus_there_is_nothing_by_gpu():
+    assert isnan(case("a", gpus=0).figures["output_throughput_per_gpu"])
+    assert isnan(case("a", gpus=None).figures["num_gpus"])
+
+
+# ------------------------------------------------------------------------------ same workload
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": 1}, "arrival_time of request 0 is "),
+        ({"workload.arrivals.rate": "21 /s"}, "arrival_time of request 0 is "),
+        ({"workload.lengths.num_requests": 81}, "80 requests in one of two"),
+        ({"workload.lengths.name": "azure-code-2023"}, "num_prompt_tokens of request 0 is "),
+        ({"workload.timeout": "60 s"}, "limits of request 0 is None and "),
+        ({"workload.arrivals": {"type": "closed_loop", "concurrency": 4}}, "closed_loop is None"),
+        ({"slo.ttft": "1 s"}, "slo is "),
+        ({"warmup": "1 s"}, "warmup is 0.0 and 1.0 in apart and together."),
+        ({"replications": 3}, "replications is 1 and 3"),
+    ],
+)
+def test_other_workloads_are_refused_with_what_differs(changes, words):
+    scenarios = both() | {"together": Scenario.from_dict(TOGETHER, changes)}
+    with pytest.raises(ScenarioError, match="must have the same workload, slo and warmup") as told:
+        compare(scenarios)
+    assert words in str(told.value)
+    assert "in apart and together" in str(told.value)
+
+
+def test_other_workloads_are_compared_on_demand():
+    scenarios = both() | {"together": Scenario.from_dict(TOGETHER, {"seed": 1})}
+    assert len(compare(scenarios, same_workload=False, jobs=1).cases) == 2
+
+
+def test_clients_and_routers_may_differ():
+    check_same_workload(both() | {"r": Scenario.from_dict(TOGETHER, {"router": "random"})})
+
+
+# ------------------------------------------------------------------------------ the plane
+
+times = st.floats(0.0, 3.0) | st.just(inf)
+limits = st.lists(st.floats(0.1, 2.9), min_size=1, max_size=5, unique=True).map(sorted)
+
+
+@examples(150)
+@given(rows=st.lists(st.tuples(times, times), min_size=1, max_size=30), ttft=limits, tpot=limits)
+def test_attainment_over_the_plane_is_that_of_each_pair(rows, ttft, tpot):
+    first, second = (np.array(column) for column in zip(*rows, strict=True))
+    requests = RequestTimes(first, second, first)
+    found = attainment(requests, np.array(ttft), np.array(tpot))
+    for i, one in enumerate(ttft):
+        for j, other in enumerate(tpot):
+            missed = Target(slo=Slo(ttft=one, tpot=other)).num_missed(requests)
+            assert found[i, j] == pytest.approx(1 - missed / len(rows))
+
+
+@examples(150)
+@given(
+    shares=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=6), asked=st.sampled_from([0.5, 0.9])
+)
+def test_goodput_is_read_where_attainment_first_ends(shares, asked):
+    rates = np.arange(1.0, len(shares) + 1)
+    found = read_goodput(rates, np.array(shares)[:, None, None], asked)
+    low, high, value = (float(part[0, 0]) for part in vars(found).values())
+    num = next((k for k, share in enumerate(shares) if share < asked), len(shares))
+    assert low == num
+    assert high == (num + 1 if num < len(shares) else inf)
+    if num in (0, len(shares)):
+        assert value == low
+    else:
+        assert low <= value < high or shares[num] == asked
+        on_line = np.interp(value, [low, high], [shares[num - 1], shares[num]])
+        assert on_line == pytest.approx(asked, abs=1e-9)
+
+
+def test_runs_of_the_plane_answer_what_each_pair_of_limits_would_find():
+    """One run a rate and scenario gives the verdicts of runs with each pair as slo."""
+    options = PlaneOptions(
+        ttft=(0.06, 0.3), tpot=(0.008, 0.02), num_points=2, rates=RATES, num_rates=4
+    )
+    gpus = {"apart": 2, "together": 2}
+    found = slo_plane(both(), options, gpus, jobs=1)
+    ttft, tpot = options.limits
+    for name, reading in found.goodput.items():
+        for i, one in enumerate(ttft):
+            for j, other in enumerate(tpot):
+                limits = {"slo.ttft": f"{one!s} s", "slo.tpot": f"{other!s} s"}
+                shares = []
+                for rate in found.rates.tolist():
+                    changes = limits | {"workload.arrivals.rate": f"{rate} /s"}
+                    summary = simulate(both(changes)[name]).summary
+                    shares.append(summary["good_request_fraction"])
+                attained = [share >= 0.9 for share in shares]
+                num = attained.index(False) if False in attained else len(attained)
+                assert reading.low[i, j] == ([0.0, *found.rates])[num]
+    assert {"apart", "together"} & set(found.winners.ravel())
+
+
+def plane_of(gpus, **shares):
+    """A plane of one pair of limits, 10 requests a run: of each, so many good ones a rate."""
+    runs = {
+        name: [
+            RequestTimes(*(np.where(np.arange(10) < good, 0.5, 2.0) for _ in range(3)))
+            for good in goods
+        ]
+        for name, goods in shares.items()
+    }
+    limit = np.array([1.0])
+    return SloPlane(runs, np.array([1.0, 2.0, 4.0]), limit, limit, 0.9, gpus)
+
+
+def test_who_wins():
+    same = {"a": 2, "b": 2}
+    clear = plane_of(same, a=(10, 10, 9), b=(10, 0, 0))
+    assert (clear.winners.item(), clear.is_clear.item()) == ("a", True)
+    close = plane_of(same, a=(10, 8, 0), b=(10, 0, 0))
+    assert (close.winners.item(), close.is_clear.item()) == ("a", False)
+    assert plane_of(same, a=(10, 8, 0), b=(10, 8, 3)).winners.item() == "tie"
+    nobody = plane_of(same, a=(0, 0, 0), b=(5, 0, 0))
+    assert (nobody.winners.item(), nobody.is_clear.item()) == ("nobody", False)
+    assert plane_of({"a": 8, "b": 2}, a=(10, 10, 0), b=(10, 0, 0)).winners.item() == "b"
+    unknown = plane_of({"a": None, "b": 2}, a=(10, 10, 0), b=(10, 0, 0))
+    assert (unknown.winners.item(), unknown.by_gpu) == ("a", False)
+
+
+def test_other_limits_need_no_other_runs():
+    plane = plane_of({"a": 2, "b": 2}, a=(10, 10, 9), b=(10, 0, 0))
+    wide = plane.with_limits(np.array([0.1, 3.0]), np.array([0.1, 3.0]))
+    assert wide.winners.tolist() == [["nobody", "nobody"], ["nobody", "tie"]]
+
+
+def test_files_of_the_plane(tmp_path):
+    options = PlaneOptions(num_points=3, num_rates=2, rates=RATES)
+    compare(both(), plane=options, jobs=1).save(tmp_path / "out")
+    data = json.loads((tmp_path / "out/slo_plane.json").read_text())
+    rows = table(tmp_path / "out/slo_plane.csv")
+    assert len(rows) == 2 * 3 * 3
+    assert [row["winner"] for row in rows[::2]] == [who for row in data["winners"] for who in row]
+    saved = pd.read_parquet(tmp_path / "out/request_times.parquet")
+    assert len(saved) == 2 * 2 * 80
+    assert (tmp_path / "out/slo_plane.png").exists() == plane_picture.can_draw()
+
+
+def test_the_picture_is_drawn_where_matplotlib_is_installed(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    shares = {"a": (10, 10, 9), "b": (10, 0, 0)}
+    wide = plane_of({"a": 2, "b": 2}, **shares).with_limits(*[np.array([0.1, 1.0, 3.0])] * 2)
+    plane_picture.draw(wide.summary, tmp_path / "one.png")
+    plane_picture.draw(wide.summary, tmp_path / "two.png")
+    one = (tmp_path / "one.png").read_bytes()
+    assert one.startswith(b"\x89PNG")
+    assert one == (tmp_path / "two.png").read_bytes()
+
+
+def test_the_map_in_a_terminal_has_a_letter_for_each_pair():
+    wide = plane_of({"a": 2, "b": 2}, a=(10, 10, 9), b=(10, 0, 0))
+    wide = wide.with_limits(*[np.array([0.1, 1.0, 3.0])] * 2)
+    found = replace(Comparison((case("a"), case("b"))), plane=wide)
+    from rich.console import Console
+
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(comparison_table(found.summary))
+    lines = [line.split() for line in capture.get().splitlines()]
+    assert ["3000", ".", "A", "="] in lines
+    assert ["1000", ".", "A", "A"] in lines
+    assert ["100", ".", ".", "."] in lines
+
+
+# ------------------------------------------------------------------------------ the command
+
+
+def test_the_command_prints_and_writes_everything(mist, tmp_path, monkeypatch):
+    monkeypatch.setattr(plane_picture, "find_spec", lambda name: None)
+    small = ("--rates", "5:80", "--tolerance", "0.2", "--points", "3", "--num-rates", "3")
+    small += ("--ttft", "50 ms:1 s", "--tpot", "5 ms:50 ms", "--jobs", "1")
+    code, out, err = mist(
+        "apart.yaml", "together.yaml", "--goodput", "--slo-plane", "--out", "c", *small
+    )
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for words in ("goodput, /s", "p99 TPOT, ms", "transfers", "$ a million", "A apart, B together"):
+        assert words in out
+    assert "slo_plane.png was not drawn" in err
+    assert "pip install 'mist-sim[plot]'" in err
+    data = json.loads((tmp_path / "c/comparison.json").read_text())
+    rows = table(tmp_path / "c/comparison.csv")
+    assert [row["scenario"] for row in rows] == ["apart", "together"] == list(data["scenarios"])
+    assert float(rows[0]["goodput"]) == data["scenarios"]["apart"]["goodput"]
+
+
+def test_json_and_names(mist):
+    code, out, err = mist("apart.yaml", "more/apart.yaml", "--json", "-q", "--jobs", "1")
+    assert (code, err) == (0, "")
+    assert list(json.loads(out)["scenarios"]) == ["apart.yaml", "more/apart.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("apart.yaml",), "scenarios must be two or more to compare, got 1"),
+        (("apart.yaml", "apart.yaml"), "SCENARIO must be given once each, got apart.yaml 2 times"),
+        (("apart.yaml", "none.yaml"), "no scenario file and no preset"),
+        (("apart.yaml", "demo"), "scenarios must have the same workload"),
+        (("apart.yaml", "together.yaml", "--rates", "1:2"), "--rates has no effect without"),
+        (("apart.yaml", "together.yaml", "--attainment", "0.5"), "--attainment has no effect"),
+        (("apart.yaml", "together.yaml", "--points", "5"), "--points has no effect without --slo"),
+        (
+            ("apart.yaml", "together.yaml", "--slo-plane", "--tolerance", "0.1"),
+            "--tolerance has no effect without --goodput",
+        ),
+        (
+            ("apart.yaml", "together.yaml", "--slo-plane", "--ttft", "1 s:100 ms"),
+            "--ttft must be LOW:HIGH with 0 < LOW < HIGH, got '1 s:100 ms'",
+        ),
+        (("apart.yaml", "together.yaml", "--slo-plane", "--tpot", "5:50"), "--tpot must be LOW"),
+        (("apart.yaml", "together.yaml", "--slo-plane", "--points", "1"), "num_points must be in"),
+        (
+            ("apart.yaml", "together.yaml", "--slo-plane", "--num-rates", "999"),
+            "num_rates must be in [2, 200], got 999",
+        ),
+        (
+            ("apart.yaml", "together.yaml", "--slo-plane", "--attainment", "2"),
+            "attainment must be in (0, 1], got 2",
+        ),
+        (
+            ("apart.yaml", "together.yaml", "--goodput", "--set", "slo={}"),
+            "slo must set a limit",
+        ),
+        (("apart.yaml", "together.yaml", "--force"), "--force has no effect without --out"),
+    ],
+)
+def test_bad_input_is_one_message(mist, tmp_path, args, message):
+    code, out, err = mist(*args, *(() if "--force" in args else ("--out", "found")))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "found").exists()

@@ -1,0 +1,415 @@
+"""The goodput of scenarios: closed forms, brute force, common random numbers, and bad input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import inf, isnan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mist_sim import Scenario, ScenarioError, Slo, simulate
+from mist_sim.cli import main
+from mist_sim.rng import Streams
+from mist_sim.scenario import build
+from mist_sim.scenario.load import as_data
+from mist_sim.search.bracketing import LADDER, Bracket, around, between
+from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
+from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.rates import Rates
+from mist_sim.search.request_times import RequestTimes, Target
+from mist_sim.search.trials import Trial, try_rate
+from tests.effort import examples
+
+LLM = {
+    "model": "llama-3.1-8b",
+    "seed": 4,
+    "workload": {
+        "lengths": {"type": "profile", "num_requests": 120},
+        "arrivals": {"type": "poisson", "rate": "20 /s"},
+    },
+    "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+    "slo": {"ttft": "150 ms", "tpot": "20 ms"},
+}
+QUEUE = {
+    "workload": {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 100,
+            "prompt": {"type": "fixed", "tokens": 1},
+            "output": {"type": "fixed", "tokens": 1},
+        },
+        "arrivals": {"type": "constant", "rate": "0.9 /s"},
+        "pipeline": [{"type": "preprocess", "num_tokens": 1}],
+    },
+    "clients": [
+        {"name": "cpu", "type": "sequential", "serves": ["preprocess"], "base_time": "1 s"}
+    ],
+    "slo": {"e2el": "2 s"},
+}
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:15:{second:02}.5000000,{100 + second},{10 + second}\n" for second in range(40)
+)
+
+
+@pytest.fixture
+def mist(capsys, tmp_path, monkeypatch):
+    """Run `mist goodput` in an empty folder: returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "llm.yaml").write_text(Scenario.from_dict(LLM).resolved())
+    (tmp_path / "queue.yaml").write_text(Scenario.from_dict(QUEUE).resolved())
+
+    def run(*args: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main(("goodput", *args))
+        out, err = capsys.readouterr()
+        return int(leaving.value.code or 0), out, err
+
+    return run
+
+
+# ------------------------------------------------------------------------------ the search
+
+
+def play(search, attained):
+    """Take a search to its end against a function of the rate; returns (bracket, verdicts)."""
+    tried: dict[float, bool] = {}
+    rates = next(search)
+    try:
+        while True:
+            assert len(set(rates)) == len(rates)
+            assert not set(rates) & set(tried), "a rate is tried once"
+            found = {rate: attained(rate) for rate in rates}
+            tried.update(found)
+            rates = search.send(found)
+    except StopIteration as end:
+        return end.value, tried
+
+
+def searches():
+    tolerances = st.floats(1e-4, 0.5)
+    ends = st.tuples(st.floats(1e-6, 1e6), st.floats(1.001, 1e4))
+    return st.one_of(
+        st.builds(lambda start, tol: (around(start, tol), tol), st.floats(1e-6, 1e6), tolerances),
+        st.builds(lambda end, tol: (between(end[0], end[0] * end[1], tol), tol), ends, tolerances),
+    )
+
+
+@examples(300)
+@given(found=searches(), threshold=st.floats(1e-7, 1e7))
+def test_a_search_brackets_any_threshold(found, threshold):
+    search, tolerance = found
+    bracket, tried = play(search, lambda rate: rate <= threshold)
+    assert not bracket.attained_above
+    if bracket.low is None:
+        assert threshold < min(tried)
+    elif bracket.high is None:
+        assert max(tried) <= threshold
+    else:
+        assert bracket.low <= threshold < bracket.high
+        assert bracket.high - bracket.low <= tolerance * bracket.high
+
+
+@examples(300)
+@given(found=searches(), seed=st.integers(0, 2**32))
+def test_whatever_the_verdicts_a_bracket_says_what_was_tried(found, seed):
+    """Attained up to `low`, missed at `high`, and what is attained above that is told."""
+    search, tolerance = found
+    rng = Streams(seed).generator("verdicts")
+    bracket, tried = play(search, lambda rate: bool(rng.random() < 0.6))
+    low, high = bracket.low or 0.0, bracket.high or inf
+    assert all(tried[rate] for rate in tried if rate <= low)
+    assert not [rate for rate in tried if low < rate < high]
+    assert tried.get(high, False) is False
+    above = {rate for rate in tried if rate > high and tried[rate]}
+    assert set(bracket.attained_above) == above
+    if bracket.low is not None and bracket.high is not None:
+        assert high - low <= tolerance * high
+
+
+def test_the_ladder_sees_what_bisection_alone_would_not():
+    """Attained up to 10 and from 50 to 60 a second: bisection from 1 to 100 would end at 10."""
+    bracket, _ = play(between(1, 100, 0.01), lambda rate: rate <= 10 or 50 <= rate <= 60)
+    assert bracket.low == pytest.approx(10, rel=0.01)
+    assert bracket.attained_above == (51.7947,)
+
+
+# ------------------------------------------------------------------------------ the target
+
+
+@examples(200)
+@given(st.integers(1, 500), st.sampled_from([0.5, 0.7, 0.9, 0.95, 0.99, 1.0]))
+def test_how_many_may_miss_is_exact_and_never_falls_with_more_requests(num, share):
+    target = Target(slo=Slo(ttft=1.0), attainment=share)
+    allowed = target.most_missed(num)
+    hundredths = round(100 * share)
+    assert 100 * (num - allowed) >= hundredths * num > 100 * (num - allowed - 1)
+    assert target.most_missed(num + 1) >= allowed
+
+
+def test_each_limit_alone_and_relaxed_limits():
+    times = RequestTimes(*map(np.array, ([1, 1, 3, inf], [0.1, 0.3, 0.1, 0.0], [2, 2, 4, inf])))
+    limits = Slo(ttft=2.0, tpot=0.2)
+    assert Target(slo=limits).num_missed(times) == 3
+    assert Target(slo=limits, each=True).num_missed(times) == 2
+    assert Target(slo=limits, relaxation=0.5).num_missed(times) == 1
+
+
+# ------------------------------------------------------------------------------ runs
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"type": "poisson", "rate": "3 /s"},
+        {"type": "gamma", "rate": "3 /s", "burstiness": 0.4},
+        {"type": "constant", "rate": "3 /s"},
+        {"type": "uniform", "rate": "3 /s"},
+        {"type": "normal", "rate": "3 /s", "cv": 0.5},
+        {"type": "bursty", "rate_on": "30 /s", "on": "1 s", "off": "3 s"},
+        {"type": "trace", "speedup": 2.0},
+    ],
+    ids=lambda arrivals: arrivals["type"],
+)
+def test_only_arrivals_scale(arrivals, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(TRACE)
+    data = LLM | {"workload": dict(LLM["workload"]) | {"arrivals": arrivals}}
+    if arrivals["type"] == "trace":
+        del data["workload"]["lengths"]
+        data["workload"]["trace"] = {"type": "azure", "path": "t.csv"}
+    scenario = Scenario.from_dict(data)
+    rates = Rates(scenario)
+    own = {"trace": 2.0, "bursty": 7.5}.get(arrivals["type"], 3.0)
+    assert rates.own == pytest.approx(own)
+    slow, fast = (
+        list(build(Scenario.from_dict(data, rates.at(rate))).workload.requests(Streams(4)))
+        for rate in (1.0, 5.0)
+    )
+    assert len(slow) == len(fast) == rates.num_requests
+    for one, other in zip(slow, fast, strict=True):
+        assert one.stages == other.stages
+        assert one.arrival_time == pytest.approx(5 * other.arrival_time, rel=1e-9)
+    again = Rates(Scenario.from_dict(data, rates.at(5.0)))
+    assert again.own == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("slo", [{"ttft": "150 ms", "tpot": "20 ms"}, {"e2el": "2 s"}])
+@pytest.mark.parametrize("warmup", ["0 s", "1 s"])
+def test_a_run_that_ends_early_gives_the_verdict_of_the_whole_run(slo, warmup):
+    """At every rate of a grid; and a whole run's share is that of its summary, to the bit."""
+    scenario = Scenario.from_dict(LLM, {"slo": slo, "warmup": warmup})
+    rates, data = Rates(scenario), as_data(scenario)
+    num_early = 0
+    for share in (0.5, 0.9, 0.99):
+        target = Target(slo=scenario.slo.make(), attainment=share)
+        for rate in np.geomspace(8, 100, 5).tolist():
+            changes = rates.at(rate)
+            trial = try_rate(data, changes, 4, rate, target, rates.num_requests)
+            whole = simulate(Scenario.from_dict(data, changes)).summary["good_request_fraction"]
+            assert trial.attained == (whole >= share)
+            assert trial.attainment == whole if trial.is_whole else trial.attainment >= whole
+            num_early += not trial.is_whole
+    assert num_early > 3
+
+
+def test_a_queue_that_overflows_slowly_has_the_goodput_of_its_closed_form():
+    """Constant arrivals of rate r > 1 and service of 1 s: request k waits k (1 - 1/r) seconds.
+
+    90 of 100 are good while k = 89 waits 1 s at most: r = 1 / (1 - 1/89).
+    """
+    options = GoodputOptions(tolerance=1e-4)
+    found = find_goodput(Scenario.from_dict(QUEUE), options, jobs=1)
+    low, high = found.interval
+    assert low <= 1 / (1 - 1 / 89) < high <= low * (1 + 2e-4)
+    assert found.status == "found"
+    assert found.rate == low
+    assert found.is_monotone
+    assert len(found.trials) == found.num_runs
+
+
+def test_the_goodput_is_that_of_a_grid_of_whole_runs():
+    scenario = Scenario.from_dict(LLM)
+    found = find_goodput(scenario, GoodputOptions(rates=(5, 80), tolerance=0.03), jobs=1)
+    low, high = found.interval
+    at = Rates(scenario).at
+    for rate in np.geomspace(5, 80, 12).tolist():
+        share = simulate(Scenario.from_dict(LLM, at(rate))).summary["good_request_fraction"]
+        if not low < rate < high:
+            assert (share >= 0.9) == (rate <= low), rate
+    assert high - low <= 0.03 * high
+
+
+def test_the_rate_found_is_that_of_mist_run():
+    """What is set for the rate in a file gives the attainment that the search saw."""
+    found = find_goodput(Scenario.from_dict(LLM), jobs=1)
+    (search,) = found.searches
+    assert found.settings == {"workload.arrivals.rate": f"{found.rate} /s"}
+    share = simulate(Scenario.from_dict(LLM, found.settings)).summary["good_request_fraction"]
+    assert share == search.at(found.rate).attainment >= 0.9
+
+
+def test_looser_limits_and_smaller_shares_never_lower_the_goodput():
+    scenario = Scenario.from_dict(LLM)
+    rates = (5.0, 80.0)
+    options = [
+        GoodputOptions(rates=rates, attainment=0.99),
+        GoodputOptions(rates=rates),
+        GoodputOptions(rates=rates, each=True),
+        GoodputOptions(rates=rates, each=True, relaxation=0.1),
+    ]
+    found = [find_goodput(scenario, option, jobs=1).rate for option in options]
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+
+
+def test_any_number_of_processes_finds_the_same(tmp_path):
+    scenario = Scenario.from_dict(LLM, {"replications": 2})
+    done: list[int] = []
+    one, two = (find_goodput(scenario, jobs=jobs, progress=done.append) for jobs in (1, 2))
+    for number, found in enumerate((one, two)):
+        found.save(tmp_path / f"{number}")
+    for name in ("goodput.json", "trials.csv", "scenario.resolved.yaml", "SHA256SUMS"):
+        assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
+    assert done == [*range(1, one.num_runs + 1)] * 2
+
+
+def test_replications_give_the_mean_of_their_searches():
+    scenario = Scenario.from_dict(LLM, {"replications": 3})
+    found = find_goodput(scenario, jobs=1)
+    seeds = [search.seed for search in found.searches]
+    alone = [
+        find_goodput(Scenario.from_dict(LLM, {"seed": seed, "replications": 1}), jobs=1)
+        for seed in seeds
+    ]
+    assert found.rate == pytest.approx(np.mean([one.rate for one in alone]))
+    low, high = found.interval
+    assert low < found.rate < high
+
+
+def test_several_scenarios_side_by_side_are_each_as_alone():
+    scenarios = [Scenario.from_dict(LLM), Scenario.from_dict(QUEUE)]
+    together = find_goodputs(scenarios, jobs=1)
+    for scenario, found in zip(scenarios, together, strict=True):
+        assert found.summary == find_goodput(scenario, jobs=1).summary
+
+
+# ------------------------------------------------------------------------------ what is said
+
+
+def test_attained_and_missed_everywhere_are_said():
+    everywhere = find_goodput(Scenario.from_dict(LLM), GoodputOptions(rates=(1, 2)), jobs=1)
+    assert (everywhere.status, everywhere.interval) == ("all attained", (2.0, inf))
+    assert isnan(everywhere.rate)
+    assert everywhere.settings == {}
+    assert "attained at every rate tried, the highest 2 /s" in everywhere.warnings[0]
+    hopeless = Scenario.from_dict(LLM, {"slo": {"ttft": "1 ms"}})
+    nowhere = find_goodput(hopeless, GoodputOptions(rates=(1, 2)), jobs=1)
+    assert (nowhere.status, nowhere.interval) == ("all missed", (0.0, 1.0))
+    assert isnan(nowhere.rate)
+    assert "missed at the lowest rate tried, 1 /s" in nowhere.warnings[0]
+
+
+def goodput_of(*verdicts):
+    trials = tuple(
+        Trial(float(rate), 0, attained, 0.95 if attained else 0.5, True, "stable")
+        for rate, attained in enumerate(verdicts, start=1)
+    )
+    bracket = Bracket.of({trial.rate: trial.attained for trial in trials})
+    return Goodput(
+        (SeedGoodput(0, bracket, trials),), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case"
+    )
+
+
+def test_what_is_not_monotone_is_said(capsys):
+    found = goodput_of(True, False, True, False)
+    assert (found.rate, found.per_gpu, found.is_monotone) == (1.0, 0.5, False)
+    (warning,) = found.warnings
+    assert warning == (
+        "not monotone: missed at 2 /s, but attained at 3 /s. The goodput is the rate up to which "
+        "all rates tried are attained."
+    )
+    found.show()
+    assert "Not monotone" in capsys.readouterr().out
+    odd = goodput_of(False, True)
+    assert odd.status == "lowest missed"
+    assert len(odd.warnings) == 2
+    assert "<pre" in odd._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("stability", "words"),
+    [("unstable", "queues grow until the run ends"), ("too short to tell", "if not, the goodput")],
+)
+def test_a_goodput_that_longer_runs_may_not_have_is_said(stability, words):
+    found = goodput_of(True, False)
+    (search,) = found.searches
+    trials = (replace(search.trials[0], stability=stability), search.trials[1])
+    (warning,) = replace(found, searches=(replace(search, trials=trials),)).warnings
+    assert words in warning
+    assert found.warnings == []
+
+
+def test_the_tables_and_files_of_the_command(mist, tmp_path):
+    code, out, err = mist("queue.yaml", "--jobs", "1", "--out", "found")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for words in ("goodput", "at least", "below", "Rates tried", "ended early", "90 % keep"):
+        assert words in out
+    assert "Written to found" in err
+    data = json.loads((tmp_path / "found/goodput.json").read_text())
+    assert data["goodput"] == data["interval"][0]
+    header = (tmp_path / "found/trials.csv").read_text().splitlines()[0]
+    assert header == "rate,seed,attained,attainment,is_whole,stability"
+    code, out, _ = mist("queue.yaml", "--jobs", "1", "--json", "--rates", "0.1:0.5", "-q")
+    data = json.loads(out)
+    assert (code, data["goodput"], data["interval"]) == (0, None, [0.5, None])
+    assert data["status"] == "all attained"
+    assert len(data["seeds"][0]["trials"]) == LADDER
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("llm.yaml", "--rates", "50:5"), "rates must be LOW:HIGH"),
+        (("llm.yaml", "--rates", "5:5"), "rates must be LOW:HIGH"),
+        (("llm.yaml", "--rates", "0:5"), "rates must be LOW:HIGH"),
+        (("llm.yaml", "--rates", "nan:5"), "rates must be LOW:HIGH"),
+        (("llm.yaml", "--rates", "5:inf"), "rates must be LOW:HIGH"),
+        (("llm.yaml", "--rates", "5"), "--rates must be LOW:HIGH, such as 5:50, got '5'"),
+        (("llm.yaml", "--rates", "a:b"), "--rates must be LOW:HIGH, such as 5:50, got 'a:b'"),
+        (("llm.yaml", "--attainment", "0"), "attainment must be in (0, 1], got 0"),
+        (("llm.yaml", "--attainment", "90"), "attainment must be in (0, 1], got 90"),
+        (("llm.yaml", "--relaxation", "-1"), "relaxation must be finite and >= 0, got -1"),
+        (("llm.yaml", "--tolerance", "0"), "tolerance must be in [0.0001, 1), got 0"),
+        (("llm.yaml", "--jobs", "0"), "jobs must be >= 1, got 0"),
+        (("llm.yaml", "--force"), "--force has no effect without --out"),
+        (("llm.yaml", "--set", "slo={}"), "slo must set a limit"),
+        (("llm.yaml", "--set", "warmup=1 h", "--jobs", "1"), "warmup must end before the last"),
+        (
+            ("llm.yaml", "--set", "workload.arrivals={type: closed_loop, concurrency: 2}"),
+            "workload.arrivals must have a rate",
+        ),
+        (("llm.yaml", "--set", "workload.arrivals=all_at_once"), "workload.arrivals must have a"),
+        (("nobody.yaml",), "no scenario file and no preset"),
+    ],
+)
+def test_bad_input_is_one_message(mist, tmp_path, args, message):
+    code, out, err = mist(*args, *(() if "--force" in args else ("--out", "found")))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "found").exists()
+
+
+def test_a_trace_in_no_time_has_no_rate(tmp_path):
+    line = TRACE.splitlines(keepends=True)
+    (tmp_path / "t.csv").write_text(line[0] + line[1] * 3)
+    trace = {"trace": {"type": "azure", "path": str(tmp_path / "t.csv")}}
+    with pytest.raises(ScenarioError, match="workload.trace must last some time for a rate, got 3"):
+        find_goodput(Scenario.from_dict(LLM | {"workload": trace}))
