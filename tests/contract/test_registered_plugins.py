@@ -226,11 +226,16 @@ def needed(name: str) -> Any:
     return pytest.mark.skipif(missing, reason=f"needs {package}, which is not installed")
 
 
-def each(registry: Registry, configurations: Configurations) -> list[Any]:
-    """Return a factory of every configuration of every registered plugin."""
+def each(registry: Registry, configurations: Configurations, most: int = 99) -> list[Any]:
+    """Return a factory of every configuration of every registered plugin.
+
+    most: configurations of a plugin in every run of the tests; the rest is for `make test-deep`.
+    """
     return [
         pytest.param(
-            partial(registry[name], **parameters), id=f"{name}-{position}", marks=needed(name)
+            partial(registry[name], **parameters),
+            id=f"{name}-{position}",
+            marks=[*needed(name), *([pytest.mark.deep] if position >= most else [])],
         )
         for name in registry
         for position, parameters in enumerate(configurations.get(name, []))
@@ -264,7 +269,7 @@ def test_routers(factory):
     testing.check_router(factory)
 
 
-@pytest.mark.parametrize("factory", each(SCHEDULERS, SCHEDULERS_TO_CHECK))
+@pytest.mark.parametrize("factory", each(SCHEDULERS, SCHEDULERS_TO_CHECK, most=3))
 def test_schedulers(factory):
     testing.check_scheduler(factory)
 
