@@ -235,7 +235,7 @@ def each(registry: Registry, configurations: Configurations, most: int = 99) -> 
         pytest.param(
             partial(registry[name], **parameters),
             id=f"{name}-{position}",
-            marks=[*needed(name), *([pytest.mark.deep] if position >= most else [])],
+            marks=[needed(name), *([pytest.mark.deep] if position >= most else [])],
         )
         for name in registry
         for position, parameters in enumerate(configurations.get(name, []))
