@@ -103,24 +103,24 @@ def _stationary(
 def _serve(bundle: Bundle, queue: Iterator[Coming], placement: Placement | None) -> BundleRun:
     """Run passes until the queue is empty."""
     config = bundle.config
-    ends: list[float] = []  # of passes
+    ends: list[float] = []  # of steps
     served: list[tuple[float, int, float]] = []  # end, tokens, time in the slot for each of them
     is_over = False
     while not is_over and (batch := bundle.next_batch()) is not None:
-        step, leaving = bundle.run_pass(batch)
-        ends.append(end := step.end)
-        slots = bundle.batches[batch]
-        for resident in leaving:
-            begun, in_all = resident.guest
-            served.append((end, in_all, (end - begun) / resident.num_steps))
-        coming = list(islice(queue, len(leaving)))
-        is_over = len(coming) < len(leaving)
-        workers = [resident.worker for resident in leaving[: len(coming)]]
-        if placement is not None and coming:
-            free = config.slots - slots.filled
-            workers = placement.place([tokens for tokens, *_ in coming], slots.held, free)
-        for request, worker in zip(coming, workers, strict=True):
-            slots.join(_resident(request, worker, end))
+        for done, end, leaving in bundle.run_pass(batch)[1]:
+            ends.append(end)
+            slots = bundle.batches[done]
+            for resident in leaving:
+                begun, in_all = resident.guest
+                served.append((end, in_all, (end - begun) / resident.num_steps))
+            coming = list(islice(queue, len(leaving)))
+            is_over = is_over or len(coming) < len(leaving)
+            workers = [resident.worker for resident in leaving[: len(coming)]]
+            if placement is not None and coming:
+                free = config.slots - slots.filled
+                workers = placement.place([tokens for tokens, *_ in coming], slots.held, free)
+            for request, worker in zip(coming, workers, strict=True):
+                slots.join(_resident(request, worker, end))
     return _figures(bundle, np.array(ends), np.array(served))
 
 

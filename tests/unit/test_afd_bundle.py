@@ -76,9 +76,9 @@ def test_empty_batches_are_left_out():
     assert bundle.next_batch() is None
     bundle.batches[1].join(Resident(0, 5, 2))
     assert bundle.next_batch() == 1
-    step, leaving = bundle.run_pass(1, now=100.0)
-    assert (step.start, step.attention_end, leaving) == (100, 115, [])
-    _, (gone,) = bundle.run_pass(1)
+    step, (end,) = bundle.run_pass(1, now=100.0)
+    assert (step.start, step.attention_end, end.leaving) == (100, 115, [])
+    _, ((_, _, (gone,)),) = bundle.run_pass(1)
     assert gone.num_tokens == 5
     assert bundle.next_batch() is None
 
@@ -144,8 +144,8 @@ def test_passes_end_as_slots_simulated_one_by_one(workers, slots, batches, seed,
                 slots_of.join(Resident(worker, *next(queue)))
     for _ in range(40):
         batch = bundle.next_batch()
-        step, leaving = bundle.run_pass(batch)
-        ends.append(step.end)
+        _, ((_, end, leaving),) = bundle.run_pass(batch)
+        ends.append(end)
         # in the order of the slots, as the reference does
         for resident in sorted(leaving, key=lambda r: r.worker):
             new = next(queue, None)

@@ -50,6 +50,10 @@ class AfdClient(Client):
     beta_c: communication, cycles that are fixed.
     cycle_s: how long a cycle is.
     static_graph: an empty slot costs FFN and communication as much as a full one.
+    layers: into which a step is divided evenly, each of which goes to the FFN and back; null: a
+        step goes there and back once.
+    joint_steps: all batches begin each step together, as parts of one batch of an engine do; needs
+        layers. Else each begins its next step as soon as it is back.
     placement: the attention worker that a request comes to: random among free slots, or least_load,
         the one that holds the fewest tokens.
     max_model_len: longest context; answers are cut there.
@@ -75,6 +79,8 @@ class AfdClient(Client):
     beta_c: float | None = None
     cycle_s: Seconds
     static_graph: bool = True
+    layers: int | None = None
+    joint_steps: bool = False
     placement: Literal["random", "least_load"] = "random"
     max_model_len: int | None = None
     kv_memory: Bytes | None = None
@@ -98,6 +104,8 @@ class AfdClient(Client):
             slots=self.slots,
             batches=self.batches,
             static_graph=self.static_graph,
+            layers=self.layers,
+            joint_steps=self.joint_steps,
         )
         if base is not None and not any(value is not None for value in given.values()):
             self.estimate = "fitted"  # as all that are published are
@@ -175,7 +183,7 @@ class AfdClient(Client):
         self.finish(visit)
 
     def abort(self, visit: Visit) -> None:
-        """One that waits goes at once, one in a pass at its end."""
+        """One that waits goes at once, one in a step at its end."""
         self._engine.abort(self._stay(visit))
 
     def _stay(self, visit: Visit) -> AfdStay:
@@ -224,11 +232,11 @@ class AfdClient(Client):
 
     @property
     def idle_shares(self) -> tuple[float, float]:
-        """Shares of the time until the last pass's end in which attention and FFN workers waited.
+        """Shares of the time until the last step's end in which attention and FFN workers waited.
 
-        NaN before the first pass.
+        NaN before the first step.
         """
-        end = max(self.bundle.clock.ready)
+        end = self.bundle.last_end
         if not end:
             return nan, nan
         attention = self.bundle.attention_work / self.attention_workers
