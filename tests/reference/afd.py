@@ -152,7 +152,7 @@ class ReferenceBundle:
         self.at(self.attention_free, PLAN, self.start)
 
     def let_in(self, batch):
-        """Let those who have arrived join a batch whose step begins; of a joint one, all batches."""
+        """Let those who have arrived join a batch whose step begins; all, of a joint one."""
         together = range(self.config.batches) if self.config.joint_steps else [batch]
         if self.config.joint_steps:
             if self.in_step:

@@ -39,20 +39,20 @@ class BundleClock:
     attention of a pass begins, it is known when the pass ends, whatever happens meanwhile. A step
     consists of one pass for each layer, and its end is known when the last of them begins.
 
-    layers: passes of a step (>= 1).
+    layers: passes of a step (>= 1). layer: of each batch's step under way, which comes next.
     """
 
     def __init__(self, num_batches: int, layers: int = 1) -> None:
         self.layers = layers
         self.attention_free = self.ffn_free = 0.0
         self.ready = [0.0] * num_batches
-        self._layer = [0] * num_batches  # of the step under way, which comes next
+        self.layer = [0] * num_batches
 
     def copy(self) -> Self:
         """Return another one that is as far."""
         other = type(self)(0, self.layers)
         other.attention_free, other.ffn_free = self.attention_free, self.ffn_free
-        other.ready, other._layer = self.ready.copy(), self._layer.copy()
+        other.ready, other.layer = self.ready.copy(), self.layer.copy()
         return other
 
     def start(self, batch: int, now: float) -> float:
@@ -75,16 +75,16 @@ class BundleClock:
         """
         self.attention_free, self.ffn_free = step.attention_end, step.ffn_end
         self.ready[step.batch] = step.end
-        layer = self._layer[step.batch] = (self._layer[step.batch] + 1) % self.layers
+        layer = self.layer[step.batch] = (self.layer[step.batch] + 1) % self.layers
         return () if layer else (step.batch,)
 
     def is_first(self, batch: int) -> bool:
         """Tell whether the next pass of a batch is the first of its step."""
-        return not self._layer[batch]
+        return not self.layer[batch]
 
     def is_under_way(self, batch: int) -> bool:
         """Tell whether a step is under way whose end is not known, and which nobody may join."""
-        return self._layer[batch] > 0
+        return self.layer[batch] > 0
 
     def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
         """Return those of the batches whose next step begins with that of this one."""
@@ -95,45 +95,47 @@ class JointClock(BundleClock):
     """A clock of batches that begin every step together, as parts of one batch of an engine do.
 
     Tokens of all are there when the last batch is back from its last layer.
+
+    under_way: batches whose last layer of the step has not begun. last: when the others are back.
     """
 
     def __init__(self, num_batches: int, layers: int = 1) -> None:
         super().__init__(num_batches, layers)
-        self._under_way: set[int] = set()  # whose last layer of the step has not begun
-        self._last: dict[int, float] = {}  # when the others are back
+        self.under_way: set[int] = set()
+        self.last: dict[int, float] = {}
 
     def copy(self) -> Self:
         """Return another one that is as far."""
         other = super().copy()
-        other._under_way, other._last = self._under_way.copy(), self._last.copy()
+        other.under_way, other.last = self.under_way.copy(), self.last.copy()
         return other
 
     def begin(self, step: Pass, batches: Collection[int]) -> Collection[int]:
         """Note that a pass begins; return all batches of the step when its end is known."""
-        if not self._under_way:
-            self._under_way.update(batches)
+        if not self.under_way:
+            self.under_way.update(batches)
             self.ready = [
-                ready if k in self._under_way else inf for k, ready in enumerate(self.ready)
+                ready if k in self.under_way else inf for k, ready in enumerate(self.ready)
             ]
         if not super().begin(step, batches):
             return ()
-        self._under_way.remove(step.batch)
-        self._last[step.batch] = step.end
+        self.under_way.remove(step.batch)
+        self.last[step.batch] = step.end
         self.ready[step.batch] = inf
-        if self._under_way:
+        if self.under_way:
             return ()
-        self.ready = [max(self._last.values())] * len(self.ready)
-        done = tuple(self._last)
-        self._last.clear()
+        self.ready = [max(self.last.values())] * len(self.ready)
+        done = tuple(self.last)
+        self.last.clear()
         return done
 
     def is_first(self, batch: int) -> bool:
         """Tell whether the next pass of a batch is the first of its step."""
-        return super().is_first(batch) and batch not in self._last
+        return super().is_first(batch) and batch not in self.last
 
     def is_under_way(self, batch: int) -> bool:
         """Tell whether a step is under way whose end is not known, and which nobody may join."""
-        return bool(self._under_way)
+        return bool(self.under_way)
 
     def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
         """Return those of the batches whose next step begins with that of this one: all."""
