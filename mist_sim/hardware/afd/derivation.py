@@ -46,6 +46,15 @@ class FfnCards:
             )
 
 
+def activation_bytes(model: ModelSpec, mtp_depth: int = 0) -> tuple[int, int]:
+    """Return the bytes of a request that go to the FFN of a layer, and that come back (27).
+
+    Each of the experts of a token gets its activations; a model without experts sends one copy.
+    """
+    copies = (model.moe.num_experts_per_token if model.moe else 1) * (1 + mtp_depth)
+    return _BYTES_IN * model.hidden_size * copies, _BYTES_OUT * model.hidden_size * copies
+
+
 def derive_coefficients(
     model: ModelSpec,
     attention_gpu: GpuSpec,
