@@ -18,6 +18,7 @@ from mist_sim.search import (
     SlotLoad,
     best_bundles,
     check_tail,
+    dependent_slot_load,
     estimate_slot_load,
     expected_maximum,
     geometric_slot_load,
@@ -305,3 +306,20 @@ def test_memory_bounds_slots_times_batches():
 def test_limits_that_no_bundle_keeps(limits, words):
     with pytest.raises(ScenarioError, match=words):
         best_bundles(TABLE_3, LOAD, **({"slots": [64, 128]} | limits))
+
+
+def test_a_slot_whose_answers_follow_from_their_prompts():
+    """P and D of one draw: the moments give what all steps of all requests give."""
+    rng = Streams(8).generator("lengths")
+    prefill = rng.integers(1, 200, 5000)
+    decode = prefill // 2 + rng.integers(1, 30, 5000)
+    p, d = prefill.astype(float), decode.astype(float)
+    found = dependent_slot_load(
+        (d.mean(), (d**2).mean(), (d**3).mean()),
+        ((d * p).mean(), (d * p**2).mean(), (d**2 * p).mean()),
+    )
+    loads = np.concatenate([np.arange(a, a + b) for a, b in zip(prefill, decode, strict=True)])
+    assert found.mean == pytest.approx(loads.mean(), rel=1e-9)
+    assert found.variance == pytest.approx(loads.var(), rel=1e-9)
+    covariance = np.mean((p - p.mean()) * (d - d.mean()))
+    assert found.mean == pytest.approx(mean_slot_load(p.mean(), d.mean(), d.var(), covariance))

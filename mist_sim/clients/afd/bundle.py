@@ -23,8 +23,8 @@ class Bundle:
     """The batches of a bundle, and when each of its phases begins and ends.
 
     config: what it consists of. batches: their slots. clock: how far each is.
-    attention_work, ffn_work: time that workers have spent, added up over all of a kind, with the
-        steps that have begun. last_end: of the passes that have begun, the latest.
+    num_steps: that have begun. attention_work, ffn_work: time that workers have spent on them,
+        added up over all of a kind. last_end: of the passes that have begun, the latest.
     """
 
     def __init__(self, config: BundleConfig) -> None:
@@ -35,6 +35,7 @@ class Bundle:
         kind = JointClock if config.joint_steps else BundleClock
         self.clock = kind(config.batches, config.layers or 1)
         self.attention_work = self.ffn_work = self.last_end = 0.0
+        self.num_steps = 0
         self._phases = [Phases(0.0, 0.0, 0.0)] * config.batches  # of the steps under way
 
     @property
@@ -80,6 +81,7 @@ class Bundle:
         num_working = config.attention_workers
         if not config.static_graph:
             num_working = int(np.count_nonzero(slots.filled))
+        self.num_steps += 1
         self.attention_work += c.alpha_a * slots.held.sum().item() + num_working * c.beta_a
         ffn = (step.ffn_end - step.ffn_start) * self.clock.layers
         self.ffn_work += ffn * config.ffn_workers
