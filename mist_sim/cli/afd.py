@@ -129,7 +129,8 @@ def afd(
     prefill, decode = read_lengths(trace, form, first_token)
     estimate, tail = estimate_slot_load(prefill, decode), tail_of(decode[decode > 0])
     check_tail(tail)
-    spec, choices = chosen(times, estimate.load, sizes, flights, limits)
+    weight = float(ffn_cards or 1)  # an attention worker is one GPU
+    spec, choices = chosen(times, estimate.load, sizes, flights, limits, weight)
     found = provision(spec)
     if as_json:
         from mist_sim.output.texts import json_text

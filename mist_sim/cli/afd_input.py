@@ -119,13 +119,16 @@ def chosen(
     slots: list[int],
     batches: list[int],
     limits: Limits,
+    ffn_weight: float,
 ) -> tuple[BundleSpec, list[BundleChoice]]:
     """Return what to provision for, and the best bundles where there is something to choose.
+
+    ffn_weight: as how many attention workers an FFN worker counts.
 
     Raises ScenarioError where no bundle keeps the limits.
     """
     if limits == Limits(None, None) and len(slots) == len(batches) == 1:
-        return BundleSpec(coefficients, load, slots[0], batches[0]), []
+        return BundleSpec(coefficients, load, slots[0], batches[0], ffn_weight), []
     choices = best_bundles(
         coefficients,
         load,
@@ -133,9 +136,11 @@ def chosen(
         batches=batches,
         max_tpot=limits.max_tpot,
         max_kv_tokens=limits.max_kv_tokens,
+        ffn_weight=ffn_weight,
     )
     best = choices[0]
-    return BundleSpec(coefficients, load, best.prediction.slots, best.batches), choices
+    spec = BundleSpec(coefficients, load, best.prediction.slots, best.batches, ffn_weight)
+    return spec, choices
 
 
 def read_lengths(trace: str, form: str, first_token: str) -> tuple[Tokens, Tokens]:

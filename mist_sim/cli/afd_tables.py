@@ -44,11 +44,11 @@ def show(
     unit: str,
 ) -> None:
     """Print everything as tables. choices: the best bundles. unit: "s" or "cycles"."""
-    best = section("Best bundles", _choices(choices, unit)) if choices else ()
+    best = section("Best bundles", _choices(spec, choices, unit)) if choices else ()
     parts = Group(
         *section("Load of a slot", pairs(_load_rows(estimate, tail))),
         *best,
-        *section(f"Mean-field rule, B = {spec.slots}", _candidates(found, unit)),
+        *section(f"Mean-field rule, B = {spec.slots}", _candidates(spec, found, unit)),
         *section("Best ratios", pairs(_best_rows(spec, estimate, found))),
         *section(f"Bundles with {spec.batches} batches in flight", _bundles(spec, found, unit)),
         *warnings(_warning_lines(tail)),
@@ -71,7 +71,7 @@ def _load_rows(estimate: SlotLoadEstimate, tail: Tail | None) -> Iterator[Row]:
         yield "tail exponent of decodes", alpha, f"95 % interval from {_number(tail.low)} on"
 
 
-def _choices(choices: Sequence[BundleChoice], unit: str) -> Any:
+def _choices(spec: BundleSpec, choices: Sequence[BundleChoice], unit: str) -> Any:
     rows = []
     for choice in choices[:SHOWN]:
         bundle = choice.prediction
@@ -80,18 +80,18 @@ def _choices(choices: Sequence[BundleChoice], unit: str) -> Any:
         numbers = (_number(bundle.throughput), tpot, count(round(choice.kv_tokens)))
         rows.append([workers, str(bundle.slots), str(choice.batches), *numbers])
     titles = ("A:F", "slots", "batches", "tokens", "TPOT", "KV tokens")
-    below = ("", "", "", f"/{_one(unit)}/worker", "ms" if unit == "s" else "", "a worker")
+    below = ("", "", "", f"/{_one(unit)}/{_each(spec)}", "ms" if unit == "s" else "", "a worker")
     return columns(titles, rows, right=range(1, 6), below=below)
 
 
-def _candidates(found: Provisioning, unit: str) -> Any:
+def _candidates(spec: BundleSpec, found: Provisioning, unit: str) -> Any:
     rows = []
     for candidate in found.candidates:
         mark = "best" if candidate is found.mean_field else ""
         numbers = (candidate.ratio, candidate.throughput)
         cells = ["-" if value is None else _number(value) for value in numbers]
         rows.append([_RULES[candidate.rule], *cells, mark])
-    titles = ("candidate", "ratio", f"tokens/{_one(unit)}/worker", "")
+    titles = ("candidate", "ratio", f"tokens/{_one(unit)}/{_each(spec)}", "")
     return listed(titles, rows, right=(1, 2))
 
 
@@ -170,6 +170,7 @@ def as_data(
         "coefficients": asdict(spec.coefficients),
         "slots": spec.slots,
         "batches": spec.batches,
+        "ffn_weight": spec.ffn_weight,
         "load": asdict(estimate),
         "tail": None if tail is None else asdict(tail) | {"verdict": tail.verdict},
         "candidates": [asdict(candidate) for candidate in found.candidates],
@@ -182,6 +183,11 @@ def as_data(
             for choice in choices[:SHOWN]
         ],
     }
+
+
+def _each(spec: BundleSpec) -> str:
+    """What throughput is divided by: FFN workers of several GPUs count as many."""
+    return "worker" if spec.ffn_weight == 1 else "GPU"
 
 
 def _one(unit: str) -> str:

@@ -323,3 +323,31 @@ def test_a_slot_whose_answers_follow_from_their_prompts():
     assert found.variance == pytest.approx(loads.var(), rel=1e-9)
     covariance = np.mean((p - p.mean()) * (d - d.mean()))
     assert found.mean == pytest.approx(mean_slot_load(p.mean(), d.mean(), d.var(), covariance))
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0, 16.0])
+def test_an_ffn_worker_that_counts_as_several(weight):
+    """The candidates hold the best of all ratios, and the best whole ones are those of a search."""
+    spec = BundleSpec(PRESETS["deepseek-v3-ascend-910c"], LOAD, 64, 3, weight)
+    found = provision(spec)
+    cycles = [
+        mean_field_cycle(PRESETS["deepseek-v3-ascend-910c"], LOAD.mean, 64, ratio)
+        for ratio in np.arange(0.1, 60, 0.01)
+    ]
+    rates = [
+        64 * ratio / (ratio + weight) / cycle
+        for ratio, cycle in zip(np.arange(0.1, 60, 0.01), cycles, strict=True)
+    ]
+    assert found.mean_field.throughput == pytest.approx(max(rates), rel=1e-4)
+    assert found.mean_field.throughput >= max(rates) * (1 - 1e-9)
+    every = [predict(spec, workers) for workers in range(1, 200)]
+    best = max(every, key=lambda p: p.throughput)
+    assert found.in_flight == best
+    assert best.throughput == pytest.approx(
+        64 * best.attention_workers / (best.attention_workers + weight) / best.cycle
+    )
+
+
+def test_a_weight_out_of_range():
+    with pytest.raises(ValueError, match="ffn_weight must be finite and > 0, got 0"):
+        BundleSpec(PRESETS["deepseek-v3-ascend-910c"], LOAD, 64, 2, 0.0)

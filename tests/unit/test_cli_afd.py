@@ -114,8 +114,10 @@ def test_coefficients_from_model_and_gpus(mist):
     bandwidth = 4.8e12 * 0.81
     assert found["beta_f"] == pytest.approx(61 * 16 * 3 * 7168 * 2048 / bandwidth, rel=1e-3)
     assert found["beta_c"] == 0
+    assert json.loads(out)["ffn_weight"] == 16
     _, tables, _ = mist("t.csv", *SLOTS, *DERIVED)
     assert "TPOT" in tables
+    assert "tokens/s/GPU" in tables
     assert "ms" in tables
     assert max(map(len, tables.splitlines())) <= 80
 
