@@ -241,6 +241,8 @@ class BundleEngine:
         self._tracks[batch].end(time)
         self._was_empty[batch] = not self._bundle.batches[batch].num_filled
         stays = [resident.guest for resident in leaving]
+        for stay in stays:
+            self._seats.leave(stay.seat, stay.num_held + stay.num_steps)
         stays += [stay for stay in self._leaving[batch] if stay not in stays]
         self._leaving[batch].clear()
         for stay in stays:
@@ -263,6 +265,8 @@ class BundleEngine:
             if num_tokens < stay.num_steps:  # given up before its end
                 slots.leave(resident)
                 self._was_empty[seat.batch] = not slots.num_filled
+            else:
+                self._seats.left(seat, stay.num_held + stay.num_steps)
             self._tracks[seat.batch].finish(stay, self._num_waiting())
             self._seats.free(seat)
             self._leave(stay, num_tokens)
