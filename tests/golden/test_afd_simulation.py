@@ -138,6 +138,17 @@ def test_a_stationary_start_has_no_trend_and_a_fresh_one_has():
     assert fresh.halves[0] > 1.02 * fresh.halves[1]
 
 
+@pytest.mark.parametrize(("ratio", "expected"), [(1, 0.4104), (8, 0.6554)])
+def test_the_papers_metric_from_a_fresh_start(ratio, expected):
+    """10,000 requests for each worker, as in the paper."""
+    rng = Streams(17).generator("lengths")
+    n = 10_000 * ratio
+    config = BundleConfig(coefficients=COEFFICIENTS, attention_workers=ratio, slots=256)
+    lengths = rng.geometric(1 / 100, n), rng.geometric(1 / 500, n)
+    run = simulate_bundle(config, *lengths, rng, start="fresh")
+    assert run.throughput_80 == pytest.approx(expected, rel=0.025)
+
+
 def test_the_metric_of_the_first_80_percent_misses_tokens_under_way():
     """From a stationary start those at the end stand against those that were there before."""
     stationary, fresh = simulated(8), simulated(8, start="fresh")
