@@ -19,8 +19,8 @@ NIC = 50e9  # bytes/s of each GPU to other nodes
 NO_OVERHEAD = mist.EngineOverhead(
     step=0.0, prefill_step=0.0, sequence=0.0, request=0.0, prompt_token=0.0
 )
-PROMPT, ANSWER = 400, 500  # tokens
-RATES = (50.0, 150.0)  # requests a second
+PROMPT, ANSWER = 400, 400  # tokens
+RATES = (50.0, 100.0)  # requests a second
 SLO = mist.Slo(ttft=1.0, tpot=0.05)
 
 
@@ -43,7 +43,7 @@ def bundle(attention_workers, ffn_cards, **options):
         model="deepseek-v3",
         attention_workers=attention_workers,
         ffn_gpus=ffn_cards,
-        slots=96,
+        slots=64,
         alpha_a=step.alpha_a,
         beta_a=step.beta_a,
         alpha_f=step.alpha_f,
@@ -107,7 +107,7 @@ def main(num_requests):
 
 
 if __name__ == "__main__":
-    number = sys.argv[1] if len(sys.argv) > 1 else "3000"
+    number = sys.argv[1] if len(sys.argv) > 1 else "2000"
     if not number.isdecimal() or number == "0":
         sys.exit(f"REQUESTS must be a whole number above 0, got {number!r}")
     main(int(number))

@@ -111,7 +111,7 @@ def test_coefficients_from_model_and_gpus(mist):
     gpu, model = load_gpu("h200"), load_model("deepseek-v3")
     cards = FfnCards(gpu=gpu, num_cards=16, network_bandwidth=50e9)
     assert found == asdict(derive_coefficients(model, gpu, cards).times(61))
-    bandwidth = 4.8e12 * 0.81
+    bandwidth = gpu.memory_bandwidth * gpu.decode.mbu
     assert found["beta_f"] == pytest.approx(61 * 16 * 3 * 7168 * 2048 / bandwidth, rel=1e-3)
     assert found["beta_c"] == 0
     assert json.loads(out)["ffn_weight"] == 16
