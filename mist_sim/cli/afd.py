@@ -75,7 +75,7 @@ def afd(
     ffn_base: str | None = _text("TIME", "of a layer's FFN, the same;"),
     communication_base: str | None = _text("TIME", "of a layer's transfers, none without it;"),
     mtp_depth: int | None = typer.Option(
-        None, min=0, help="further tokens of a request in a step;", show_default=False
+        None, min=0, max=64, help="further tokens of a request in a step;", show_default=False
     ),
     expert_load_imbalance: float | None = typer.Option(
         None, help="tokens of the busiest card over the mean.", show_default=False
