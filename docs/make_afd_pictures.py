@@ -19,8 +19,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mist_sim import Profile
-from mist_sim.clients.afd import BundleConfig
-from mist_sim.hardware.afd import PRESETS
+from mist_sim.clients.afd import Bundle, BundleConfig, Resident
+from mist_sim.hardware.afd import PRESETS, AfdCoefficients
 from mist_sim.rng import Streams
 from mist_sim.search import (
     BundleRun,
@@ -38,6 +38,8 @@ GRID = (1, 2, 4, 8, 16, 24, 32)
 FINE = range(1, 33)
 COLOURS = ("#2a6f97", "#e07b39", "#5a8f3c")
 NUM_REQUESTS = 10_000  # a worker, as in the paper
+PRINTED = (7.08, 9.34, 10.31)  # best ratios that the paper prints for 128, 256 and 512 slots
+SHORT = "10,000 requests in all, fresh"
 
 
 def spec(slots: int = 256, prefill: float = 100, decode: float = 500, batches: int = 2):
@@ -75,10 +77,13 @@ def ratios(runs: dict[str, dict[int, BundleRun]]) -> None:
         values = [getattr(run, key) for run in found.values()]
         left.plot(list(found), values, "o", ms=4, color=colour, label=name)
     left.axvline(provision(spec()).mean_field.ratio, color="grey", lw=0.5)
+    printed(left, 9.3, "black", "printed: best ratio")
     left.set(title="tokens a cycle and worker", ylim=(0, 0.8))
     two = runs["2 batches"]
     middle.plot(FINE, [p.tpot for p in theory], color="grey", lw=1)
     middle.plot(list(two), [run.tpot for run in two.values()], "o", ms=4, color=COLOURS[0])
+    short = {ratio: too_short(ratio).tpot for ratio in (1, 2, 3, 4, 6, 8)}
+    middle.plot(list(short), list(short.values()), "s", ms=3, color=COLOURS[1], label=SHORT)
     middle.set(title="TPOT, cycles", ylim=(0, 1700))
     for key, colour, name in (
         ("attention_idle", COLOURS[0], "attention"),
@@ -87,15 +92,83 @@ def ratios(runs: dict[str, dict[int, BundleRun]]) -> None:
         right.plot(FINE, [getattr(p, key) for p in theory], color=colour, lw=1)
         values = [getattr(run, key) for run in two.values()]
         right.plot(list(two), values, "o", ms=4, color=colour, label=name)
+    right.plot([1], [0.6], "^", ms=5, color="black", mfc="none", label="printed: FFN at 1")
     right.set(title="idle share", ylim=(-0.02, 0.7))
     save(figure, (left, middle, right), "afd_ratios")
+
+
+def printed(axes: Axes, ratio: float, colour: str, name: str | None) -> None:
+    """Mark a ratio that the paper prints on the axis."""
+    axes.plot([ratio], [0.02], "^", ms=6, color=colour, mfc="none", label=name)
+
+
+def too_short(ratio: int) -> BundleRun:
+    """Serve as many requests in all at every ratio, from a fresh start: figure 3's dip of TPOT."""
+    rng = Streams(1).generator(f"short {ratio}")
+    lengths = rng.geometric(1 / 100, NUM_REQUESTS), rng.geometric(1 / 500, NUM_REQUESTS)
+    config = BundleConfig(coefficients=C, attention_workers=ratio, slots=256)
+    return simulate_bundle(config, *lengths, rng, start="fresh")
+
+
+def microbatches() -> None:
+    """Figure 2: three layers of three microbatches, balanced, later, and with joint steps."""
+    figure, panels = plt.subplots(3, 1, figsize=(8.5, 4.6), sharex=True)
+    for axes, title, tokens, joint in zip(
+        panels,
+        (
+            "balanced: attention 10, each transfer 5, FFN 10",
+            "contexts have grown: attention 14; the FFN waits",
+            "the same, and all begin their second step together",
+        ),
+        (30, 42, 42),
+        (False, False, True),
+        strict=True,
+    ):
+        timeline(axes, tokens, joint)
+        axes.set_title(title)
+    panels[-1].set_xlabel("time; numbers are layers, colours microbatches", fontsize=8)
+    save(figure, tuple(panels), "afd_layers")
+
+
+def timeline(axes: Axes, attention: int, joint: bool) -> None:
+    """Draw two steps of three layers. attention: of a step, as the other phases are 30 each."""
+    times = AfdCoefficients(
+        alpha_a=1e-9, beta_a=attention, alpha_f=1e-9, beta_f=30, alpha_c=0, beta_c=30
+    )
+    config = BundleConfig(
+        coefficients=times,
+        attention_workers=1,
+        slots=1,
+        batches=3,
+        layers=3,
+        joint_steps=joint,
+    )
+    bundle = Bundle(config)
+    for slots in bundle.batches:
+        slots.join(Resident(0, 1, 9))
+    for k in range(18):
+        step, _ = bundle.run_pass(bundle.next_batch() or 0)
+        layer, colour = k // 3 % 3 + 1, COLOURS[step.batch]
+        spans = (
+            (3, step.start, step.attention_end),
+            (2, step.attention_end, step.attention_end + 5),
+            (1, step.ffn_start, step.ffn_end),
+            (0, step.ffn_end, step.end),
+        )
+        for row, begin, end in spans:
+            axes.barh(row, end - begin, left=begin, color=colour, ec="white", height=0.8)
+            axes.text(
+                (begin + end) / 2, row, layer, ha="center", va="center", fontsize=6, color="w"
+            )
+    axes.set_yticks(range(4), ["F to A", "FFN", "A to F", "attention"])
 
 
 def ablations() -> None:
     """Figure 4: the best ratio by slots, and by lengths."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.1))
-    for slots, colour in zip((128, 256, 512), COLOURS, strict=True):
+    for slots, ratio, colour in zip((128, 256, 512), PRINTED, COLOURS, strict=True):
         curve(left, colour, f"B = {slots}", slots=slots)
+        printed(left, ratio, colour, "printed" if slots == 128 else None)
     lengths = ((100, 250), (100, 500), (500, 500))
     for (prefill, decode), colour in zip(lengths, COLOURS, strict=True):
         curve(right, colour, f"P {prefill}, D {decode}", prefill=prefill, decode=decode)
@@ -165,6 +238,7 @@ def main() -> None:
             f"| {run.attention_idle:.3f} | {run.ffn_idle:.3f} | {run.halves[0]:.4f} "
             f"| {run.halves[1]:.4f} |"
         )
+    microbatches()
     ablations()
     laws()
 

@@ -195,15 +195,14 @@ def _check_hand_overs(clients: Sequence[Client], network: Network | None) -> Non
 def tenants(clients: Sequence[Client]) -> list[Tenant]:
     """Return the clients that run engines, and what they need of a network.
 
-    A worker of a bundle is an engine on a GPU.
+    A worker of a bundle is an engine.
     """
     engines = [client for client in clients if isinstance(client, LlmClient)]
     hands_over = any(client.role == "prefill" for client in engines)
     found = []
     for client in clients:
         if isinstance(client, AfdClient):
-            num_workers = client.attention_workers + client.ffn_workers
-            found.append(Tenant(client.name, num_workers, 1, 1, client.place, takes=hands_over))
+            found += client.tenants(takes=hands_over)
         elif isinstance(client, LlmClient):
             config, sends = client.config, client.role == "prefill"
             found.append(

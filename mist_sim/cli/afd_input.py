@@ -1,29 +1,58 @@
-"""What `mist afd` reads: coefficients by name, from a file or one by one; lengths of a trace."""
+"""What `mist afd` reads: coefficients, limits, and lengths of a trace."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
-from mist_sim.errors import ScenarioError
+from mist_sim.bounds import NUMBER
+from mist_sim.cli.afd_hardware import HardwareOptions, quantity
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.afd import (
     PRESETS,
     AfdCoefficients,
     chosen_coefficients,
     named_coefficients,
 )
+from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles
 from mist_sim.search.trace_lengths import FirstToken, Tokens, slot_lengths
 from mist_sim.units import DURATION
 
+Unit = Literal["s", "cycles"]
+"""What coefficients and results are in."""
 
-def read_coefficients(source: str | None, given: Mapping[str, float | None]) -> AfdCoefficients:
-    """Return coefficients of a name or a file of measured times, with those given in their place.
 
+def read_coefficients(
+    source: str | None,
+    hardware: HardwareOptions,
+    given: Mapping[str, float | None],
+    cycle: str | None,
+) -> tuple[AfdCoefficients, Unit]:
+    """Return coefficients and their unit: of a name, a file of measured times, or hardware.
+
+    Those that are given one by one take their places. cycle: how long one is.
     Raises ScenarioError where some are missing, wrong or cannot be read.
     """
+    if hardware.said:
+        for name, value in (("--coefficients", source), ("--cycle", cycle)):
+            if value is not None:
+                raise ScenarioError(
+                    f"{name} must not be given with {hardware.said[0]}, which derives "
+                    "coefficients in seconds"
+                )
+        return chosen_coefficients(hardware.derive(), given, _option), "s"
     base = _named_or_fitted(source) if source is not None else None
-    return chosen_coefficients(base, given, lambda name: f"--{name.replace('_', '-')}")
+    found = chosen_coefficients(base, given, _option)
+    if cycle is None:
+        return found, "cycles"
+    return found.times(_seconds_of(cycle)), "s"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _named_or_fitted(source: str) -> AfdCoefficients:
@@ -34,7 +63,7 @@ def _named_or_fitted(source: str) -> AfdCoefficients:
     return fit_afd_coefficients(Path(source)).coefficients
 
 
-def seconds_of(cycle: str) -> float:
+def _seconds_of(cycle: str) -> float:
     """Return a time in seconds. Raises ScenarioError unless it is one, above 0."""
     try:
         seconds = DURATION.parse(cycle)
@@ -43,6 +72,75 @@ def seconds_of(cycle: str) -> float:
     if seconds <= 0:
         raise ScenarioError(f"--cycle must be > 0 s, got {cycle!r}")
     return seconds
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a bundle must keep. max_tpot: in the unit of the coefficients."""
+
+    max_tpot: float | None
+    max_kv_tokens: int | None
+
+    @classmethod
+    def read(cls, max_tpot: str | None, max_kv_tokens: int | None, unit: Unit) -> Limits:
+        """Return limits as they are written. Raises ScenarioError for what is no time."""
+        if max_tpot is None:
+            return cls(None, max_kv_tokens)
+        if unit == "s":
+            return cls(quantity(max_tpot, DURATION, "--max-tpot"), max_kv_tokens)
+        try:
+            cycles = float(max_tpot)
+        except ValueError:
+            cycles = math.nan
+        if not 0 < cycles <= NUMBER[1]:
+            raise ScenarioError(
+                f"--max-tpot must be a number of cycles above 0, got {brief(max_tpot)}; for a "
+                "time, say with --cycle how long one is"
+            )
+        return cls(cycles, max_kv_tokens)
+
+
+def numbers(text: str, option: str, least: int, most: int) -> list[int]:
+    """Return the whole numbers of a list with commas. Raises ScenarioError for other words."""
+    found = []
+    for word in text.split(","):
+        if not (word.strip().isdecimal() and least <= int(word) <= most):
+            raise ScenarioError(
+                f"{option} must be whole numbers from {least} to {most}, separated by commas, "
+                f"got {brief(word)}"
+            )
+        found.append(int(word))
+    return found
+
+
+def chosen(
+    coefficients: AfdCoefficients,
+    load: SlotLoad,
+    slots: list[int],
+    batches: list[int],
+    limits: Limits,
+    ffn_weight: float,
+) -> tuple[BundleSpec, list[BundleChoice]]:
+    """Return what to provision for, and the best bundles where there is something to choose.
+
+    ffn_weight: as how many attention workers an FFN worker counts.
+
+    Raises ScenarioError where no bundle keeps the limits.
+    """
+    if limits == Limits(None, None) and len(slots) == len(batches) == 1:
+        return BundleSpec(coefficients, load, slots[0], batches[0], ffn_weight), []
+    choices = best_bundles(
+        coefficients,
+        load,
+        slots=slots,
+        batches=batches,
+        max_tpot=limits.max_tpot,
+        max_kv_tokens=limits.max_kv_tokens,
+        ffn_weight=ffn_weight,
+    )
+    best = choices[0]
+    spec = BundleSpec(coefficients, load, best.prediction.slots, best.batches, ffn_weight)
+    return spec, choices
 
 
 def read_lengths(trace: str, form: str, first_token: str) -> tuple[Tokens, Tokens]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,7 @@ from mist_sim.report.cells import count, percent, section, warnings
 from mist_sim.report.layout import Trimmed, columns, listed
 from mist_sim.report.pairs import Row, pairs
 from mist_sim.search import (
+    BundleChoice,
     BundleSpec,
     Prediction,
     Provisioning,
@@ -21,6 +22,9 @@ from mist_sim.search import (
     predict,
     provision_interval,
 )
+
+SHOWN = 5
+"""Of the best bundles."""
 
 _RULES = {
     "attention": "attention = the slower of FFN and communication",
@@ -35,13 +39,16 @@ def show(
     estimate: SlotLoadEstimate,
     tail: Tail | None,
     found: Provisioning,
+    choices: Sequence[BundleChoice] = (),
     *,
     unit: str,
 ) -> None:
-    """Print everything as tables. unit: of the coefficients, "s" or "cycles"."""
+    """Print everything as tables. choices: the best bundles. unit: "s" or "cycles"."""
+    best = section("Best bundles", _choices(spec, choices, unit)) if choices else ()
     parts = Group(
         *section("Load of a slot", pairs(_load_rows(estimate, tail))),
-        *section(f"Mean-field rule, B = {spec.slots}", _candidates(found, unit)),
+        *best,
+        *section(f"Mean-field rule, B = {spec.slots}", _candidates(spec, found, unit)),
         *section("Best ratios", pairs(_best_rows(spec, estimate, found))),
         *section(f"Bundles with {spec.batches} batches in flight", _bundles(spec, found, unit)),
         *warnings(_warning_lines(tail)),
@@ -64,14 +71,27 @@ def _load_rows(estimate: SlotLoadEstimate, tail: Tail | None) -> Iterator[Row]:
         yield "tail exponent of decodes", alpha, f"95 % interval from {_number(tail.low)} on"
 
 
-def _candidates(found: Provisioning, unit: str) -> Any:
+def _choices(spec: BundleSpec, choices: Sequence[BundleChoice], unit: str) -> Any:
+    rows = []
+    for choice in choices[:SHOWN]:
+        bundle = choice.prediction
+        workers = f"{bundle.attention_workers}:{bundle.ffn_workers}"
+        tpot = _number(bundle.tpot * (1e3 if unit == "s" else 1.0))
+        numbers = (_number(bundle.throughput), tpot, count(round(choice.kv_tokens)))
+        rows.append([workers, str(bundle.slots), str(choice.batches), *numbers])
+    titles = ("A:F", "slots", "batches", "tokens", "TPOT", "KV tokens")
+    below = ("", "", "", f"/{_one(unit)}/{_each(spec)}", "ms" if unit == "s" else "", "a worker")
+    return columns(titles, rows, right=range(1, 6), below=below)
+
+
+def _candidates(spec: BundleSpec, found: Provisioning, unit: str) -> Any:
     rows = []
     for candidate in found.candidates:
         mark = "best" if candidate is found.mean_field else ""
         numbers = (candidate.ratio, candidate.throughput)
         cells = ["-" if value is None else _number(value) for value in numbers]
         rows.append([_RULES[candidate.rule], *cells, mark])
-    titles = ("candidate", "ratio", f"tokens/{_one(unit)}/worker", "")
+    titles = ("candidate", "ratio", f"tokens/{_one(unit)}/{_each(spec)}", "")
     return listed(titles, rows, right=(1, 2))
 
 
@@ -131,7 +151,11 @@ def _warning_lines(tail: Tail | None) -> Iterator[str]:
 
 
 def as_data(
-    spec: BundleSpec, estimate: SlotLoadEstimate, tail: Tail | None, found: Provisioning
+    spec: BundleSpec,
+    estimate: SlotLoadEstimate,
+    tail: Tail | None,
+    found: Provisioning,
+    choices: Sequence[BundleChoice] = (),
 ) -> dict[str, Any]:
     """Return everything that `show` prints, times in the unit of the coefficients."""
     low, high = provision_interval(spec, estimate)
@@ -146,6 +170,7 @@ def as_data(
         "coefficients": asdict(spec.coefficients),
         "slots": spec.slots,
         "batches": spec.batches,
+        "ffn_weight": spec.ffn_weight,
         "load": asdict(estimate),
         "tail": None if tail is None else asdict(tail) | {"verdict": tail.verdict},
         "candidates": [asdict(candidate) for candidate in found.candidates],
@@ -153,7 +178,16 @@ def as_data(
         "mean_field_integer": bundle(found.mean_field_integer),
         "gaussian": bundle(found.gaussian),
         "in_flight": bundle(found.in_flight),
+        "best_bundles": [
+            bundle(choice.prediction) | {"batches": choice.batches, "kv_tokens": choice.kv_tokens}
+            for choice in choices[:SHOWN]
+        ],
     }
+
+
+def _each(spec: BundleSpec) -> str:
+    """What throughput is divided by: FFN workers of several GPUs count as many."""
+    return "worker" if spec.ffn_weight == 1 else "GPU"
 
 
 def _one(unit: str) -> str:

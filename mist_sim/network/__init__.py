@@ -1,12 +1,13 @@
 """What lies between clients: links, who is where, and what is under way."""
 
 from mist_sim.network.base import Message, Network, Seat, Tenant
-from mist_sim.network.fabric import Fabric
+from mist_sim.network.fabric import Exchange, Fabric
 from mist_sim.network.links import Link
 from mist_sim.network.loading import load_topology, topology_names
 from mist_sim.network.topology import Topology
 
 __all__ = [
+    "Exchange",
     "Fabric",
     "Link",
     "Message",

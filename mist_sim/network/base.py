@@ -37,6 +37,8 @@ class Tenant(NamedTuple):
     """A client that runs engines, and what it needs of a network.
 
     data, pipeline, tensor: its engines, the ranks of each, and the GPUs of each rank.
+    first: number of its first engine, where a client has engines of two sizes.
+    what: which engines of the client they are, for messages.
     place: where its GPUs are; None: wherever there is room.
     sends, takes: whether it hands KV entries over, and takes over those of others.
     """
@@ -48,6 +50,18 @@ class Tenant(NamedTuple):
     place: str | None = None
     sends: bool = False
     takes: bool = False
+    first: int = 0
+    what: str = ""
+
+    @property
+    def seats(self) -> list[Seat]:
+        """Its engines."""
+        return [Seat(self.name, self.first + engine) for engine in range(self.data)]
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"{self.name}, {self.what}" if self.what else self.name
 
     @property
     def num_gpus(self) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 from simpy.events import Event
@@ -37,6 +39,16 @@ class _Way(NamedTuple):
 
     share: float
     route: Route
+
+
+class Exchange(NamedTuple):
+    """What it takes when each of some GPUs sends an equal part to each of some others.
+
+    latency: seconds of the longest route. time_per_byte: seconds for each byte of all parts.
+    """
+
+    latency: float
+    time_per_byte: float
 
 
 @dataclass(kw_only=True)
@@ -93,14 +105,15 @@ class Fabric:
         self.routes = Routes(self.resolved.graph())
         gpus_of = find_places(self.routes.graph, tenants, spans_nodes=self.spans_nodes)
         self._ranks: dict[Seat, list[list[str]]] = {}  # GPUs by pipeline and tensor rank
-        for tenant in tenants:
-            gpus = iter(gpus_of[tenant.name])
-            for engine in range(tenant.data):
+        for tenant, own in zip(tenants, gpus_of, strict=True):
+            gpus = iter(own)
+            for seat in tenant.seats:
                 ranks = [[next(gpus) for _ in range(tenant.tensor)] for _ in range(tenant.pipeline)]
-                self._ranks[Seat(tenant.name, engine)] = ranks
+                self._ranks[seat] = ranks
         self._ways: dict[tuple[Seat, Seat], list[_Way]] = {}
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
-        self._transfers = Transfers([link["bandwidth"] for link in links])
+        self._capacities = [link["bandwidth"] for link in links]
+        self._transfers = Transfers(self._capacities)
         self._check_routes(tenants)
 
     def start(self, env: Environment) -> None:
@@ -116,13 +129,33 @@ class Fabric:
             flows.append(Flow(route.path, num_bytes, route.latency + self.transfer_overhead))
         return self._transfers.send(flows)
 
+    def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
+        """Return what it takes when all GPUs of some engines send to all GPUs of others at once.
+
+        All parts are equal and begin together, on links that nobody else uses. With max-min fair
+        rates nobody is slower than those on the link that has the most to carry, who share it from
+        the beginning to the end: the last byte leaves when that link has carried all.
+        """
+        pairs = list(product(self._gpus(sources), self._gpus(destinations)))
+        routes = [self.routes.between(*pair) for pair in pairs]
+        parts = Counter(link for route in routes for link in route.path)
+        most = max((number / self._capacities[link] for link, number in parts.items()), default=0.0)
+        return Exchange(max(route.latency for route in routes), most / len(pairs))
+
+    def _gpus(self, seats: Sequence[Seat]) -> Iterator[str]:
+        for seat in seats:
+            for rank in self._ranks_of(seat):
+                yield from rank
+
+    def _ranks_of(self, seat: Seat) -> list[list[str]]:
+        if seat not in self._ranks:
+            raise ScenarioError(f"{seat.client} has no GPUs in {self.resolved.name}")
+        return self._ranks[seat]
+
     def _between(self, source: Seat, destination: Seat) -> list[_Way]:
         ways = self._ways.get((source, destination))
         if ways is None:
-            for seat in (source, destination):
-                if seat not in self._ranks:
-                    raise ScenarioError(f"{seat.client} has no GPUs in {self.resolved.name}")
-            ways = list(self._shares(self._ranks[source], self._ranks[destination]))
+            ways = list(self._shares(self._ranks_of(source), self._ranks_of(destination)))
             self._ways[source, destination] = ways
         return ways
 
@@ -144,11 +177,10 @@ class Fabric:
 
     def _check_routes(self, tenants: Sequence[Tenant]) -> None:
         """Raise ScenarioError where one client could hand over to another without a route."""
-        sending = {tenant.name for tenant in tenants if tenant.sends}
-        taking = {tenant.name for tenant in tenants if tenant.takes}
-        for sender in self._ranks:
-            for taker in self._ranks:
-                if sender.client in sending and taker.client in taking:
+        taking = [seat for tenant in tenants if tenant.takes for seat in tenant.seats]
+        for tenant in tenants:
+            if tenant.sends:
+                for sender, taker in product(tenant.seats, taking):
                     self._between(sender, taker)
 
 

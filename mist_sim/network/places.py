@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 def find_places(
     graph: DiGraph[str], tenants: Sequence[Tenant], *, spans_nodes: bool = False
-) -> dict[str, list[str]]:
-    """Return the GPUs of every client, by name.
+) -> list[list[str]]:
+    """Return the GPUs of every client, in their order.
 
     Clients that name a place come first. The others, in order, get the first free GPUs of the
     first node that has enough. spans_nodes: whether a client may have GPUs of several nodes.
     Raises ScenarioError for a place that is not there or taken, and where there is no room.
     """
     rooms = _Rooms(graph, spans_nodes)
-    for tenant in sorted(tenants, key=lambda tenant: tenant.place is None):
-        rooms.admit(tenant)
-    return rooms.gpus_of
+    gpus_of: dict[int, list[str]] = {}
+    for k, tenant in sorted(enumerate(tenants), key=lambda item: item[1].place is None):
+        gpus_of[k] = rooms.admit(tenant)
+    return [gpus_of[k] for k in range(len(tenants))]
 
 
 class _Rooms:
@@ -38,19 +39,18 @@ class _Rooms:
             if kind == "gpu":
                 self._nodes.setdefault(place.rpartition("/")[0], []).append(place)
         self._taken: dict[str, str] = {}
-        self.gpus_of: dict[str, list[str]] = {}
 
-    def admit(self, tenant: Tenant) -> None:
-        """Give a client its GPUs."""
+    def admit(self, tenant: Tenant) -> list[str]:
+        """Give a client its GPUs, and return them."""
         largest = max(map(len, self._nodes.values()))
         if tenant.num_gpus > largest and not self._spans_nodes:
             raise ScenarioError(
-                f"{tenant.name}: needs {tenant.num_gpus} GPUs and a node of {self._name} has "
+                f"{tenant.title}: needs {tenant.num_gpus} GPUs and a node of {self._name} has "
                 f"{largest}; network.spans_nodes: true lets a client have GPUs of several nodes"
             )
         gpus = self._at(tenant, tenant.place) if tenant.place else self._packed(tenant)
-        self.gpus_of[tenant.name] = gpus
-        self._taken.update(dict.fromkeys(gpus, tenant.name))
+        self._taken.update(dict.fromkeys(gpus, tenant.title))
+        return gpus
 
     def _packed(self, tenant: Tenant) -> list[str]:
         free = {node: self._free(gpus) for node, gpus in self._nodes.items()}
@@ -61,8 +61,8 @@ class _Rooms:
         if self._spans_nodes and len(everywhere) >= tenant.num_gpus:
             return everywhere[: tenant.num_gpus]
         raise ScenarioError(
-            f"{tenant.name}: needs {tenant.num_gpus} GPUs, and no node of {self._name} has as many "
-            f"left ({len(everywhere)} in all); set network.nodes, or `place`"
+            f"{tenant.title}: needs {tenant.num_gpus} GPUs, and no node of {self._name} has as "
+            f"many left ({len(everywhere)} in all); set network.nodes, or `place`"
         )
 
     def _at(self, tenant: Tenant, place: str) -> list[str]:
@@ -72,7 +72,7 @@ class _Rooms:
         if node not in self._nodes or (gpu and place not in self._nodes[node]):
             known = [*self._nodes, *(gpu for gpus in self._nodes.values() for gpu in gpus)]
             raise ScenarioError(
-                f"{tenant.name}: {self._name} has no place {place!r}{did_you_mean(place, known)} "
+                f"{tenant.title}: {self._name} has no place {place!r}{did_you_mean(place, known)} "
                 f"Nodes: {names[0]} to {names[-1]}, GPUs: such as {known[-1]}"
             )
         own = self._nodes[node]
@@ -82,14 +82,14 @@ class _Rooms:
             row = row + (later if gpu else self._free(later))
         if len(row) < tenant.num_gpus:
             raise ScenarioError(
-                f"{tenant.name}: place {place} must have {tenant.num_gpus} GPUs"
+                f"{tenant.title}: place {place} must have {tenant.num_gpus} GPUs"
                 f"{' from there on' if gpu else ' left'}, got {len(row)}"
             )
         gpus = row[: tenant.num_gpus]
         for one in gpus:
             if one in self._taken:
                 raise ScenarioError(
-                    f"{tenant.name}: place {place} must not be taken, and {self._taken[one]} "
+                    f"{tenant.title}: place {place} must not be taken, and {self._taken[one]} "
                     f"has {one}"
                 )
         return gpus

@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mist_sim.bounds import TEXT_LENGTH
 from mist_sim.network import Fabric, Link, load_topology
-from mist_sim.scenario.client_schemas import ClientPart, LlmPart
+from mist_sim.scenario.client_schemas import AfdPart, ClientPart, LlmPart
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.parts import Part, part_type, written
 from mist_sim.scenario.format.problems import Problem
@@ -69,7 +69,11 @@ def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Ite
     if network is not None and network.plugin is Fabric:
         return
     for position, client in enumerate(clients):
-        if isinstance(client, LlmPart) and client.place is not None:
-            yield Problem(
-                ("clients", position, "place"), "has no effect: the network has no topology"
-            )
+        for key in ("place", "ffn_place"):
+            if isinstance(client, LlmPart | AfdPart) and getattr(client, key, None) is not None:
+                yield Problem(
+                    ("clients", position, key), "has no effect: the network has no topology"
+                )
+        if getattr(client, "communication", None) == "topology":
+            text = "must be coefficients, since the network has no topology, got topology"
+            yield Problem(("clients", position, "communication"), text)

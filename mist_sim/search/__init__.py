@@ -19,6 +19,7 @@ from mist_sim.search.provisioning import (
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 from mist_sim.search.slot_load import (
     SlotLoad,
+    dependent_slot_load,
     geometric_slot_load,
     independent_slot_load,
     mean_slot_load,
@@ -44,6 +45,7 @@ __all__ = [
     "best_bundles",
     "check_tail",
     "compare",
+    "dependent_slot_load",
     "estimate_slot_load",
     "expected_maximum",
     "find_goodput",

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mist_sim.clients.afd import Bundle, BundleConfig, Placement, Resident
 from mist_sim.errors import ScenarioError
+from mist_sim.search.gaussian_cycle import expected_maximum
 
 Start = Literal["stationary", "fresh"]
 Coming = tuple[int, int, int]
@@ -36,6 +37,10 @@ class BundleRun:
     halves: `throughput` in the first half of the passes and in the second.
     tpot: time in a slot for each token, mean over the requests that ended.
     attention_idle, ffn_idle: shares of the time in which a worker waits.
+    barrier: tokens of the worker that holds the most, over those of the mean worker, mean over the
+        passes, tokens (>= 0).
+    effective_std: the standard deviation of a slot's tokens at which independent slots would have
+        that barrier (nu_eff): what a placement leaves of nu. None with one attention worker.
     """
 
     duration: float
@@ -47,6 +52,8 @@ class BundleRun:
     tpot: float
     attention_idle: float
     ffn_idle: float
+    barrier: float
+    effective_std: float | None
 
 
 def simulate_bundle(
@@ -103,29 +110,36 @@ def _stationary(
 def _serve(bundle: Bundle, queue: Iterator[Coming], placement: Placement | None) -> BundleRun:
     """Run passes until the queue is empty."""
     config = bundle.config
-    ends: list[float] = []  # of passes
+    ends: list[float] = []  # of steps
     served: list[tuple[float, int, float]] = []  # end, tokens, time in the slot for each of them
-    is_over = False
+    is_over, attention, num_passes = False, 0.0, 0
     while not is_over and (batch := bundle.next_batch()) is not None:
-        step, leaving = bundle.run_pass(batch)
-        ends.append(end := step.end)
-        slots = bundle.batches[batch]
-        for resident in leaving:
-            begun, in_all = resident.guest
-            served.append((end, in_all, (end - begun) / resident.num_steps))
-        coming = list(islice(queue, len(leaving)))
-        is_over = len(coming) < len(leaving)
-        workers = [resident.worker for resident in leaving[: len(coming)]]
-        if placement is not None and coming:
-            free = config.slots - slots.filled
-            workers = placement.place([tokens for tokens, *_ in coming], slots.held, free)
-        for request, worker in zip(coming, workers, strict=True):
-            slots.join(_resident(request, worker, end))
-    return _figures(bundle, np.array(ends), np.array(served))
+        step, step_ends = bundle.run_pass(batch)
+        attention += step.attention_end - step.start
+        num_passes += 1
+        for done, end, leaving in step_ends:
+            ends.append(end)
+            slots = bundle.batches[done]
+            for resident in leaving:
+                begun, in_all = resident.guest
+                served.append((end, in_all, (end - begun) / resident.num_steps))
+            coming = list(islice(queue, len(leaving)))
+            is_over = is_over or len(coming) < len(leaving)
+            workers = [resident.worker for resident in leaving[: len(coming)]]
+            if placement is not None and coming:
+                free = config.slots - slots.filled
+                workers = placement.place([tokens for tokens, *_ in coming], slots.held, free)
+            for request, worker in zip(coming, workers, strict=True):
+                slots.join(_resident(request, worker, end))
+    slowest = attention / num_passes * bundle.clock.layers
+    return _figures(bundle, np.array(ends), np.array(served), slowest)
 
 
-def _figures(bundle: Bundle, ends: Floats, served: Floats) -> BundleRun:
+def _figures(bundle: Bundle, ends: Floats, served: Floats, slowest: float) -> BundleRun:
+    """Return what came of a run. slowest: mean time of attention in a step, all layers."""
     config = bundle.config
+    of_each = bundle.attention_work / bundle.num_steps / config.attention_workers
+    barrier = max(slowest - of_each, 0.0) / config.coefficients.alpha_a
     workers = config.attention_workers + config.ffn_workers
     per_pass = config.slots_per_batch
     duration = float(ends.max())
@@ -145,4 +159,10 @@ def _figures(bundle: Bundle, ends: Floats, served: Floats) -> BundleRun:
         tpot=float(np.mean(served[:, 2])),
         attention_idle=1 - bundle.attention_work / duration / config.attention_workers,
         ffn_idle=1 - bundle.ffn_work / duration / config.ffn_workers,
+        barrier=barrier,
+        effective_std=(
+            barrier / math.sqrt(config.slots) / expected_maximum(config.attention_workers)
+            if config.attention_workers > 1
+            else None
+        ),
     )

@@ -37,12 +37,13 @@ def best_bundles(
     attention_workers: Iterable[int] = range(1, 65),
     max_tpot: float | None = None,
     max_kv_tokens: float | None = None,
+    ffn_weight: float = 1.0,
 ) -> list[BundleChoice]:
     """Return the bundles with one FFN worker that keep the limits, by falling throughput.
 
     slots, batches, attention_workers: the values to choose from. max_tpot: longest mean time
     between two tokens, in the unit of the coefficients. max_kv_tokens: that an attention worker has
-    memory for.
+    memory for. ffn_weight: as in `BundleSpec`.
     Raises ScenarioError with the nearest figure where no bundle keeps the limits.
     """
     workers, flights = list(attention_workers), list(batches)
@@ -54,7 +55,7 @@ def best_bundles(
             least_tokens = min(least_tokens, tokens)
             if max_kv_tokens is not None and tokens > max_kv_tokens:
                 continue
-            spec = BundleSpec(coefficients, load, each, num_batches)
+            spec = BundleSpec(coefficients, load, each, num_batches, ffn_weight)
             predicted = [predict(spec, number) for number in workers]
             least_tpot = min([least_tpot, *(p.tpot for p in predicted)])
             found += [

@@ -46,23 +46,30 @@ def mean_field_cycle(
     )
 
 
-def per_instance(slots: int, ratio: float, cycle: float) -> float:
-    """Return tokens a unit of time for each worker, attention and FFN together (1)."""
-    return ratio * slots / ((ratio + 1) * cycle)
+def per_instance(slots: int, ratio: float, cycle: float, ffn_weight: float = 1.0) -> float:
+    """Return tokens a unit of time for each worker, attention and FFN together (1).
+
+    ffn_weight: as how many attention workers an FFN worker counts.
+    """
+    return ratio * slots / ((ratio + ffn_weight) * cycle)
 
 
 def candidates(
-    coefficients: AfdCoefficients, mean_load: float, slots: int
+    coefficients: AfdCoefficients, mean_load: float, slots: int, ffn_weight: float = 1.0
 ) -> tuple[Candidate, Candidate, Candidate, Candidate]:
-    """Return the four candidates of (10), in its order; those that are no ratio are None there."""
-    c = coefficients
+    """Return the four candidates of (10), in its order; those that are no ratio are None there.
+
+    Where an FFN worker counts as w attention workers, the stationary points are sqrt(w beta /
+    (alpha B)), and nothing else changes.
+    """
+    c, weight = coefficients, ffn_weight
     attention = c.attention_time(slots * mean_load)
     ends = [
         (attention - beta) / (alpha * slots)
         for alpha, beta in ((c.alpha_c, c.beta_c), (c.alpha_f, c.beta_f))
         if alpha
     ]
-    peak_c = math.sqrt(c.beta_c / (c.alpha_c * slots)) if c.alpha_c else None
+    peak_c = math.sqrt(weight * c.beta_c / (c.alpha_c * slots)) if c.alpha_c else None
     crossing = None
     if c.alpha_f != c.alpha_c:
         crossing = (c.beta_c - c.beta_f) / (slots * (c.alpha_f - c.alpha_c))
@@ -71,12 +78,12 @@ def candidates(
         if ratio is None or ratio <= 0:
             return Candidate(rule, None, None)
         cycle = mean_field_cycle(c, mean_load, slots, ratio)
-        return Candidate(rule, ratio, per_instance(slots, ratio, cycle))
+        return Candidate(rule, ratio, per_instance(slots, ratio, cycle, weight))
 
     return (
         candidate("attention", min(ends)),
         candidate("communication", peak_c),
-        candidate("ffn", math.sqrt(c.beta_f / (c.alpha_f * slots))),
+        candidate("ffn", math.sqrt(weight * c.beta_f / (c.alpha_f * slots))),
         candidate("crossing", crossing),
     )
 

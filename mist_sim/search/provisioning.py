@@ -8,6 +8,7 @@ Source: arXiv 2601.21351v3, section 4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,7 +35,8 @@ class BundleSpec:
     """Coefficients, the load of a slot, and slots: what the ratio is chosen for.
 
     slots: of one attention worker in one batch (B). batches: in flight (m, >= 2, since attention
-        and FFN work at the same time).
+        and FFN work at the same time). ffn_weight: as how many attention workers an FFN worker
+        counts, such as the GPUs of the one over those of the other (> 0).
     Raises ValueError for numbers below these and beyond the bounds (`mist_sim.bounds.BUNDLE`).
     """
 
@@ -42,8 +44,11 @@ class BundleSpec:
     load: SlotLoad
     slots: int
     batches: int = 2
+    ffn_weight: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.ffn_weight < math.inf:
+            raise ValueError(f"ffn_weight must be finite and > 0, got {self.ffn_weight}")
         for name, least in (("slots", 1), ("batches", 2)):
             if not least <= (value := getattr(self, name)) <= BUNDLE[name]:
                 raise ValueError(f"{name} must be from {least} to {BUNDLE[name]}, got {value:.6g}")
@@ -55,7 +60,7 @@ class Prediction:
 
     cycle_mean_field, cycle_gaussian: between two batches that end (8, 9), as with many in flight.
     cycle: the same with the batches that are in flight.
-    tpot: time between two tokens of a request.
+    tpot: time between two tokens of a request. ffn_weight: as in `BundleSpec`.
     attention_idle, ffn_idle: shares of the time in which a worker waits.
     """
 
@@ -68,6 +73,7 @@ class Prediction:
     tpot: float
     attention_idle: float
     ffn_idle: float
+    ffn_weight: float = 1.0
 
     @property
     def ratio(self) -> float:
@@ -77,12 +83,12 @@ class Prediction:
     @property
     def throughput_gaussian(self) -> float:
         """Tokens a unit of time for each worker, with many batches in flight (11)."""
-        return per_instance(self.slots, self.ratio, self.cycle_gaussian)
+        return per_instance(self.slots, self.ratio, self.cycle_gaussian, self.ffn_weight)
 
     @property
     def throughput(self) -> float:
         """Tokens a unit of time for each worker, with the batches that are in flight."""
-        return per_instance(self.slots, self.ratio, self.cycle)
+        return per_instance(self.slots, self.ratio, self.cycle, self.ffn_weight)
 
 
 def predict(spec: BundleSpec, attention_workers: int, ffn_workers: int = 1) -> Prediction:
@@ -113,6 +119,7 @@ def predict(spec: BundleSpec, attention_workers: int, ffn_workers: int = 1) -> P
         tpot=spec.batches * cycle,
         attention_idle=1 - attention / cycle,
         ffn_idle=1 - ffn / cycle,
+        ffn_weight=spec.ffn_weight,
     )
 
 
@@ -134,7 +141,7 @@ class Provisioning:
 
 def provision(spec: BundleSpec) -> Provisioning:
     """Return the best ratios. Raises ScenarioError where they are out of bounds."""
-    found = candidates(spec.coefficients, spec.load.mean, spec.slots)
+    found = candidates(spec.coefficients, spec.load.mean, spec.slots, spec.ffn_weight)
     mean_field = best_candidate(found)
     ratio = mean_field.ratio or 0.0
     if not 0 < ratio <= MOST_WORKERS:
@@ -145,7 +152,7 @@ def provision(spec: BundleSpec) -> Provisioning:
     return Provisioning(
         found,
         mean_field,
-        _best(spec, lambda p: per_instance(p.slots, p.ratio, p.cycle_mean_field)),
+        _best(spec, lambda p: per_instance(p.slots, p.ratio, p.cycle_mean_field, spec.ffn_weight)),
         _best(spec, lambda p: p.throughput_gaussian),
         _best(spec, lambda p: p.throughput),
     )
@@ -155,7 +162,8 @@ def provision_interval(spec: BundleSpec, estimate: SlotLoadEstimate) -> tuple[fl
     """Return the best mean-field ratios at the ends of theta's interval; it grows with theta."""
 
     def ratio(theta: float) -> float:
-        return best_candidate(candidates(spec.coefficients, theta, spec.slots)).ratio or 0.0
+        found = candidates(spec.coefficients, theta, spec.slots, spec.ffn_weight)
+        return best_candidate(found).ratio or 0.0
 
     return ratio(estimate.theta.low), ratio(estimate.theta.high)
 
@@ -166,11 +174,11 @@ def _best(spec: BundleSpec, throughput: Callable[[Prediction], float]) -> Predic
     A cycle is no shorter than its FFN phase. The search ends where not even that alone would do
     better, since from its own best ratio on (`candidates`, "ffn") it only gets worse.
     """
-    c, slots = spec.coefficients, spec.slots
-    peak = (c.beta_f / (c.alpha_f * slots)) ** 0.5
+    c, slots, weight = spec.coefficients, spec.slots, spec.ffn_weight
+    peak = (weight * c.beta_f / (c.alpha_f * slots)) ** 0.5
     best = predict(spec, 1)
     for workers in range(2, MOST_WORKERS + 1):
-        bound = per_instance(slots, workers, c.ffn_time(slots * workers))
+        bound = per_instance(slots, workers, c.ffn_time(slots * workers), weight)
         if workers > peak and bound < throughput(best):
             break
         if throughput(found := predict(spec, workers)) > throughput(best):

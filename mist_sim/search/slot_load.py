@@ -51,6 +51,21 @@ def mean_slot_load(
     )
 
 
+def dependent_slot_load(
+    decode: tuple[float, float, float], joint: tuple[float, float, float]
+) -> SlotLoad:
+    """Return the load of any law of P and D (3).
+
+    decode: E[D], E[D^2], E[D^3]. joint: E[D P], E[D P^2], E[D^2 P]. The covariance alone, which
+    `mean_slot_load` takes, says nothing of the variance. From a trace: `estimate_slot_load`.
+    """
+    (d1, d2, d3), (dp, dpp, ddp) = decode, joint
+    _check_means(dp / d1 if d1 else 0.0, d1)
+    theta = (dp + (d2 - d1) / 2) / d1
+    second = (dpp + ddp - dp + (2 * d3 - 3 * d2 + d1) / 6) / d1
+    return SlotLoad(theta, second - theta**2)
+
+
 def independent_slot_load(
     prefill: tuple[float, float], decode: tuple[float, float, float]
 ) -> SlotLoad:
@@ -58,11 +73,9 @@ def independent_slot_load(
 
     prefill: E[P], E[P^2]. decode: E[D], E[D^2], E[D^3].
     """
-    (p1, p2), (d1, d2, d3) = prefill, decode
+    (p1, p2), (d1, d2, _) = prefill, decode
     _check_means(p1, d1)
-    theta = mean_slot_load(p1, d1, d2 - d1**2)
-    ages_squared = (2 * d3 - 3 * d2 + d1) / 6  # E of the sum of a^2 for a < D
-    return SlotLoad(theta, p2 + (p1 * (d2 - d1) + ages_squared) / d1 - theta**2)
+    return dependent_slot_load(decode, (d1 * p1, d1 * p2, d2 * p1))
 
 
 def geometric_slot_load(mean_prefill: float, var_prefill: float, mean_decode: float) -> SlotLoad:

@@ -19,6 +19,10 @@ TIMESTAMP,ContextTokens,GeneratedTokens
 
 # script -> (arguments, what it prints)
 EXPECTED = {
+    "attention_ffn_compared.py": (
+        ["40"],
+        r"together: 6 x TP 8( +\d+){2}.*\n(.*\n){3}bundle: 16A.*( +\d+%){2}\n(.*\n){2}bundle: 24A",
+    ),
     "first_chunk_admission.py": (
         [],
         r"off +vllm-0.14 +3,\d{3} .* 5.[78] times\noff +vllm-0.19 +0 .* 1.0 times\n(on .*\n){2}",

@@ -21,6 +21,7 @@ PIPELINE = mist.template([mist.Prefill, mist.Decode])
 def cases(draw):
     """Bundles from slack to overloaded, on links from fast to slow."""
     num_requests = draw(st.integers(1, 40))
+    layers = draw(st.sampled_from([None, 1, 2, 7]))
     lengths = st.tuples(st.integers(1, 900), st.integers(1, draw(st.sampled_from([3, 20, 200]))))
     gaps = st.floats(0, draw(st.sampled_from([0.0, 0.01, 0.5])))
     rows, now = [], 0.0
@@ -42,6 +43,8 @@ def cases(draw):
         beta_c=20.0,
         cycle_s=1e-5,
         static_graph=draw(st.booleans()),
+        layers=layers,
+        joint_steps=layers is not None and draw(st.booleans()),
         placement="least_load",
     )
     link = draw(st.sampled_from([(1e12, 0.0), (50e9, 1e-3), (1e9, 0.0)]))

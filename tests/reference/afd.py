@@ -37,6 +37,9 @@ class ReferenceBundle:
         self.link = Link(bandwidth, latency)
         self.attention_free = self.ffn_free = 0.0
         self.ready = [0.0] * config.batches
+        self.layers_left = [0] * config.batches  # of the step under way
+        self.in_step: list[int] = []  # batches of a joint step, until all are back
+        self.not_begun: set[int] = set()  # those of them that have not been in attention
         self.members: list[list[Decoding]] = [[] for _ in range(config.batches)]
         self.arrived: list[list[Decoding]] = [[] for _ in range(config.batches)]
         self.seated: list[Decoding] = []  # whoever has a slot
@@ -94,48 +97,95 @@ class ReferenceBundle:
 
     @property
     def in_flight(self):
-        return [
-            r for k, batch in enumerate(self.members) if self.ready[k] > self.now for r in batch
-        ]
+        """Who is in a step that has begun and not ended; with joint steps, those whose end is not
+        known count where attention chooses, as for the bundle."""
+        return [r for k, batch in enumerate(self.members) if self.is_counted(k) for r in batch]
+
+    def is_counted(self, batch):
+        """A step is counted from when its end is known: when its last layer begins."""
+        if self.config.joint_steps:
+            return (
+                bool(self.in_step)
+                and not any(self.layers_left[k] or k in self.not_begun for k in self.in_step)
+                and batch in self.in_step
+            )
+        return self.ready[batch] > self.now and not self.layers_left[batch]
 
     def arrive(self, request):
         self.arrived[request.batch].append(request)
         self.at(max(self.now, self.ready[request.batch]), PLAN, self.start)
+
+    def may_begin(self, batch):
+        """Tell whether a batch is back and has something to do."""
+        if self.ready[batch] > self.now:
+            return False
+        if self.layers_left[batch] or batch in self.not_begun:
+            return True
+        return not self.in_step and bool(self.members[batch] + self.arrived[batch])
 
     def start(self):
         """Begin the pass of the batch that has been ready longest, if attention is free."""
         if self.attention_free > self.now:
             self.at(self.attention_free, PLAN, self.start)
             return
-        batches = range(self.config.batches)
-        able = [
-            k for k in batches if self.ready[k] <= self.now and self.members[k] + self.arrived[k]
-        ]
+        config, batches = self.config, range(self.config.batches)
+        able = [k for k in batches if self.may_begin(k)]
         if not able:
             return
         batch = min(able, key=self.ready.__getitem__)
-        members = self.members[batch]
-        members += self.arrived[batch]
-        self.arrived[batch].clear()
-        c, config = self.config.coefficients, self.config
+        if not self.layers_left[batch]:
+            self.layers_left[batch] = config.layers or 1
+            self.let_in(batch)
+        c, members = config.coefficients, self.members[batch]
         loads = [0] * config.attention_workers
         for request in members:
             loads[request.worker] += request.num_tokens + len(request.token_times)
-        self.attention_free = self.now + (c.alpha_a * max(loads) + c.beta_a)
+        layers = config.layers or 1
+        self.attention_free = self.now + (c.alpha_a * max(loads) + c.beta_a) / layers
         per_ffn = config.slots * config.attention_workers if config.static_graph else len(members)
-        leg = c.communication_time(per_ffn / config.ffn_workers) / 2
+        leg = c.communication_time(per_ffn / config.ffn_workers) / 2 / layers
         ffn_start = max(self.attention_free + leg, self.ffn_free)
-        self.ffn_free = ffn_start + c.ffn_time(per_ffn / config.ffn_workers)
+        self.ffn_free = ffn_start + c.ffn_time(per_ffn / config.ffn_workers) / layers
         self.ready[batch] = self.ffn_free + leg
-        self.at(self.ready[batch], END, lambda: self.end(batch))
+        self.layers_left[batch] -= 1
+        self.at(self.ready[batch], END, lambda: self.back(batch))
         self.at(self.attention_free, PLAN, self.start)
 
-    def end(self, batch):
-        for request in list(self.members[batch]):
-            request.token_times.append(self.now)
-            if len(request.token_times) == request.num_steps:
-                self.members[batch].remove(request)
-                self.seated.remove(request)
+    def let_in(self, batch):
+        """Let those who have arrived join a batch whose step begins; all, of a joint one."""
+        together = range(self.config.batches) if self.config.joint_steps else [batch]
+        if self.config.joint_steps:
+            if self.in_step:
+                self.not_begun.discard(batch)
+                return
+            self.in_step = [k for k in together if self.members[k] + self.arrived[k]]
+            self.not_begun = set(self.in_step) - {batch}
+        for k in together:
+            self.members[k] += self.arrived[k]
+            self.arrived[k].clear()
+
+    def back(self, batch):
+        """A batch is back from the FFN: its step ends, or the next layer begins."""
+        if self.layers_left[batch]:
+            self.at(self.now, PLAN, self.start)
+            return
+        if not self.config.joint_steps:
+            self.end([batch])
+            return
+        self.ready[batch] = float("inf")
+        if all(self.ready[k] == float("inf") for k in self.in_step):
+            ended, self.in_step = self.in_step, []
+            for k in range(self.config.batches):
+                self.ready[k] = self.now
+            self.end(ended)
+
+    def end(self, batches):
+        for batch in batches:
+            for request in list(self.members[batch]):
+                request.token_times.append(self.now)
+                if len(request.token_times) == request.num_steps:
+                    self.members[batch].remove(request)
+                    self.seated.remove(request)
         self.give_slots()
         self.at(self.now, PLAN, self.start)
 

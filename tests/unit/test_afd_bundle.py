@@ -15,7 +15,7 @@ from mist_sim.clients.afd.slots import BatchSlots
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import AfdCoefficients
 from mist_sim.rng import Streams
-from mist_sim.search import simulate_bundle
+from mist_sim.search import estimate_slot_load, simulate_bundle
 
 # attention: a token and 10; FFN: 3 a request and 5; communication: 2 a request and 4
 C = AfdCoefficients(alpha_a=1, beta_a=10, alpha_f=3, beta_f=5, alpha_c=2, beta_c=4)
@@ -76,9 +76,9 @@ def test_empty_batches_are_left_out():
     assert bundle.next_batch() is None
     bundle.batches[1].join(Resident(0, 5, 2))
     assert bundle.next_batch() == 1
-    step, leaving = bundle.run_pass(1, now=100.0)
-    assert (step.start, step.attention_end, leaving) == (100, 115, [])
-    _, (gone,) = bundle.run_pass(1)
+    step, (end,) = bundle.run_pass(1, now=100.0)
+    assert (step.start, step.attention_end, end.leaving) == (100, 115, [])
+    _, ((_, _, (gone,)),) = bundle.run_pass(1)
     assert gone.num_tokens == 5
     assert bundle.next_batch() is None
 
@@ -144,8 +144,8 @@ def test_passes_end_as_slots_simulated_one_by_one(workers, slots, batches, seed,
                 slots_of.join(Resident(worker, *next(queue)))
     for _ in range(40):
         batch = bundle.next_batch()
-        step, leaving = bundle.run_pass(batch)
-        ends.append(step.end)
+        _, ((_, end, leaving),) = bundle.run_pass(batch)
+        ends.append(end)
         # in the order of the slots, as the reference does
         for resident in sorted(leaving, key=lambda r: r.worker):
             new = next(queue, None)
@@ -228,12 +228,24 @@ def test_full_slots_are_balanced_by_who_goes_where():
     config = BundleConfig(
         coefficients=replace(C, beta_a=0, alpha_f=1e-3, alpha_c=0), attention_workers=8, slots=64
     )
-    idle = {}
+    runs = {}
     for name in PLACEMENTS:
         draws = Streams(3).generator("run")
-        run = simulate_bundle(config, prefill, decode, draws, placement=PLACEMENTS[name](draws))
-        idle[name] = run.attention_idle
-    assert idle["least_load"] < 0.8 * idle["random"]
+        runs[name] = simulate_bundle(
+            config, prefill, decode, draws, placement=PLACEMENTS[name](draws)
+        )
+    random, least = runs["random"], runs["least_load"]
+    assert least.attention_idle < 0.8 * random.attention_idle
+    nu = estimate_slot_load(prefill, decode).load.std
+    assert random.effective_std == pytest.approx(nu, rel=0.15)
+    assert least.effective_std < 0.5 * nu
+
+
+def test_one_worker_has_no_barrier():
+    config = replace(CONFIG, attention_workers=1)
+    run = simulate_bundle(config, [5] * 50, [9] * 50, Streams(0).generator("x"))
+    assert run.barrier == pytest.approx(0, abs=1e-6)
+    assert run.effective_std is None
 
 
 # --- what is refused ----------------------------------------------------------------------------

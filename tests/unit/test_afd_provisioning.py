@@ -18,6 +18,7 @@ from mist_sim.search import (
     SlotLoad,
     best_bundles,
     check_tail,
+    dependent_slot_load,
     estimate_slot_load,
     expected_maximum,
     geometric_slot_load,
@@ -305,3 +306,48 @@ def test_memory_bounds_slots_times_batches():
 def test_limits_that_no_bundle_keeps(limits, words):
     with pytest.raises(ScenarioError, match=words):
         best_bundles(TABLE_3, LOAD, **({"slots": [64, 128]} | limits))
+
+
+def test_a_slot_whose_answers_follow_from_their_prompts():
+    """P and D of one draw: the moments give what all steps of all requests give."""
+    rng = Streams(8).generator("lengths")
+    prefill = rng.integers(1, 200, 5000)
+    decode = prefill // 2 + rng.integers(1, 30, 5000)
+    p, d = prefill.astype(float), decode.astype(float)
+    found = dependent_slot_load(
+        (d.mean(), (d**2).mean(), (d**3).mean()),
+        ((d * p).mean(), (d * p**2).mean(), (d**2 * p).mean()),
+    )
+    loads = np.concatenate([np.arange(a, a + b) for a, b in zip(prefill, decode, strict=True)])
+    assert found.mean == pytest.approx(loads.mean(), rel=1e-9)
+    assert found.variance == pytest.approx(loads.var(), rel=1e-9)
+    covariance = np.mean((p - p.mean()) * (d - d.mean()))
+    assert found.mean == pytest.approx(mean_slot_load(p.mean(), d.mean(), d.var(), covariance))
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0, 16.0])
+def test_an_ffn_worker_that_counts_as_several(weight):
+    """The candidates hold the best of all ratios, and the best whole ones are those of a search."""
+    spec = BundleSpec(PRESETS["deepseek-v3-ascend-910c"], LOAD, 64, 3, weight)
+    found = provision(spec)
+    cycles = [
+        mean_field_cycle(PRESETS["deepseek-v3-ascend-910c"], LOAD.mean, 64, ratio)
+        for ratio in np.arange(0.1, 60, 0.01)
+    ]
+    rates = [
+        64 * ratio / (ratio + weight) / cycle
+        for ratio, cycle in zip(np.arange(0.1, 60, 0.01), cycles, strict=True)
+    ]
+    assert found.mean_field.throughput == pytest.approx(max(rates), rel=1e-4)
+    assert found.mean_field.throughput >= max(rates) * (1 - 1e-9)
+    every = [predict(spec, workers) for workers in range(1, 200)]
+    best = max(every, key=lambda p: p.throughput)
+    assert found.in_flight == best
+    assert best.throughput == pytest.approx(
+        64 * best.attention_workers / (best.attention_workers + weight) / best.cycle
+    )
+
+
+def test_a_weight_out_of_range():
+    with pytest.raises(ValueError, match="ffn_weight must be finite and > 0, got 0"):
+        BundleSpec(PRESETS["deepseek-v3-ascend-910c"], LOAD, 64, 2, 0.0)

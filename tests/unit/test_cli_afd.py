@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from mist_sim.cli import main
+from mist_sim.hardware import load_gpu
+from mist_sim.hardware.afd import FfnCards, derive_coefficients
+from mist_sim.models import load_model
 from mist_sim.rng import Streams
 
 SIX = ("--alpha-a", "0.00165", "--beta-a", "50", "--alpha-f", "0.083", "--beta-f", "100")
@@ -94,6 +98,113 @@ def test_coefficients_from_measured_times(mist, tmp_path):
     (tmp_path / "times.csv").write_text(rows)
     _, out, _ = mist("t.csv", *SLOTS, "--coefficients", "times.csv", "--json")
     assert json.loads(out)["coefficients"]["alpha_a"] == pytest.approx(1.65e-3)
+
+
+HARDWARE = ("--model", "deepseek-v3", "--gpu", "h200")
+DERIVED = (*HARDWARE, "--ffn-cards", "16", "--network-bandwidth", "50 GB/s")
+
+
+def test_coefficients_from_model_and_gpus(mist):
+    code, out, err = mist("t.csv", *SLOTS, *DERIVED, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)["coefficients"]
+    gpu, model = load_gpu("h200"), load_model("deepseek-v3")
+    cards = FfnCards(gpu=gpu, num_cards=16, network_bandwidth=50e9)
+    assert found == asdict(derive_coefficients(model, gpu, cards).times(61))
+    bandwidth = gpu.memory_bandwidth * gpu.decode.mbu
+    assert found["beta_f"] == pytest.approx(61 * 16 * 3 * 7168 * 2048 / bandwidth, rel=1e-3)
+    assert found["beta_c"] == 0
+    assert json.loads(out)["ffn_weight"] == 16
+    _, tables, _ = mist("t.csv", *SLOTS, *DERIVED)
+    assert "TPOT" in tables
+    assert "tokens/s/GPU" in tables
+    assert "ms" in tables
+    assert max(map(len, tables.splitlines())) <= 80
+
+
+def test_what_is_measured_takes_the_place_of_what_is_derived(mist):
+    bases = ("--attention-base", "1 us", "--ffn-base", "2 us", "--communication-base", "3 us")
+    more = ("--mtp-depth", "1", "--expert-load-imbalance", "1.5", "--ffn-gpu", "h100-sxm")
+    _, plain, _ = mist("t.csv", *SLOTS, *DERIVED, "--json")
+    _, out, _ = mist("t.csv", *SLOTS, *DERIVED, *bases, *more, "--alpha-a", "1e-9", "--json")
+    before, found = json.loads(plain)["coefficients"], json.loads(out)["coefficients"]
+    assert found["alpha_a"] == 1e-9
+    for name, seconds in (("beta_a", 1e-6), ("beta_f", 2e-6), ("beta_c", 3e-6)):
+        assert found[name] == pytest.approx(61 * seconds)
+    assert found["alpha_c"] == pytest.approx(2 * 1.5 * before["alpha_c"])
+    rates = (
+        load_gpu(name).flops["fp8"] * load_gpu(name).decode.mfu for name in ("h200", "h100-sxm")
+    )
+    assert found["alpha_f"] == pytest.approx(
+        2 * 1.5 * before["alpha_f"] * next(rates) / next(rates)
+    )
+
+
+def test_the_best_bundles_under_limits(mist):
+    many = ("--slots", "64,128,256", "--batches", "2,3")
+    code, out, err = mist("t.csv", *many, *PRESET, "--max-tpot", "700", "--json")
+    assert (code, err) == (0, "")
+    data = json.loads(out)
+    best = data["best_bundles"]
+    assert all(bundle["tpot"] <= 700 for bundle in best)
+    rates = [bundle["throughput"] for bundle in best]
+    assert rates == sorted(rates, reverse=True)
+    assert (data["slots"], data["batches"]) == (best[0]["slots"], best[0]["batches"])
+    _, wide, _ = mist("t.csv", *many, *PRESET, "--json")
+    assert json.loads(wide)["best_bundles"][0]["throughput"] > rates[0]
+    few = 100_000
+    _, out, _ = mist("t.csv", *many, *PRESET, "--max-kv-tokens", str(few), "--json")
+    assert all(bundle["kv_tokens"] <= few for bundle in json.loads(out)["best_bundles"])
+    _, tables, _ = mist("t.csv", *many, *PRESET, "--max-tpot", "700")
+    assert "Best bundles" in tables
+    assert max(map(len, tables.splitlines())) <= 80
+
+
+def test_limits_as_a_time_and_a_memory(mist):
+    """A token of deepseek-v3 has 61 x 1,152 bytes."""
+    args = ("t.csv", "--slots", "64,128", *DERIVED, "--max-tpot", "40 ms", "--json")
+    _, plain, _ = mist(*args)
+    _, memory, _ = mist(*args, "--kv-memory", "10 GB")
+    _, tokens, _ = mist(*args, "--max-kv-tokens", str(10_000_000_000 // (61 * 1152)))
+    assert memory == tokens != plain
+    assert all(bundle["tpot"] <= 0.04 for bundle in json.loads(memory)["best_bundles"])
+
+
+def test_one_value_and_no_limit_are_no_choice(mist):
+    _, out, _ = mist("t.csv", *SLOTS, *PRESET, "--json")
+    assert json.loads(out)["best_bundles"] == []
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("t.csv", *SLOTS, *DERIVED, *PRESET), "--coefficients must not be given with --model"),
+        (("t.csv", *SLOTS, *DERIVED, "--cycle", "1 us"), "--cycle must not be given with --model"),
+        (("t.csv", *SLOTS, *HARDWARE), "--ffn-cards and --network-bandwidth must be given"),
+        (("t.csv", *SLOTS, *DERIVED[2:]), "--model and --gpu must be given as well"),
+        (("t.csv", *SLOTS, *DERIVED[:-1], "9"), "--network-bandwidth: a bandwidth needs"),
+        (("t.csv", *SLOTS, *DERIVED[:-1], "0 B/s"), "network_bandwidth must be finite and > 0"),
+        (("t.csv", *SLOTS, *DERIVED, "--ffn-base", "-1 us"), "beta_f must be >= 0"),
+        (("t.csv", *SLOTS, *DERIVED, "--ffn-cards", "2"), "num_cards must be >= 5: 128 experts"),
+        (("t.csv", *SLOTS, *DERIVED, "--expert-load-imbalance", "0"), "expert_load_imbalance must"),
+        (("t.csv", *SLOTS, *DERIVED, "--mtp-depth", "65"), "--mtp-depth"),
+        (("t.csv", *SLOTS, *DERIVED, "--gpu", "h20"), "h200"),
+        (("t.csv", *SLOTS, *DERIVED, "--model", "llama-3.1-8b"), "model must have experts"),
+        (("t.csv", *SLOTS, *DERIVED, "--ffn-gpu", "a100-80gb-sxm"), "a rate for fp8"),
+        (("t.csv", *SLOTS, *PRESET, "--max-tpot", "5 ms"), "--max-tpot must be a number of cycles"),
+        (("t.csv", *SLOTS, *PRESET, "--max-tpot", "5"), "max_tpot must be >= 5"),
+        (("t.csv", *SLOTS, *DERIVED, "--max-tpot", "5"), "--max-tpot: a duration needs"),
+        (("t.csv", *SLOTS, *PRESET, "--kv-memory", "9 GB"), "--kv-memory needs --model"),
+        (("t.csv", *SLOTS, *PRESET, "--max-kv-tokens", "9"), "max_kv_tokens must be >="),
+        (("t.csv", "--slots", "64,x", *PRESET), "--slots must be whole numbers from 1 to 65536"),
+        (("t.csv", "--slots", "", *PRESET), "--slots must be whole numbers"),
+        (("t.csv", *SLOTS, *PRESET, "--batches", "2,65"), "--batches must be whole numbers from 2"),
+    ],
+)
+def test_bad_hardware_and_limits(mist, args, words):
+    code, out, err = mist(*args)
+    assert (code, out) == (2, "")
+    assert words in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_a_network_in_python_may_be_either():
 
 
 def test_each_worker_of_a_bundle_has_a_gpu():
-    """Seven GPUs are left beside the prefill client, and the bundle has three and one."""
+    """Seven GPUs are left beside the prefill client; the bundle has three, and one for the FFN."""
     bundle = {
         "name": "d",
         "type": "afd",
@@ -268,6 +268,11 @@ def test_each_worker_of_a_bundle_has_a_gpu():
     moves = simulate(scenario(**changes)).transfers
     expected = 0.6e-6 + 1600 * 131_072 / 450e9
     assert (moves["end"] - moves["start"]).tolist() == pytest.approx([expected] * 20, rel=1e-6)
-    changes["clients__1"] = bundle | {"attention_workers": 8}
-    with pytest.raises(ScenarioError, match="d: needs 9 GPUs and a node of hgx-h100 has 8"):
-        simulate(scenario(**changes))
+    for more, needed in (
+        ({"attention_workers": 8}, r"d: needs 8 GPUs, and no node .* \(7 in all\)"),
+        ({"ffn_gpus": 5}, r"d, FFN workers: needs 5 GPUs, and no node .* \(4 in all\)"),
+        ({"ffn_place": "node0/gpu7", "ffn_gpus": 2}, "d, FFN workers: place node0/gpu7 must have"),
+    ):
+        changes["clients__1"] = bundle | more
+        with pytest.raises(ScenarioError, match=needed):
+            simulate(scenario(**changes))

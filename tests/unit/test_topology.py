@@ -157,7 +157,8 @@ def tenant(name, gpus, place=None):
 def places(*tenants, nodes=2, **more):
     table = {"based_on": "hgx-h100", "nodes": nodes}
     graph = topology_from_table(table, name="two", source="two").graph()
-    return find_places(graph, tenants, **more)
+    found = find_places(graph, tenants, **more)
+    return {tenant.name: gpus for tenant, gpus in zip(tenants, found, strict=True)}
 
 
 def gpus(node, first, end):

@@ -22,30 +22,45 @@ class Ahead(NamedTuple):
 
 
 def look_ahead(
-    bundle: Bundle, now: float, limit: int, *, until: float = inf, closed: Collection[int] = ()
+    bundle: Bundle,
+    now: float,
+    limit: int,
+    *,
+    until: float = inf,
+    closed: Collection[int] = (),
+    leaving: Collection[int] = (),
 ) -> Ahead:
     """Return the passes that begin from now on and before the next change.
 
-    limit: the most passes. until: when a change is due already. closed: batches whose next pass
-    may not be among them, since somebody joins before it; they may be empty.
+    limit: the most passes. until: when a change is due already. closed: batches whose next step
+    may not be among them, since somebody joins before it; they may be empty. leaving: batches that
+    somebody leaves when the step under way ends.
     """
     clock, passes = bundle.clock.copy(), list[Pass]()
-    in_turn = [k for k, slots in enumerate(bundle.batches) if slots.num_filled or k in closed]
-    phases = {k: iter(bundle.phases(k, limit)) for k in in_turn if k not in closed}
-    steps_left = {k: bundle.batches[k].steps_to_next_end() for k in phases}
+    filled = bundle.filled
+    in_turn = [k for k in range(len(bundle.batches)) if k in filled or k in closed]
+    phases = {k: iter(bundle.phases(k, limit // clock.layers + 2)) for k in filled}
+    present = {k: next(phases[k]) for k in filled if not clock.is_first(k)}
+    steps_left = {k: bundle.batches[k].steps_to_next_end() for k in filled}
+    steps_left |= dict.fromkeys(leaving, 1)
     while in_turn:
         batch = min(in_turn, key=clock.ready.__getitem__)
         start = clock.start(batch, now)
         if start >= until:
             break
-        if batch in closed or len(passes) == limit:
+        is_closed = not clock.is_under_way(batch) and any(
+            k in closed for k in clock.together(batch, in_turn)
+        )
+        if is_closed or len(passes) == limit:
             return Ahead(passes, start)
-        step = clock.next_pass(batch, next(phases[batch]), now)
-        clock.begin(step)
+        if clock.is_first(batch):
+            present[batch] = next(phases[batch])
+        step = clock.next_pass(batch, present[batch], now)
         passes.append(step)
-        left = steps_left[batch]
-        if left is not None:
-            steps_left[batch] = left - 1
-            if left == 1:
-                until = min(until, step.end)
+        for done in clock.begin(step, in_turn):
+            left = steps_left[done]
+            if left is not None:
+                steps_left[done] = left - 1
+                if left == 1:
+                    until = min(until, clock.ready[done])
     return Ahead(passes, until)

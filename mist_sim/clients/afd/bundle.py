@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from mist_sim.clients.afd.clock import BundleClock, Pass, Phases
+from mist_sim.clients.afd.clock import BundleClock, JointClock, Pass, Phases
 from mist_sim.clients.afd.config import BundleConfig
 from mist_sim.clients.afd.slots import BatchSlots, Resident
+
+
+class StepEnd(NamedTuple):
+    """A step whose end is known: of which batch, when, and who leaves then, out of their slots."""
+
+    batch: int
+    time: float
+    leaving: list[Resident]
 
 
 class Bundle:
     """The batches of a bundle, and when each of its phases begins and ends.
 
     config: what it consists of. batches: their slots. clock: how far each is.
-    attention_work, ffn_work: time that workers have spent, added up over all of a kind.
+    num_steps: that have begun. attention_work, ffn_work: time that workers have spent on them,
+        added up over all of a kind. last_end: of the passes that have begun, the latest.
     """
 
     def __init__(self, config: BundleConfig) -> None:
@@ -21,46 +32,66 @@ class Bundle:
         self.batches = [
             BatchSlots(config.attention_workers, config.slots) for _ in range(config.batches)
         ]
-        self.clock = BundleClock(config.batches)
-        self.attention_work = self.ffn_work = 0.0
+        kind = JointClock if config.joint_steps else BundleClock
+        self.clock = kind(config.batches, config.layers or 1)
+        self.attention_work = self.ffn_work = self.last_end = 0.0
+        self.num_steps = 0
+        self._phases = [Phases(0.0, 0.0, 0.0)] * config.batches  # of the steps under way
+
+    @property
+    def filled(self) -> list[int]:
+        """The batches that have members."""
+        return [k for k, slots in enumerate(self.batches) if slots.num_filled]
 
     def next_batch(self) -> int | None:
         """Return which batch is in attention next: the first to be ready; None: all are empty."""
-        busy = [k for k, slots in enumerate(self.batches) if slots.num_filled]
+        busy = self.filled
         return min(busy, key=self.clock.ready.__getitem__) if busy else None
 
     def phases(self, batch: int, num_steps: int = 1) -> list[Phases]:
-        """Return how long the phases of the next steps of a batch take, while its members stay.
+        """Return how long the phases of a layer take in the next steps, while members stay.
 
         Attention ends with the worker that holds the most tokens.
         """
-        config, slots = self.config, self.batches[batch]
+        config, slots, layers = self.config, self.batches[batch], self.clock.layers
         c = config.coefficients
         requests = config.slots_per_batch if config.static_graph else slots.num_filled
-        transfer = c.communication_time(requests / config.ffn_workers) / 2
-        ffn = c.ffn_time(requests / config.ffn_workers)
+        transfer = c.communication_time(requests / config.ffn_workers) / 2 / layers
+        ffn = c.ffn_time(requests / config.ffn_workers) / layers
         if num_steps == 1:
-            return [Phases(c.attention_time(slots.held.max().item()), transfer, ffn)]
+            return [Phases(c.attention_time(slots.held.max().item()) / layers, transfer, ffn)]
         held = slots.held + np.arange(num_steps)[:, None] * slots.filled
-        attention: list[float] = c.attention_time(held.max(axis=1)).tolist()
+        attention: list[float] = (c.attention_time(held.max(axis=1)) / layers).tolist()
         return [Phases(time, transfer, ffn) for time in attention]
 
-    def begin(self, step: Pass) -> list[Resident]:
-        """Let the next pass of a batch begin; return who leaves at its end, out of their slots."""
+    def begin(self, step: Pass) -> list[StepEnd]:
+        """Let the next pass of a batch begin; return the steps whose end is known now."""
+        if self.clock.is_first(step.batch):
+            self._work(step)
+        self.last_end = max(self.last_end, step.end)
+        return [
+            StepEnd(batch, self.clock.ready[batch], self.batches[batch].advance())
+            for batch in self.clock.begin(step, self.filled)
+        ]
+
+    def _work(self, step: Pass) -> None:
+        """Add up what the workers do in a step that begins, in all layers."""
         config, slots = self.config, self.batches[step.batch]
         c = config.coefficients
         num_working = config.attention_workers
         if not config.static_graph:
             num_working = int(np.count_nonzero(slots.filled))
+        self.num_steps += 1
         self.attention_work += c.alpha_a * slots.held.sum().item() + num_working * c.beta_a
-        self.ffn_work += (step.ffn_end - step.ffn_start) * config.ffn_workers
-        self.clock.begin(step)
-        return slots.advance()
+        ffn = (step.ffn_end - step.ffn_start) * self.clock.layers
+        self.ffn_work += ffn * config.ffn_workers
 
-    def run_pass(self, batch: int, now: float = 0.0) -> tuple[Pass, list[Resident]]:
-        """Make the next step of a batch that is not empty; return it, and who leaves at its end.
+    def run_pass(self, batch: int, now: float = 0.0) -> tuple[Pass, list[StepEnd]]:
+        """Make the next pass of a batch that is not empty; return it, and the steps that it ends.
 
         now: the attention begins no earlier.
         """
-        step = self.clock.next_pass(batch, self.phases(batch)[0], now)
+        if self.clock.is_first(batch):
+            self._phases[batch] = self.phases(batch)[0]
+        step = self.clock.next_pass(batch, self._phases[batch], now)
         return step, self.begin(step)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import inf, nan
 from types import MappingProxyType
 from typing import Literal
 
 from simpy.events import Event
 
+from mist_sim.bounds import COPIES
 from mist_sim.clients.afd.bundle import Bundle
 from mist_sim.clients.afd.config import BundleConfig
 from mist_sim.clients.afd.engine import AfdStay, BundleEngine
+from mist_sim.clients.afd.links import linked
 from mist_sim.clients.afd.placement import PLACEMENTS
 from mist_sim.clients.afd.seats import Seats
 from mist_sim.clients.afd.track import BatchTrack
@@ -24,7 +26,7 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import chosen_coefficients, named_coefficients
 from mist_sim.models import load_model
-from mist_sim.network import Message, Seat
+from mist_sim.network import Fabric, Message, Seat, Tenant
 from mist_sim.stages import Decode
 from mist_sim.units import Bytes, Seconds
 
@@ -48,8 +50,19 @@ class AfdClient(Client):
     beta_f: FFN, cycles that are fixed.
     alpha_c: communication both ways, cycles for each of these requests.
     beta_c: communication, cycles that are fixed.
+    communication: coefficients, as they say; or topology, as the links of the network between the
+        GPUs of the workers say, with beta_c, if it is given, on top.
+    place: where the GPUs of the attention workers are in network.topology, node1 or node1/gpu4;
+        null: the first node with room.
+    ffn_place: the same of the FFN workers.
+    attention_gpus: GPUs of an attention worker.
+    ffn_gpus: GPUs of an FFN worker.
     cycle_s: how long a cycle is.
     static_graph: an empty slot costs FFN and communication as much as a full one.
+    layers: into which a step is divided evenly, each of which goes to the FFN and back; null: a
+        step goes there and back once.
+    joint_steps: all batches begin each step together, as parts of one batch of an engine do; needs
+        layers. Else each begins its next step as soon as it is back.
     placement: the attention worker that a request comes to: random among free slots, or least_load,
         the one that holds the fewest tokens.
     max_model_len: longest context; answers are cut there.
@@ -74,7 +87,14 @@ class AfdClient(Client):
     alpha_c: float | None = None
     beta_c: float | None = None
     cycle_s: Seconds
+    communication: Literal["coefficients", "topology"] = "coefficients"
+    place: str | None = None
+    ffn_place: str | None = None
+    attention_gpus: int = 1
+    ffn_gpus: int = 1
     static_graph: bool = True
+    layers: int | None = None
+    joint_steps: bool = False
     placement: Literal["random", "least_load"] = "random"
     max_model_len: int | None = None
     kv_memory: Bytes | None = None
@@ -91,6 +111,9 @@ class AfdClient(Client):
             raise ValueError(f"placement must be one of {known}, got {self.placement!r}")
         base = named_coefficients(self.coefficients) if self.coefficients else None
         given = {name: getattr(self, name) for name in _COEFFICIENTS}
+        self._check_gpus()
+        if self.communication == "topology":
+            given |= {"alpha_c": 0.0, "beta_c": self.beta_c or 0.0}  # the links' share comes later
         self.config = BundleConfig(
             coefficients=chosen_coefficients(base, given).times(self.cycle_s),
             attention_workers=self.attention_workers,
@@ -98,13 +121,39 @@ class AfdClient(Client):
             slots=self.slots,
             batches=self.batches,
             static_graph=self.static_graph,
+            layers=self.layers,
+            joint_steps=self.joint_steps,
         )
         if base is not None and not any(value is not None for value in given.values()):
             self.estimate = "fitted"  # as all that are published are
         model = load_model(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
         self.kv_bytes_per_token = model.kv_bytes_per_token
-        self._num_layers = model.num_layers
+        self._model = model
         self._check_memory()
+
+    def _check_gpus(self) -> None:
+        if self.communication not in ("coefficients", "topology"):
+            raise ValueError(
+                f"communication must be coefficients or topology, got {self.communication!r}"
+            )
+        if self.communication == "topology" and self.alpha_c is not None:
+            raise ValueError(
+                "alpha_c must not be set with communication: topology, which derives it, "
+                f"got {self.alpha_c}"
+            )
+        for name in ("attention_gpus", "ffn_gpus"):
+            if not 1 <= getattr(self, name) <= COPIES:
+                raise ValueError(f"{name} must be from 1 to {COPIES}, got {getattr(self, name)}")
+
+    def tenants(self, takes: bool) -> list[Tenant]:
+        """Return what its workers need of a network.
+
+        takes: whether clients hand KV entries over, which come to the attention workers.
+        """
+        x, y = self.attention_workers, self.ffn_workers
+        attention = Tenant(self.name, x, 1, self.attention_gpus, self.place, takes=takes)
+        ffn = Tenant(self.name, y, 1, self.ffn_gpus, self.ffn_place, first=x, what="FFN workers")
+        return [attention, ffn]
 
     def _check_memory(self) -> None:
         longest = self.max_model_len
@@ -132,6 +181,15 @@ class AfdClient(Client):
         """Join a simulation: all slots are free."""
         super().start(env, client_id, recorder)
         self.view.role = self.role
+        if self.communication == "topology":
+            if not isinstance(self.network, Fabric):
+                raise ScenarioError(
+                    f"{self.name}: communication must be coefficients where the network has no "
+                    f"topology, got {self.communication}"
+                )
+            attention, ffn = self.tenants(takes=False)
+            c = linked(self.config.coefficients, self.network, attention, ffn, self._model)
+            self.config = replace(self.config, coefficients=c)
         self.bundle = Bundle(self.config)
         self.tracks = [BatchTrack(recorder, client_id) for _ in range(self.batches)]
         rng = self.streams.generator(f"{self.name}: placement")
@@ -175,7 +233,7 @@ class AfdClient(Client):
         self.finish(visit)
 
     def abort(self, visit: Visit) -> None:
-        """One that waits goes at once, one in a pass at its end."""
+        """One that waits goes at once, one in a step at its end."""
         self._engine.abort(self._stay(visit))
 
     def _stay(self, visit: Visit) -> AfdStay:
@@ -197,7 +255,7 @@ class AfdClient(Client):
             Seat(kv.source, kv.engine),
             Seat(self.name, stay.seat.worker if stay.seat else 0),
             kv.num_tokens * self.kv_bytes_per_token,
-            self._num_layers,
+            self._model.num_layers,
             kv.compute_time,
         )
         arrival = self.network.send(message)
@@ -224,11 +282,11 @@ class AfdClient(Client):
 
     @property
     def idle_shares(self) -> tuple[float, float]:
-        """Shares of the time until the last pass's end in which attention and FFN workers waited.
+        """Shares of the time until the last step's end in which attention and FFN workers waited.
 
-        NaN before the first pass.
+        NaN before the first step.
         """
-        end = max(self.bundle.clock.ready)
+        end = self.bundle.last_end
         if not end:
             return nan, nan
         attention = self.bundle.attention_work / self.attention_workers

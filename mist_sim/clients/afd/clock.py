@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection
+from math import inf
+from typing import NamedTuple, Self
 
 
 class Phases(NamedTuple):
-    """How long the phases of a batch take: attention, one transfer of two, FFN."""
+    """How long the phases of one pass take: attention, one transfer of two, FFN."""
 
     attention: float
     transfer: float
@@ -14,10 +16,10 @@ class Phases(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One step of a batch.
+    """One way of a batch from attention to the FFN and back: a layer of a step, or all of them.
 
     ready: when it had returned from the pass before. start, attention_end, ffn_start, ffn_end: of
-    its phases. end: when it is back, and its tokens are there.
+    its phases. end: when it is back; after the last layer, its tokens are there.
     """
 
     batch: int
@@ -34,18 +36,23 @@ class BundleClock:
 
     Attention workers take one batch after the other, in the order in which these are ready; so do
     the FFN workers, who share a batch evenly. Batches do not overtake one another. So when the
-    attention of a batch begins, it is known when its pass ends, whatever happens meanwhile.
+    attention of a pass begins, it is known when the pass ends, whatever happens meanwhile. A step
+    consists of one pass for each layer, and its end is known when the last of them begins.
+
+    layers: passes of a step (>= 1). layer: of each batch's step under way, which comes next.
     """
 
-    def __init__(self, num_batches: int) -> None:
+    def __init__(self, num_batches: int, layers: int = 1) -> None:
+        self.layers = layers
         self.attention_free = self.ffn_free = 0.0
         self.ready = [0.0] * num_batches
+        self.layer = [0] * num_batches
 
-    def copy(self) -> BundleClock:
+    def copy(self) -> Self:
         """Return another one that is as far."""
-        other = BundleClock(0)
+        other = type(self)(0, self.layers)
         other.attention_free, other.ffn_free = self.attention_free, self.ffn_free
-        other.ready = self.ready.copy()
+        other.ready, other.layer = self.ready.copy(), self.layer.copy()
         return other
 
     def start(self, batch: int, now: float) -> float:
@@ -61,7 +68,75 @@ class BundleClock:
         end = ffn_end + phases.transfer
         return Pass(batch, self.ready[batch], start, attention_end, ffn_start, ffn_end, end)
 
-    def begin(self, step: Pass) -> None:
-        """Note that a pass begins."""
+    def begin(self, step: Pass, batches: Collection[int]) -> Collection[int]:
+        """Note that a pass begins; return the batches whose step's end, `ready`, is known now.
+
+        batches: those that have members.
+        """
         self.attention_free, self.ffn_free = step.attention_end, step.ffn_end
         self.ready[step.batch] = step.end
+        layer = self.layer[step.batch] = (self.layer[step.batch] + 1) % self.layers
+        return () if layer else (step.batch,)
+
+    def is_first(self, batch: int) -> bool:
+        """Tell whether the next pass of a batch is the first of its step."""
+        return not self.layer[batch]
+
+    def is_under_way(self, batch: int) -> bool:
+        """Tell whether a step is under way whose end is not known, and which nobody may join."""
+        return self.layer[batch] > 0
+
+    def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
+        """Return those of the batches whose next step begins with that of this one."""
+        return (batch,)
+
+
+class JointClock(BundleClock):
+    """A clock of batches that begin every step together, as parts of one batch of an engine do.
+
+    Tokens of all are there when the last batch is back from its last layer.
+
+    under_way: batches whose last layer of the step has not begun. last: when the others are back.
+    """
+
+    def __init__(self, num_batches: int, layers: int = 1) -> None:
+        super().__init__(num_batches, layers)
+        self.under_way: set[int] = set()
+        self.last: dict[int, float] = {}
+
+    def copy(self) -> Self:
+        """Return another one that is as far."""
+        other = super().copy()
+        other.under_way, other.last = self.under_way.copy(), self.last.copy()
+        return other
+
+    def begin(self, step: Pass, batches: Collection[int]) -> Collection[int]:
+        """Note that a pass begins; return all batches of the step when its end is known."""
+        if not self.under_way:
+            self.under_way.update(batches)
+            self.ready = [
+                ready if k in self.under_way else inf for k, ready in enumerate(self.ready)
+            ]
+        if not super().begin(step, batches):
+            return ()
+        self.under_way.remove(step.batch)
+        self.last[step.batch] = step.end
+        self.ready[step.batch] = inf
+        if self.under_way:
+            return ()
+        self.ready = [max(self.last.values())] * len(self.ready)
+        done = tuple(self.last)
+        self.last.clear()
+        return done
+
+    def is_first(self, batch: int) -> bool:
+        """Tell whether the next pass of a batch is the first of its step."""
+        return super().is_first(batch) and batch not in self.last
+
+    def is_under_way(self, batch: int) -> bool:
+        """Tell whether a step is under way whose end is not known, and which nobody may join."""
+        return bool(self.under_way)
+
+    def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
+        """Return those of the batches whose next step begins with that of this one: all."""
+        return batches

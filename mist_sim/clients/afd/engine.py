@@ -12,7 +12,7 @@ from typing import Any
 from simpy.events import Event
 
 from mist_sim.clients.afd.ahead import Ahead, look_ahead
-from mist_sim.clients.afd.bundle import Bundle
+from mist_sim.clients.afd.bundle import Bundle, StepEnd
 from mist_sim.clients.afd.clock import Pass
 from mist_sim.clients.afd.seats import Seat, Seats
 from mist_sim.clients.afd.slots import Resident
@@ -30,7 +30,7 @@ class AfdStay(SequenceState):
 
     num_held: tokens that have KV entries when it comes. num_steps: steps that it stays for.
     seat: its slot, once one is given to it. resident: it in the slot, once it sits there.
-    is_leaving: whether it is given up and leaves at the end of the pass in flight.
+    is_leaving: whether it is given up and leaves at the end of the step under way.
     """
 
     __slots__ = ("is_leaving", "num_held", "num_steps", "resident", "seat")
@@ -47,7 +47,7 @@ class BundleEngine:
     """Runs a bundle: one event a change, and arithmetic in between.
 
     A request takes a slot as soon as one is free, its KV entries come there, and it joins before
-    the next pass of its batch. A slot is free again when its request's last pass has ended.
+    the next step of its batch. A slot is free again when its request's last step has ended.
 
     fetch: begins to bring a request's KV entries and returns the event of their arrival.
     leave: takes back a request whose last token is there, or that was given up.
@@ -79,6 +79,7 @@ class BundleEngine:
             [] for _ in tracks
         ]  # by batch, to join it
         self._was_empty = [True for _ in tracks]
+        self._leaving: list[list[AfdStay]] = [[] for _ in tracks]  # with the step under way
         self._ends: list[tuple[float, int, AfdStay]] = []  # who leaves when, a heap
         self._num_ends = 0
         self._ahead = Ahead([], inf)
@@ -96,7 +97,7 @@ class BundleEngine:
         self._give_slots()
 
     def abort(self, stay: AfdStay) -> None:
-        """Let a request go that is given up: at once, or at the end of the pass in flight."""
+        """Let a request go that is given up: at once, or at the end of the step under way."""
         self._begin_passes()
         if stay.seat is None:
             self._waiting.remove(stay)
@@ -116,9 +117,13 @@ class BundleEngine:
 
     def _abort_resident(self, stay: AfdStay, batch: int) -> None:
         if stay.is_leaving:
-            return  # it ends with the pass in flight anyway
+            return  # it ends with the step under way anyway
         stay.is_leaving = True
-        self._leave_at(max(self._bundle.clock.ready[batch], self._env.now), stay)
+        clock = self._bundle.clock
+        if clock.is_under_way(batch):
+            self._leaving[batch].append(stay)
+        else:
+            self._leave_at(max(clock.ready[batch], self._env.now), stay)
         self._cut()
 
     # --- slots ------------------------------------------------------------------------------
@@ -148,9 +153,10 @@ class BundleEngine:
         self._cut()
 
     def _join(self) -> None:
-        """Let those who have arrived sit down, in batches that are not in a pass."""
+        """Let those who have arrived sit down, in batches that are not in a step."""
+        clock = self._bundle.clock
         for batch, arrived in enumerate(self._arrived):
-            if not arrived or self._bundle.clock.ready[batch] > self._env.now:
+            if not arrived or clock.is_under_way(batch) or clock.ready[batch] > self._env.now:
                 continue
             slots, track = self._bundle.batches[batch], self._tracks[batch]
             track.write(self._num_waiting())
@@ -194,6 +200,7 @@ class BundleEngine:
             self._limit,
             until=self._ends[0][0] if self._ends else inf,
             closed=[batch for batch, arrived in enumerate(self._arrived) if arrived],
+            leaving=[batch for batch, leaving in enumerate(self._leaving) if leaving],
         )
 
     def _cut(self) -> None:
@@ -220,22 +227,34 @@ class BundleEngine:
 
     def _begin(self, step: Pass) -> None:
         bundle, batch, track = self._bundle, step.batch, self._tracks[step.batch]
-        slots = bundle.batches[batch]
-        track.note(step, slots, self._was_empty[batch])
+        if bundle.clock.is_first(batch):
+            track.begin(step, bundle.batches[batch], self._was_empty[batch])
         work = bundle.attention_work + bundle.ffn_work
-        leaving = bundle.begin(step)
+        ends = bundle.begin(step)
         track.work((bundle.attention_work + bundle.ffn_work - work) / bundle.config.num_workers)
-        self._was_empty[batch] = not slots.num_filled
-        for resident in leaving:
-            resident.guest.is_leaving = True
-            self._leave_at(step.end, resident.guest)
+        for end in ends:
+            self._end_step(end)
+
+    def _end_step(self, end: StepEnd) -> None:
+        """Note when a step ends that is under way."""
+        batch, time, leaving = end
+        self._tracks[batch].end(time)
+        self._was_empty[batch] = not self._bundle.batches[batch].num_filled
+        stays = [resident.guest for resident in leaving]
+        for stay in stays:
+            self._seats.leave(stay.seat, stay.num_held + stay.num_steps)
+        stays += [stay for stay in self._leaving[batch] if stay not in stays]
+        self._leaving[batch].clear()
+        for stay in stays:
+            stay.is_leaving = True
+            self._leave_at(time, stay)
 
     def _leave_at(self, time: float, stay: AfdStay) -> None:
         self._num_ends += 1
         heappush(self._ends, (time, self._num_ends, stay))
 
     def _end_passes(self) -> None:
-        """Let go of those whose last pass has ended."""
+        """Let go of those whose last step has ended."""
         while self._ends and self._ends[0][0] <= self._env.now:
             _, _, stay = heappop(self._ends)
             seat, resident = stay.seat, stay.resident
@@ -246,6 +265,8 @@ class BundleEngine:
             if num_tokens < stay.num_steps:  # given up before its end
                 slots.leave(resident)
                 self._was_empty[seat.batch] = not slots.num_filled
+            else:
+                self._seats.left(seat, stay.num_held + stay.num_steps)
             self._tracks[seat.batch].finish(stay, self._num_waiting())
             self._seats.free(seat)
             self._leave(stay, num_tokens)

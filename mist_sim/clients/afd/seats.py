@@ -30,7 +30,7 @@ class Seats:
         self._bundle = bundle
         self._placement = placement
         self._taken = np.zeros(shape, dtype=np.int64)
-        self._coming = np.zeros(shape, dtype=np.int64)  # tokens on their way
+        self._beside = np.zeros(shape, dtype=np.int64)  # tokens that come, or leave with a step
         self._num_taken = [0] * config.batches
 
     @property
@@ -50,18 +50,26 @@ class Seats:
             by_batch.setdefault(batch, []).append(request)
         seats: dict[int, Seat] = {}
         for batch, requests in by_batch.items():
-            held = self._bundle.batches[batch].held + self._coming[batch]
+            held = self._bundle.batches[batch].held + self._beside[batch]
             free = self._bundle.config.slots - self._taken[batch]
             workers = self._placement.place([coming[k] for k in requests], held, free)
             for request, worker in zip(requests, workers, strict=True):
                 self._taken[batch, worker] += 1
-                self._coming[batch, worker] += coming[request]
+                self._beside[batch, worker] += coming[request]
                 seats[request] = Seat(batch, worker)
         return [seats[request] for request in range(len(coming))]
 
     def arrive(self, seat: Seat, num_tokens: int) -> None:
         """Note that a request sits down, or does not come any more."""
-        self._coming[seat] -= num_tokens
+        self._beside[seat] -= num_tokens
+
+    def leave(self, seat: Seat, num_tokens: int) -> None:
+        """Note that a request leaves with the step under way: until it ends nobody knows."""
+        self._beside[seat] += num_tokens
+
+    def left(self, seat: Seat, num_tokens: int) -> None:
+        """Note that the step has ended."""
+        self._beside[seat] -= num_tokens
 
     def free(self, seat: Seat) -> None:
         """Take a slot back."""

@@ -1,4 +1,4 @@
-"""What a bundle writes about the passes of one batch, and the tokens that they gave."""
+"""What a bundle writes about the steps of one batch, and the tokens that they gave."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from mist_sim.core.recorder import Recorder
 
 
 class BatchTrack:
-    """The steps of one batch: each lasts from when the batch is ready until its pass ends.
+    """The steps of one batch: each lasts from when the batch is ready until its last pass ends.
 
-    Passes with the same members are one row. They are written before members change.
+    Steps with the same members are one row. They are written before members change.
     """
 
     def __init__(self, recorder: Recorder, client_id: int) -> None:
         self.records = StepRecords(recorder, client_id, None)
-        self._ends: list[float] = []  # of passes that are not written
+        self._ends: list[float] = []  # of steps that are not written
         self._start = 0.0
         self._batch = StepBatch()
         self._busy = 0.0
 
-    def note(self, step: Pass, slots: BatchSlots, was_empty: bool) -> None:
-        """Note a pass that begins with the present members.
+    def begin(self, step: Pass, slots: BatchSlots, was_empty: bool) -> None:
+        """Note that a step begins with the present members.
 
         was_empty: whether the batch had no members before, so that it was not waiting.
         """
@@ -36,14 +36,17 @@ class BatchTrack:
             self._batch = StepBatch(
                 num_decodes=slots.num_filled, context_sum=slots.held.sum().item()
             )
-        self._ends.append(step.end)
 
     def work(self, busy: float) -> None:
-        """Note what a worker spent on the latest pass, mean over all of both kinds, seconds."""
+        """Note what a worker spends on that step, mean over all of both kinds, seconds."""
         self._busy += busy
 
+    def end(self, time: float) -> None:
+        """Note when the step that has begun ends."""
+        self._ends.append(time)
+
     def write(self, num_waiting: int) -> None:
-        """Write the passes up to now. num_waiting: requests that wait for a slot."""
+        """Write the steps up to now. num_waiting: requests that wait for a slot."""
         if not self._ends:
             return
         ends = np.array(self._ends)
@@ -53,6 +56,6 @@ class BatchTrack:
         self._busy = 0.0
 
     def finish(self, sequence: SequenceState, num_waiting: int) -> None:
-        """Write that a member leaves at the end of the latest pass."""
+        """Write that a member leaves at the end of the latest step."""
         self.write(num_waiting)
         self.records.evict(sequence)

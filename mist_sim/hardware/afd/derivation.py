@@ -46,13 +46,22 @@ class FfnCards:
             )
 
 
+def activation_bytes(model: ModelSpec, mtp_depth: int = 0) -> tuple[int, int]:
+    """Return the bytes of a request that go to the FFN of a layer, and that come back (27).
+
+    Each of the experts of a token gets its activations; a model without experts sends one copy.
+    """
+    copies = (model.moe.num_experts_per_token if model.moe else 1) * (1 + mtp_depth)
+    return _BYTES_IN * model.hidden_size * copies, _BYTES_OUT * model.hidden_size * copies
+
+
 def derive_coefficients(
     model: ModelSpec,
     attention_gpu: GpuSpec,
     ffn: FfnCards,
     *,
-    ffn_base: float,
-    communication_base: float,
+    communication_base: float = 0.0,
+    ffn_base: float | None = None,
     attention_base: float | None = None,
     mtp_depth: int = 0,
 ) -> AfdCoefficients:
@@ -61,9 +70,10 @@ def derive_coefficients(
     Attention is bound by memory, experts by compute. Bandwidths and rates are those that the GPUs
     reach in decode. Experts that all tokens see are not counted, as in the paper.
 
-    attention_base: seconds a layer of attention takes beside the KV cache; None: reading the
-        weights of its projections. ffn_base, communication_base: seconds of the other two that no
-        size explains (dispatch, start-up of transfers); they have to be measured.
+    attention_base, ffn_base: seconds that a layer of attention takes beside the KV cache, and a
+        card of the FFN beside its FLOPs; None: reading the weights of the projections, and of the
+        experts on the card. communication_base: seconds of the start-up of transfers. What no size
+        explains, such as dispatch, has to be measured.
     mtp_depth: further tokens that a request has in a step (multi-token prediction, >= 0).
     Raises ScenarioError for a model without experts, experts that do not fit, and a GPU without
     the data type of the experts; ValueError for numbers outside their ranges.
@@ -77,6 +87,9 @@ def derive_coefficients(
     if attention_base is None:
         weights = model.attention_params_per_layer * model.bytes_per_param("attention")
         attention_base = weights / bandwidth
+    if ffn_base is None:
+        weights = experts_per_card * _expert_bytes(model, model.moe)
+        ffn_base = weights / (ffn.gpu.memory_bandwidth * ffn.gpu.decode.mbu)
     # (24): tokens of an expert for each request, with those of the busiest card
     tokens_per_expert = (
         model.moe.num_experts_per_token * (1 + mtp_depth) / model.moe.num_experts
@@ -108,8 +121,7 @@ def _rate(model: ModelSpec, gpu: GpuSpec) -> float:
 def _experts_per_card(model: ModelSpec, moe: MoeSpec, ffn: FfnCards) -> int:
     """Return the experts of a layer on one card. Raises ScenarioError where they do not fit."""
     held = math.ceil(moe.num_experts / ffn.num_cards)
-    expert_bytes = model.mlp_params(moe.intermediate_size) * model.bytes_per_param("routed_experts")
-    needed = held * model.num_moe_layers * expert_bytes
+    needed = held * model.num_moe_layers * _expert_bytes(model, moe)
     if needed > ffn.gpu.memory:
         least = math.ceil(moe.num_experts / max(1, held * ffn.gpu.memory // needed))
         raise ScenarioError(
@@ -118,3 +130,7 @@ def _experts_per_card(model: ModelSpec, moe: MoeSpec, ffn: FfnCards) -> int:
             f"{ffn.gpu.memory / 2**30:.1f} GiB; got {ffn.num_cards}"
         )
     return held
+
+
+def _expert_bytes(model: ModelSpec, moe: MoeSpec) -> float:
+    return model.mlp_params(moe.intermediate_size) * model.bytes_per_param("routed_experts")

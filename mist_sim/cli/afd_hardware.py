@@ -1,0 +1,98 @@
+"""Coefficients of `mist afd` that are derived from a model and GPUs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import load_gpu
+from mist_sim.hardware.afd import AfdCoefficients, FfnCards, derive_coefficients
+from mist_sim.models import load_model
+from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwareOptions:
+    """What the command line says of model and GPUs, as it is written; None: it says nothing."""
+
+    model: str | None
+    gpu: str | None
+    ffn_gpu: str | None
+    ffn_cards: int | None
+    network_bandwidth: str | None
+    attention_base: str | None
+    ffn_base: str | None
+    communication_base: str | None
+    mtp_depth: int | None
+    expert_load_imbalance: float | None
+
+    @property
+    def said(self) -> list[str]:
+        """The options that are given."""
+        return [
+            f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None
+        ]
+
+    def derive(self) -> AfdCoefficients:
+        """Return the coefficients of a step of all layers, in seconds.
+
+        Raises ScenarioError for options that are missing or wrong, and for what does not fit.
+        """
+        if self.model is None or self.gpu is None:
+            raise ScenarioError(f"{', '.join(self.said)}: --model and --gpu must be given as well")
+        if self.ffn_cards is None or self.network_bandwidth is None:
+            raise ScenarioError(
+                "--ffn-cards and --network-bandwidth must be given with --model: how many cards "
+                "an FFN worker has, and at which rate activations reach each"
+            )
+        model, gpu = load_model(self.model), load_gpu(self.gpu)
+        try:
+            cards = FfnCards(
+                gpu=gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu),
+                num_cards=self.ffn_cards,
+                network_bandwidth=quantity(
+                    self.network_bandwidth, BANDWIDTH, "--network-bandwidth"
+                ),
+                expert_load_imbalance=(
+                    1.0 if self.expert_load_imbalance is None else self.expert_load_imbalance
+                ),
+            )
+            layer = derive_coefficients(
+                model,
+                gpu,
+                cards,
+                attention_base=self._seconds("attention_base"),
+                ffn_base=self._seconds("ffn_base"),
+                communication_base=self._seconds("communication_base") or 0.0,
+                mtp_depth=self.mtp_depth or 0,
+            )
+        except ScenarioError:
+            raise
+        except ValueError as error:
+            raise ScenarioError(str(error)) from error
+        return layer.times(model.num_layers)
+
+    def _seconds(self, name: str) -> float | None:
+        text: str | None = getattr(self, name)
+        if text is None:
+            return None
+        return quantity(text, DURATION, f"--{name.replace('_', '-')}")
+
+    def kv_tokens(self, memory: str) -> int:
+        """Return how many tokens a memory for KV entries holds. Raises ScenarioError for none."""
+        if self.model is None:
+            raise ScenarioError(
+                "--kv-memory needs --model, which says how large a token's KV entries are; "
+                "--max-kv-tokens does without"
+            )
+        num_bytes = quantity(memory, SIZE, "--kv-memory")
+        return math.floor(num_bytes / load_model(self.model).kv_bytes_per_token)
+
+
+def quantity(text: str, kind: Kind, option: str) -> float:
+    """Return a number with a unit in base units. Raises ScenarioError that names the option."""
+    try:
+        return kind.parse(text)
+    except ScenarioError as error:
+        raise ScenarioError(f"{option}: {error}") from error
