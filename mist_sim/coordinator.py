@@ -17,7 +17,7 @@ from mist_sim.clients.roster import Roster
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Moved, Visit
 from mist_sim.environment import Environment
-from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.routers import Router
 
 Spawn = Callable[[Request], Event]
@@ -57,7 +57,8 @@ class Coordinator:
             client = self._route(request, stage)
             num_stages = client.takes(stages) if client else 0
             if client is None or not num_stages or (stage.continues and kv is None):
-                failure = Failure("rejected", self.env.now, _nobody_serves(stage, client))
+                reason = _nobody_serves(request, stage, client)
+                failure = Failure("rejected", self.env.now, reason)
                 break
             here, later = stages[:num_stages], stages[num_stages:]
             is_followed = False
@@ -67,18 +68,19 @@ class Coordinator:
                     self._ask_ahead(request, later[0])
             taken = None
             if stage.continues:
-                taken, kv = kv, None
+                taken, request.kv, kv = kv, None, None
             visit = yield client.serve(request, here, taken, is_followed)
             visits.append(visit)
             if visit.held_kv is not None:
                 if kv is not None:
                     kv.drop()
-                kv = visit.held_kv
+                request.kv = kv = visit.held_kv
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:
                 failure = yield from self._follow(request, client, visit, later)
         if kv is not None:
+            request.kv = None
             kv.drop()
         return failure
 
@@ -135,8 +137,12 @@ class Coordinator:
             chosen, request.chosen_ahead = request.chosen_ahead, None
             if (client := self.roster.get(chosen)) is not None and stage.kind in client.serves:
                 return client
-        candidates = self.roster.candidates(stage.kind)
+        if request.model is None:
+            candidates = self.roster.candidates(stage.kind)
+        else:
+            candidates = self.roster.candidates_of(stage.kind, request.model)
         if not candidates:
+            self._check_model(request)
             return None
         client_id = self.router.choose(request, stage, candidates)
         client = self.roster.get(client_id)
@@ -147,13 +153,23 @@ class Coordinator:
             )
         return client
 
+    def _check_model(self, request: Request) -> None:
+        """Raise ScenarioError for a request that names a model which nobody ever served."""
+        if request.model is not None and request.model not in self.roster.models:
+            known = ", ".join(sorted(self.roster.models)) or "none"
+            raise ScenarioError(
+                f"request {request.request_id} names the model {brief(request.model)}, which no "
+                f"client serves; they serve {known}"
+            )
+
     def _ask_ahead(self, request: Request, stage: Stage) -> None:
         """Let the router choose now for a stage that comes after the next visit."""
         client = self._route(request, stage)
         request.chosen_ahead = client.client_id if client is not None else None
 
 
-def _nobody_serves(stage: Stage, client: Client | None) -> str:
+def _nobody_serves(request: Request, stage: Stage, client: Client | None) -> str:
     if client is None:
-        return f"no client serves the stage {stage.kind!r}"
+        of_model = f" of {request.model}" if request.model else ""
+        return f"no client serves the stage {stage.kind!r}{of_model}"
     return f"{client.name} serves {stage.kind!r} only after a prefill that left its KV entries"

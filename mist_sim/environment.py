@@ -6,6 +6,7 @@ here are scheduled at absolute times.
 
 Ties in time are settled by phase:
 
+0. Gateways ask clients for their loads, where they do so from time to time.
 1. Steps end: by client id, and within a client by engine.
 2. Requests move (they arrive, enter queues again, or get their KV blocks): in the order in which
    these events were scheduled.
@@ -32,6 +33,7 @@ from simpy.events import NORMAL, Event
 # A phase has a place for each client or engine, between it and the next phase. `MOVE` has one
 # place, that of SimPy's own time-outs; what SimPy calls urgent happens just before.
 _PLACES = 2**40
+POLL = -2 * _PLACES
 STEP_END = -_PLACES
 MOVE = NORMAL
 GIVE_UP = _PLACES
@@ -148,6 +150,10 @@ class Environment(simpy.Environment):
         except StopSimulation as stop:
             return stop.args[0]
         raise NothingLeftError("nothing is left to happen, but the awaited event has not")
+
+    def only_has(self, phase: int) -> bool:
+        """Return whether nothing is scheduled but in one phase."""
+        return all(scheduled == phase for _, scheduled, _, _ in self._queue)
 
     @property
     def phase_is_last(self) -> bool:

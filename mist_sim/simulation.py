@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
@@ -17,13 +17,13 @@ from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
-from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError, did_you_mean
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.cost import gpu_prices
 from mist_sim.network import Network, Tenant
 from mist_sim.rng import Streams
-from mist_sim.routers import RoundRobinRouter, Router, Seeded
+from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.traces import Workload
 
 Progress = Callable[[int, float], None]
@@ -39,13 +39,15 @@ _OBJECTS_BETWEEN_COLLECTIONS = 500_000
 class Simulation:
     """Clients, a router and a workload, put together for one run.
 
-    clients: at least one, with unique names. seed: of all random streams (>= 0).
+    clients: at least one, with unique names. router: chooses among them (default: in turn).
+    routers: by kind of stage, where another one does. seed: of all random streams (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
     power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
     clients with a role where there is no network, or that do not know the size of the blocks that
-    come to them, and for places that the network does not have.
+    come to them, for places that the network does not have, and for a router of a stage that no
+    client serves.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Simulation:
         clients: Sequence[Client],
         workload: Workload,
         router: Router | None = None,
+        routers: Mapping[str, Router] | None = None,
         seed: int = 0,
         slo: Slo | None = None,
         warmup: float = 0.0,
@@ -78,6 +81,8 @@ class Simulation:
         self.clients = clients
         self.workload = workload
         self.router = router if router is not None else RoundRobinRouter()
+        self.routers = dict(routers or {})
+        _check_routers(clients, self.routers)
         self.streams = Streams(seed)
         self.slo = slo or Slo()
         self.warmup = warmup
@@ -97,7 +102,8 @@ class Simulation:
         InvariantError when the simulation breaks a law of its own.
         """
         env, recorder = Environment(), recorder or ColumnRecorder()
-        coordinator = Coordinator(env, self._start_clients(env, recorder), self.router)
+        router = StageRouters(self.router, self.routers) if self.routers else self.router
+        coordinator = Coordinator(env, self._start_clients(env, recorder), router)
         load = self._load_generator(env, coordinator, recorder)
         if progress is not None:
             load.on_end = _now_and_then(progress)
@@ -143,8 +149,11 @@ class Simulation:
             client.network = self.network
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
-        if isinstance(self.router, Seeded):
-            self.router.seed(self.streams.generator("router"))
+        streams = {"router": self.router}
+        streams |= {f"router of {kind}": router for kind, router in self.routers.items()}
+        for stream, router in streams.items():
+            if isinstance(router, Seeded):
+                router.seed(self.streams.generator(stream))
         return roster
 
     def _load_generator(
@@ -167,6 +176,17 @@ def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
                 "llm_client, or set its `machine`"
             )
     gpu_prices([client.machine for client in clients], cost)
+
+
+def _check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> None:
+    """Raise ScenarioError for a router of a stage that nobody serves."""
+    served = {kind for client in clients for kind in client.serves}
+    for kind in routers:
+        if kind not in served:
+            raise ScenarioError(
+                f"routers.{kind}: no client serves {kind!r}{did_you_mean(kind, served)} "
+                f"The clients serve {', '.join(sorted(served))}"
+            )
 
 
 def _check_hand_overs(clients: Sequence[Client], network: Network | None) -> None:

@@ -19,7 +19,7 @@ from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
-from mist_sim.network import Network
+from mist_sim.network import Network, Seat
 from mist_sim.rng import Streams
 
 
@@ -36,7 +36,9 @@ class Client(ABC):
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
     network: over which other clients' KV entries come; that of the run when it starts.
     place: where its GPUs are in the network; None: wherever there is room.
+    num_seats: engines in the network to which KV entries may come.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
+    served_model: name of the model that it serves; None: whatever requests name.
     history: content of the requests of all clients, for what a prefix cache could have had; None:
         nobody asks.
     estimate: where its step times come from, for the summary; None where they are given.
@@ -54,7 +56,9 @@ class Client(ABC):
     num_gpu_blocks: int = 0
     network: Network | None = None
     place: str | None = None
+    num_seats: int = 1
     asks_ahead: bool = False
+    served_model: str | None = None
     history: ContentHistory | None = None
     estimate: str | None = None
     assumed: tuple[str, ...] = ()
@@ -77,6 +81,10 @@ class Client(ABC):
         self.recorder = recorder
         self.view = ClientState(client_id, self.name)
         self.stays: dict[Visit, Stay] = {}
+        self.view.visits = self.stays.keys()
+        self.view.model = self.served_model
+        self.view.num_gpu_blocks = self.num_gpu_blocks
+        self.view.time_from = self.transfer_time
         self._deadlines = Deadlines(env, client_id, self._limit_reached)
 
     def serve(
@@ -114,6 +122,18 @@ class Client(ABC):
     def new_stay(self, visit: Visit) -> Stay:
         """Return the record of a visit that enters; a subclass may have one of its own."""
         return Stay(visit)
+
+    def transfer_time(self, kv: HeldKv) -> float:
+        """Return the seconds in which KV entries come here on a network that is free.
+
+        With several engines it is the nearest one; 0 where there is no network.
+        """
+        network = self.network
+        if network is None:
+            return 0.0
+        source = Seat(kv.source, kv.engine)
+        seats = [Seat(self.name, engine) for engine in range(self.num_seats)]
+        return min([network.reach(source, seat).time(kv.num_bytes) for seat in seats])
 
     @abstractmethod
     def accept(self, visit: Visit) -> None:

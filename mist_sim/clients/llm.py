@@ -84,6 +84,8 @@ class LlmClient(Client):
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
+        self.num_seats = config.data_parallel_size
+        self.served_model = config.model if isinstance(config.model, str) else config.model.name
         self.lockstep = config.lockstep
         self.max_model_len = config.max_model_len
         self.request_overhead = config.overhead.request or 0.0

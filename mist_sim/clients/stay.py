@@ -45,5 +45,5 @@ class Stay:
             load.num_waiting_tokens += self.num_queued_tokens
         else:
             load.num_running += 1
-        if load.watchers:
-            load.tell(before, phase)
+        if load.has_watchers:
+            load.tell(before, phase, self.visit)

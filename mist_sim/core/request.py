@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, nan
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from mist_sim.core.visit import HeldKv
 
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
@@ -78,6 +81,8 @@ class Request:
     chosen_ahead: the client chosen for the stage after the present visit; None: not asked yet.
     sent_at: when it was sent, seconds; with retries, the latest time.
     has_token: whether a visit that is over emitted a token since then.
+    model: that has to answer, by the name that clients serve; None: any.
+    kv: entries that another client keeps for its next stage, while there are any.
     """
 
     request_id: int
@@ -95,6 +100,8 @@ class Request:
     chosen_ahead: int | None = None
     sent_at: float = nan
     has_token: bool = False
+    model: str | None = None
+    kv: HeldKv | None = None
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Collection, Hashable, Iterator
 
+    from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.request import Request
+    from mist_sim.core.visit import HeldKv, Visit
 
 OUT: Final = 0
 WAITING: Final = 1
 RUNNING: Final = 2
 
-Count = Literal["num_outstanding", "num_waiting", "num_running", "num_waiting_tokens"]
+Count = Literal[
+    "num_outstanding", "num_waiting", "num_running", "num_waiting_tokens", "num_prompt_tokens"
+]
 """The counts of a view that are exact at any time."""
 
 COUNTS: Final[tuple[Count, ...]] = get_args(Count)
@@ -33,6 +37,14 @@ class ClientView(Protocol):
     num_waiting_tokens: tokens that the waiting requests need computed before their next token:
         their prompts, and of preempted ones the answer so far; what a prefix cache may spare is
         not taken off. Prompts that run are not in it, whole or in part.
+    num_prompt_tokens: tokens of the prompts of all requests that are outstanding, each until its
+        visit ends.
+    num_gpu_blocks, block_size: KV blocks of all its engines, and tokens in each; 0 without any.
+    num_answer_tokens(request): how long the client's part of the answer may become, an estimate:
+        the mean of visits that ended there or at clients of the same role and model, those with
+        prompts of about as many tokens (equal powers of two) where there is one; 0 before any.
+    transfer_time(request): seconds in which the KV entries that a request brings (`Request.kv`)
+        come to it on a network that is free; 0 where it brings none.
 
     As of the last step that ended, 0 at a client without a KV cache:
 
@@ -41,6 +53,9 @@ class ClientView(Protocol):
         starts, so those of the step in flight are in it.
     num_kv_tokens: tokens of the running requests that have KV entries; a prefix that several
         share counts for each.
+    num_remaining_tokens: tokens that its outstanding requests may still emit, an estimate: for
+        each `num_answer_tokens` less what it has emitted, and at least 1. What is emitted is
+        known of engines alone.
     prefix_tokens(request): tokens of the request's prompt that would not be computed if it came
         now, since its prefix cache, or a tier below, has their blocks; 0 without prefix caching.
         With several engines it is what the one has that would take the request, the least loaded.
@@ -61,9 +76,19 @@ class ClientView(Protocol):
     @property
     def num_waiting_tokens(self) -> int: ...
     @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_gpu_blocks(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
     def num_kv_blocks(self) -> int: ...
     @property
     def num_kv_tokens(self) -> int: ...
+    @property
+    def num_remaining_tokens(self) -> float: ...
+    def num_answer_tokens(self, request: Request, /) -> float: ...
+    def transfer_time(self, request: Request, /) -> float: ...
     def prefix_tokens(self, request: Request, /) -> int: ...
 
 
@@ -77,6 +102,9 @@ class KvView(Protocol):
     def block_size(self) -> int: ...
     def num_blocks(self) -> int: ...
     def num_tokens(self) -> int: ...
+    def emitted(self) -> Iterator[tuple[Request, int]]:
+        """Return what each outstanding request has emitted there, in tokens."""
+
     def prefix_tokens(self, request: Request, /) -> int: ...
     def finish(self, request: Request, /) -> None:
         """A request with content has left the client."""
@@ -101,22 +129,33 @@ class ContentWatcher(Protocol):
 class ClientState:
     """The object behind a `ClientView`; only the stays at the client write to it (`Stay.become`).
 
-    watchers: hear when a request has come or gone; phase_watchers: when one waits or runs now.
+    visits: that are at the client, live.
+    watchers: hear when a request has come or gone; phase_watchers: when one waits or runs now;
+        end_watchers: which visit has ended. has_watchers: whether there are any.
     kv: tells about its KV memory; None where it has none. is_watched: whether it tells what its
         caches have.
+    answers: knows how long answers become. time_from: seconds in which KV entries come to it.
     """
 
     __slots__ = (
+        "_num_prompt_tokens",
+        "answers",
         "client_id",
+        "end_watchers",
+        "has_watchers",
         "is_watched",
         "kv",
+        "model",
         "name",
+        "num_gpu_blocks",
         "num_outstanding",
         "num_running",
         "num_waiting",
         "num_waiting_tokens",
         "phase_watchers",
         "role",
+        "time_from",
+        "visits",
         "watchers",
     )
 
@@ -124,18 +163,75 @@ class ClientState:
         self.client_id = client_id
         self.name = name
         self.role = role
+        self.model: str | None = None
         self.num_outstanding = self.num_waiting = self.num_running = 0
         self.num_waiting_tokens = 0
+        self._num_prompt_tokens = 0  # kept while somebody watches
+        self.num_gpu_blocks = 0
+        self.visits: Collection[Visit] = ()
+        self.has_watchers = False
         self.watchers: tuple[Callable[[ClientState], None], ...] = ()
         self.phase_watchers: tuple[Callable[[ClientState], None], ...] = ()
+        self.end_watchers: tuple[Callable[[ClientState, Visit], None], ...] = ()
         self.kv: KvView | None = None
         self.is_watched = False
+        self.answers: AnswerLengths | None = None
+        self.time_from: Callable[[HeldKv], float] | None = None
 
-    def tell(self, before: int, phase: int) -> None:
+    def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
+        """Tell a watcher from now on when a request comes or goes, and when it changes its phase.
+
+        phases: whether the latter.
+        """
+        self._begin_to_tell()
+        self.watchers += (watcher,)
+        if phases:
+            self.phase_watchers += (watcher,)
+
+    def watch_ends(self, watcher: Callable[[ClientState, Visit], None]) -> None:
+        """Tell a watcher from now on which visits end."""
+        self._begin_to_tell()
+        self.end_watchers += (watcher,)
+
+    def unwatch(self, watchers: Collection[Callable[[ClientState], None]]) -> None:
+        """Tell some watchers no more."""
+        self.watchers = tuple(each for each in self.watchers if each not in watchers)
+        self.phase_watchers = tuple(each for each in self.phase_watchers if each not in watchers)
+        self.has_watchers = bool(self.watchers or self.end_watchers)
+
+    def _begin_to_tell(self) -> None:
+        if not self.has_watchers:
+            self._num_prompt_tokens = self.num_prompt_tokens
+            self.has_watchers = True
+
+    def tell(self, before: int, phase: int, visit: Visit) -> None:
         """Tell the watchers that a request has changed its phase."""
-        comes_or_goes = OUT in (before, phase)
-        for watcher in self.watchers if comes_or_goes else self.phase_watchers:
+        watchers = self.phase_watchers
+        if before == OUT:
+            self._num_prompt_tokens += visit.request.num_prompt_tokens
+            watchers = self.watchers
+        elif phase == OUT:
+            self._num_prompt_tokens -= visit.request.num_prompt_tokens
+            watchers = self.watchers
+            for hear in self.end_watchers:
+                hear(self, visit)
+        for watcher in watchers:
             watcher(self)
+
+    @property
+    def origin(self) -> ClientState:
+        """The client's own state, of which this one may be a picture."""
+        return self
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        if self.has_watchers:
+            return self._num_prompt_tokens
+        return sum([visit.request.num_prompt_tokens for visit in self.visits])
+
+    @property
+    def block_size(self) -> int:
+        return self.kv.block_size if self.kv else 0
 
     @property
     def num_kv_blocks(self) -> int:
@@ -144,6 +240,20 @@ class ClientState:
     @property
     def num_kv_tokens(self) -> int:
         return self.kv.num_tokens() if self.kv else 0
+
+    @property
+    def num_remaining_tokens(self) -> float:
+        if not self.visits:
+            return 0
+        emitted = self.kv.emitted() if self.kv else [(visit.request, 0) for visit in self.visits]
+        expected = self.num_answer_tokens
+        return sum([max(expected(request) - num_tokens, 1) for request, num_tokens in emitted])
+
+    def num_answer_tokens(self, request: Request) -> float:
+        return self.answers.expected(self, request) if self.answers else 0
+
+    def transfer_time(self, request: Request) -> float:
+        return self.time_from(request.kv) if request.kv and self.time_from else 0.0
 
     def prefix_tokens(self, request: Request) -> int:
         return self.kv.prefix_tokens(request) if self.kv else 0

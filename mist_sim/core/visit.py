@@ -68,6 +68,7 @@ class HeldKv:
     num_prompt_tokens, num_output_tokens: tokens of the prompt, and of the answer so far.
     last_token_at: when the latest of these was emitted, seconds.
     compute_time: seconds from the first work on the prompt until all entries were there.
+    num_bytes: of all entries; 0: not known.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class HeldKv:
         "compute_time",
         "engine",
         "last_token_at",
+        "num_bytes",
         "num_output_tokens",
         "num_prompt_tokens",
         "num_tokens",
@@ -93,6 +95,7 @@ class HeldKv:
         last_token_at: float,
         engine: int = 0,
         compute_time: float = 0.0,
+        num_bytes: float = 0.0,
     ) -> None:
         """let_go: called once, when the entries are not needed any more."""
         self.source = source
@@ -102,6 +105,7 @@ class HeldKv:
         self.last_token_at = last_token_at
         self.engine = engine
         self.compute_time = compute_time
+        self.num_bytes = num_bytes
         self._let_go: Callable[[], None] | None = let_go
         self._is_copied = False
 

@@ -69,6 +69,20 @@ class Tenant(NamedTuple):
         return self.data * self.pipeline * self.tensor
 
 
+class Reach(NamedTuple):
+    """How far an engine is from another on a network that nobody else uses.
+
+    latency: seconds. seconds_per_byte: of the link that takes longest for what goes over it.
+    """
+
+    latency: float
+    seconds_per_byte: float
+
+    def time(self, num_bytes: float) -> float:
+        """Return the seconds in which so many bytes come, sent at once."""
+        return self.latency + num_bytes * self.seconds_per_byte
+
+
 class Network(Protocol):
     """Carries what engines hand over to one another.
 
@@ -85,6 +99,9 @@ class Network(Protocol):
 
     def send(self, message: Message) -> Event:
         """Begin to send; the event happens when the last byte is there."""
+
+    def reach(self, source: Seat, destination: Seat) -> Reach:
+        """Return how far an engine is from another."""
 
 
 def bytes_left(message: Message, bandwidth: float, granularity: Granularity) -> float:

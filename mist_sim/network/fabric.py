@@ -13,7 +13,7 @@ from simpy.events import Event
 
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.network.base import Granularity, Message, Seat, Tenant, bytes_left
+from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
 from mist_sim.network.loading import load_topology
 from mist_sim.network.places import find_places
 from mist_sim.network.routes import Route, Routes
@@ -111,6 +111,7 @@ class Fabric:
                 ranks = [[next(gpus) for _ in range(tenant.tensor)] for _ in range(tenant.pipeline)]
                 self._ranks[seat] = ranks
         self._ways: dict[tuple[Seat, Seat], list[_Way]] = {}
+        self._reaches: dict[tuple[Seat, Seat], Reach] = {}
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
         self._capacities = [link["bandwidth"] for link in links]
         self._transfers = Transfers(self._capacities)
@@ -151,6 +152,23 @@ class Fabric:
         if seat not in self._ranks:
             raise ScenarioError(f"{seat.client} has no GPUs in {self.resolved.name}")
         return self._ranks[seat]
+
+    def reach(self, source: Seat, destination: Seat) -> Reach:
+        """Return how far an engine is from another, all ranks sending at once."""
+        found = self._reaches.get((source, destination))
+        if found is None:
+            found = self._reaches[source, destination] = self._reach(source, destination)
+        return found
+
+    def _reach(self, source: Seat, destination: Seat) -> Reach:
+        shares = [0.0] * len(self._capacities)  # of all bytes, that go over each link
+        ways = self._between(source, destination)
+        for share, route in ways:
+            for link in route.path:
+                shares[link] += share
+        latency = max(route.latency for _, route in ways) + self.transfer_overhead
+        each = zip(shares, self._capacities, strict=True)
+        return Reach(latency, max((share / bandwidth for share, bandwidth in each), default=0.0))
 
     def _between(self, source: Seat, destination: Seat) -> list[_Way]:
         ways = self._ways.get((source, destination))

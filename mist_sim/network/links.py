@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from simpy.events import Event
 
 from mist_sim.environment import Environment
-from mist_sim.network.base import Granularity, Message, Tenant, bytes_left
+from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.units import BytesPerSecond, Seconds
 
@@ -48,3 +48,7 @@ class Link:
         """Begin to send; the event happens when the last byte is there."""
         num_bytes = bytes_left(message, self.bandwidth, self.granularity)
         return self._transfers.send([Flow((0,), num_bytes, self.latency)])
+
+    def reach(self, source: Seat, destination: Seat) -> Reach:
+        """Return how far an engine is from another: all are equally far."""
+        return Reach(self.latency, 1 / self.bandwidth)

@@ -2,16 +2,30 @@
 
 from mist_sim.routers.affinity import PrefixAffinityRouter, SessionAffinityRouter
 from mist_sim.routers.base import ROUTERS, Router, Seeded
-from mist_sim.routers.load import LeastOutstandingRouter
+from mist_sim.routers.load import (
+    HeavyLightRouter,
+    LeastOutstandingRouter,
+    LoadRouter,
+    PowerOfTwoRouter,
+)
+from mist_sim.routers.placement import PlacementAwareRouter
+from mist_sim.routers.polled import PolledRouter
 from mist_sim.routers.simple import RandomRouter, RoundRobinRouter
+from mist_sim.routers.stages import StageRouters
 
 __all__ = [
     "ROUTERS",
+    "HeavyLightRouter",
     "LeastOutstandingRouter",
+    "LoadRouter",
+    "PlacementAwareRouter",
+    "PolledRouter",
+    "PowerOfTwoRouter",
     "PrefixAffinityRouter",
     "RandomRouter",
     "RoundRobinRouter",
     "Router",
     "Seeded",
     "SessionAffinityRouter",
+    "StageRouters",
 ]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numpy.random import Generator
+
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.routers.base import ROUTERS
+from mist_sim.routers.median import RunningMedian
+from mist_sim.routers.work import Work, check_positive, check_work, least_loaded, weight
 
 
 @ROUTERS.register("least_outstanding")
@@ -20,6 +24,102 @@ class LeastOutstandingRouter:
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         return candidates.least("num_outstanding").client_id
+
+
+@ROUTERS.register("power_of_two")
+@dataclass
+class PowerOfTwoRouter:
+    """Draw two candidates at random; send a visit to the one with fewer unfinished visits.
+
+    Of equals it is the one drawn first.
+
+    Source: M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, IEEE TPDS
+    12(10), 2001; `power_of_two` of SGLang's router.
+    """
+
+    def seed(self, rng: Generator) -> None:
+        self._rng = rng
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        number = len(candidates)
+        first = int(self._rng.random() * number)
+        if number == 1:
+            return candidates[first].client_id
+        second = int(self._rng.random() * (number - 1))
+        one, other = candidates[first], candidates[second + (second >= first)]
+        return (other if other.num_outstanding < one.num_outstanding else one).client_id
+
+
+@ROUTERS.register("load")
+@dataclass(kw_only=True)
+class LoadRouter:
+    """Send a visit to the candidate with the least work, which requests bring unequal parts of.
+
+    by: what is counted. input_length: tokens of the prompts of its unfinished visits. kv_cache: the
+        share of its KV memory that requests hold and those that wait will. tokens_remaining: tokens
+        that its unfinished visits may still emit, by the running means of answers that have ended.
+
+    Source: MIST §III-C1, "Load-based".
+    """
+
+    by: Work = "input_length"
+
+    def __post_init__(self) -> None:
+        check_work(self.by)
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        return least_loaded(candidates, self.by).client_id
+
+
+@ROUTERS.register("heavy_light")
+@dataclass(kw_only=True)
+class HeavyLightRouter:
+    """Keep some candidates for heavy requests and the others for light ones.
+
+    In each part a visit goes to the candidate with the least work. Where there is one candidate it
+    has both.
+
+    by: what a request weighs, and what work is (see `load`): its prompt's tokens with input_length
+        and kv_cache, and with tokens_remaining the answer that is expected.
+    threshold: a request that weighs more is heavy (> 0); by default the running median of all that
+        came to the stage so far.
+    heavy_share: part of the candidates for heavy requests, the last ones, rounded, at least one and
+        not all (> 0, < 1).
+
+    Source: MIST §III-C1, "Heavy-Light load split", whose paper gives neither of the two numbers.
+    """
+
+    by: Work = "input_length"
+    threshold: float | None = None
+    heavy_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_work(self.by)
+        if self.threshold is not None:
+            check_positive("threshold", self.threshold)
+        if not 0 < self.heavy_share < 1:
+            raise ValueError(f"heavy_share must be > 0 and < 1, got {self.heavy_share}")
+        self._medians: dict[str, RunningMedian] = {}
+
+    def seed(self, rng: Generator) -> None:
+        self._medians = {}
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        is_heavy = self._is_heavy(weight(request, candidates, self.by), stage)
+        number = len(candidates)
+        if number > 1:
+            num_heavy = min(max(round(self.heavy_share * number), 1), number - 1)
+            first_heavy = number - num_heavy
+            part = (first_heavy, number) if is_heavy else (0, first_heavy)
+            candidates = candidates.part(*part)
+        return least_loaded(candidates, self.by).client_id
+
+    def _is_heavy(self, weight: float, stage: Stage) -> bool:
+        if self.threshold is not None:
+            return weight > self.threshold
+        median = self._medians.setdefault(stage.kind, RunningMedian())
+        median.add(weight)
+        return weight > median.value
 
 
 @dataclass(kw_only=True)

@@ -13,6 +13,8 @@ class FakeView:
 
     num_cached: tokens of any prompt with content that its prefix cache has, at most all but one.
 
+    mean_answer: expected of any request. seconds_away: of the KV entries that a request brings.
+
     num_outstanding is the sum of the waiting and the running requests.
     """
 
@@ -24,6 +26,12 @@ class FakeView:
     num_kv_tokens: int = 0
     num_cached: int = 0
     role: str | None = None
+    num_prompt_tokens: int = 0
+    num_gpu_blocks: int = 0
+    block_size: int = 0
+    num_remaining_tokens: float = 0
+    mean_answer: float = 0
+    seconds_away: float = 0
 
     @property
     def name(self) -> str:
@@ -32,6 +40,14 @@ class FakeView:
     @property
     def num_outstanding(self) -> int:
         return self.num_waiting + self.num_running
+
+    def num_answer_tokens(self, request: Request) -> float:
+        """Return `mean_answer`."""
+        return self.mean_answer
+
+    def transfer_time(self, request: Request) -> float:
+        """Return `seconds_away`, of a request that brings KV entries."""
+        return self.seconds_away if request.kv else 0.0
 
     def prefix_tokens(self, request: Request) -> int:
         """Return `num_cached`, of a prompt that has content."""

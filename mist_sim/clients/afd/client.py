@@ -129,6 +129,8 @@ class AfdClient(Client):
         model = load_model(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
         self.kv_bytes_per_token = model.kv_bytes_per_token
         self._model = model
+        self.num_seats = self.attention_workers
+        self.served_model = self.model
         self._check_memory()
 
     def _check_gpus(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
@@ -25,7 +25,11 @@ class EngineKvState:
     """
 
     def __init__(
-        self, env: Environment, engines: Engines, block_size: int, stays: Iterable[Visit]
+        self,
+        env: Environment,
+        engines: Engines,
+        block_size: int,
+        stays: Mapping[Visit, SequenceState],
     ) -> None:
         self.block_size = block_size
         self._env = env
@@ -45,6 +49,20 @@ class EngineKvState:
     def num_tokens(self) -> int:
         """Tokens of running requests that have KV entries, as of the last step that ended."""
         return sum([_num_tokens(lane) for lane in self._engines.lanes])
+
+    def emitted(self) -> Iterator[tuple[Request, int]]:
+        """Return what each request at the client has emitted there, in tokens."""
+        num_over: dict[object, int] = {}  # decode steps that have ended of each lane's run
+        for lane in self._engines.lanes:
+            plan, num_steps, _ = lane.engine.progress(lane)
+            num_over[lane] = num_steps if plan is not None and plan.decodes else 0
+        for visit, sequence in self._stays.items():
+            lane_of_it = sequence.lane
+            num_tokens = sequence.num_new_tokens
+            if sequence.ticket and isinstance(lane_of_it, Lane):
+                context = lane_of_it.state.clock.context(sequence, num_over[lane_of_it])
+                num_tokens += context + 1 - sequence.num_tokens
+            yield visit.request, num_tokens
 
     def prefix_tokens(self, request: Request) -> int:
         """Tokens of a request's prompt that the engine need not compute that would take it now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING, Protocol
 
 from simpy.events import Event
@@ -262,7 +262,7 @@ class Lane:
 
     def _hold(self, sequence: SequenceState) -> HeldKv:
         """Return what stays of a sequence that is done here, for the client that goes on."""
-        _, num_tokens = self.state.held[sequence]
+        num_blocks, num_tokens = self.state.held[sequence]
         visit = sequence.visit
         return HeldKv(
             self.load.name,
@@ -273,6 +273,7 @@ class Lane:
             last_token_at=visit.last_token_at,
             engine=self._engine_number,
             compute_time=visit.last_token_at - visit.started_at,
+            num_bytes=0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes,
         )
 
     def release_after_run(self, sequence: SequenceState) -> None:

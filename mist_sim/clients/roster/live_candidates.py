@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mist_sim.clients.roster.count_column import CountColumn
 from mist_sim.clients.roster.load_index import LoadIndex, bits_of
+from mist_sim.clients.roster.polls import PolledState, Polls
 from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
@@ -19,6 +20,10 @@ from mist_sim.core.views import ClientState, ClientView, Count
 Holders = dict[int, PrefixHolders]
 """For each block size, who has what in a prefix cache; empty until somebody asks."""
 
+Poll = Callable[[float, bool], Polls]
+"""Returns what is known by polls: seconds between two, and whether what is sent since counts."""
+
+_OF_TOKENS = ("num_waiting_tokens", "num_prompt_tokens")  # too large for an index by count
 
 _FEW_ENOUGH_TO_LOOK = 8  # a look at each costs less than to keep them in order
 _outstanding = attrgetter("num_outstanding")
@@ -33,9 +38,22 @@ class LiveCandidates(Candidates):
     def __new__(cls, states: Sequence[ClientState], *_: object) -> Self:
         return super().__new__(cls, states)
 
-    def __init__(self, states: Sequence[ClientState], holders: Holders) -> None:
-        """Take the views, and the holders of all clients."""
+    def __init__(
+        self,
+        states: Sequence[ClientState],
+        holders: Holders,
+        poll: Poll | None = None,
+        polls: Polls | None = None,
+    ) -> None:
+        """Take the views, and the holders of all clients.
+
+        poll: who asks them. polls: as of which the views are; None: as of now.
+        """
         self._states = tuple(states)
+        self._poll = poll
+        self._polls = polls
+        self._parts: dict[tuple[int, int], LiveCandidates] = {}
+        self._polled: dict[tuple[float, bool], LiveCandidates] = {}
         self._are_few = len(states) <= _FEW_ENOUGH_TO_LOOK
         self._holders = holders
         self._by_number = {state.client_id: state for state in states}
@@ -47,7 +65,7 @@ class LiveCandidates(Candidates):
     def least(self, count: Count = "num_outstanding") -> ClientView:
         if self._are_few and count == "num_outstanding":
             return min(self._states, key=_outstanding)
-        if count == "num_waiting_tokens":
+        if count in _OF_TOKENS:
             return self[int(self._column(count).numbers.argmin())]
         return (self._indices.get(count) or self._index(count)).first()
 
@@ -56,6 +74,35 @@ class LiveCandidates(Candidates):
 
     def numbers(self, count: Count) -> NDArray[np.int64]:
         return self._column(count).numbers.copy()
+
+    def part(self, first: int, end: int) -> Candidates:
+        if (first, end) not in self._parts:
+            of_it = self._states[first:end]
+            part = LiveCandidates(of_it, self._holders, self._poll, self._polls)
+            self._parts[first, end] = part
+        return self._parts[first, end]
+
+    def polled(self, interval: float, *, counts_sent: bool) -> Candidates:
+        if self._poll is None:
+            return self
+        found = self._polled.get((interval, counts_sent))
+        if found is None:
+            polls = self._poll(interval, counts_sent)
+            views = [polls.view(state) for state in self._states]
+            found = LiveCandidates(views, self._holders, polls=polls)
+            self._polled[interval, counts_sent] = found
+        found.catch_up()
+        return found
+
+    def catch_up(self) -> None:
+        """Take over what the latest poll said, where the views are as of polls."""
+        if self._polls is not None:
+            self._polls.catch_up()
+
+    def note_sent(self, client_id: int, request: Request) -> None:
+        state = self._by_number.get(client_id)
+        if isinstance(state, PolledState):
+            state.note_sent(request)
 
     def longest_prefix(
         self, request: Request, most_outstanding: float
@@ -86,8 +133,9 @@ class LiveCandidates(Candidates):
         notes = {index.note for index in self._indices.values()}
         notes |= {column.note for column in self._columns.values()}
         for state in self._states:
-            state.watchers = tuple(each for each in state.watchers if each not in notes)
-            state.phase_watchers = tuple(each for each in state.phase_watchers if each not in notes)
+            state.unwatch(notes)
+        for others in (*self._parts.values(), *self._polled.values()):
+            others.leave()
 
     def _index(self, count: Count) -> LoadIndex:
         index = self._indices.get(count)
@@ -105,15 +153,14 @@ class LiveCandidates(Candidates):
 
     def _follow(self, note: Callable[[ClientState], None], count: Count) -> None:
         """Let the clients tell when a count changes."""
+        phases = count not in ("num_outstanding", "num_prompt_tokens")
         for state in self._states:
-            state.watchers += (note,)
-            if count != "num_outstanding":
-                state.phase_watchers += (note,)
+            state.watch(note, phases=phases)
 
     def _watch_caches(self) -> None:
         """Let the caches tell what they have, those that do not yet."""
         self._knows_prefixes = True
-        for state in self._states:
+        for state in [each.origin for each in self._states]:
             if state.kv is None or state.is_watched:
                 continue
             state.is_watched = True

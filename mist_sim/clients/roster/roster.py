@@ -7,23 +7,34 @@ from collections.abc import Iterator
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache import ContentHistory
 from mist_sim.clients.roster.live_candidates import Holders, LiveCandidates
+from mist_sim.clients.roster.polls import Polls
+from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
+from mist_sim.environment import Environment
+from mist_sim.errors import InvariantError
 
 
 class Roster:
     """Clients may join and leave during a run; a number is never used twice.
 
     Candidates for a stage come in the order of their numbers.
+
+    models: names of those that clients serve or served.
     """
 
     def __init__(self) -> None:
+        self.models: set[str] = set()
         self._clients: dict[int, Client] = {}
         self._num_joined = 0
         self._holders: Holders = {}
         self._history = ContentHistory()
         # until someone joins or leaves: for each kind of stage, and for each set of clients
         self._candidates: dict[str, Candidates] = {}
+        self._of_models: dict[tuple[str, str], Candidates] = {}
         self._groups: dict[tuple[int, ...], LiveCandidates] = {}
+        self._answers = AnswerLengths()
+        self._env: Environment | None = None
+        self._polls: dict[tuple[float, bool], Polls] = {}
 
     def __iter__(self) -> Iterator[Client]:
         return iter(self._clients.values())
@@ -37,6 +48,10 @@ class Roster:
         """Let a client that has started be chosen."""
         self._clients[client.client_id] = client
         client.history = self._history
+        self._env = client.env
+        self._answers.join(client.view)
+        if client.served_model is not None:
+            self.models.add(client.served_model)
         self._forget_candidates()
 
     def leave(self, client_id: int) -> None:
@@ -55,18 +70,38 @@ class Roster:
             found = self._candidates[kind] = self._group(kind)
         return found
 
-    def _group(self, kind: str) -> Candidates:
+    def candidates_of(self, kind: str, model: str) -> Candidates:
+        """Return those of them that serve a model; who serves none in particular serves all."""
+        found = self._of_models.get((kind, model))
+        if found is None:
+            found = self._of_models[kind, model] = self._group(kind, model)
+        return found
+
+    def _group(self, kind: str, model: str | None = None) -> Candidates:
         """Return candidates, the same object for kinds that the same clients serve."""
-        numbers = tuple(sorted(n for n, client in self._clients.items() if kind in client.serves))
+        serving = {n: client for n, client in self._clients.items() if kind in client.serves}
+        if model is not None:
+            serving = {n: c for n, c in serving.items() if c.served_model in (None, model)}
+        numbers = tuple(sorted(serving))
         if not numbers:
             return Candidates()
         if numbers not in self._groups:
-            views = [self._clients[number].view for number in numbers]
-            self._groups[numbers] = LiveCandidates(views, self._holders)
+            views = [serving[number].view for number in numbers]
+            self._groups[numbers] = LiveCandidates(views, self._holders, self._poll)
         return self._groups[numbers]
+
+    def _poll(self, interval: float, counts_sent: bool) -> Polls:
+        """Return what is known by polls, which outlast that clients join and leave."""
+        if self._env is None:
+            raise InvariantError("nobody has joined who could be asked")
+        key = interval, counts_sent
+        if key not in self._polls:
+            self._polls[key] = Polls(self._env, interval, counts_sent)
+        return self._polls[key]
 
     def _forget_candidates(self) -> None:
         for group in self._groups.values():
             group.leave()
         self._groups.clear()
         self._candidates.clear()
+        self._of_models.clear()

@@ -1,0 +1,45 @@
+"""A router whose views are as of its last poll."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from numpy.random import Generator
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request, Stage
+from mist_sim.routers.base import Router, Seeded
+from mist_sim.units import Seconds
+
+
+@dataclass(kw_only=True)
+class PolledRouter:
+    """Let a router see every client as it was at the last poll, at 0, view_interval, and so on.
+
+    Gateways poll: llm-d's endpoint picker scrapes the servers' metrics every 50 ms, the router of
+    the vLLM production stack every 30 s. Prefix caches tell of themselves by events, not by polls.
+
+    router: the one that chooses.
+    view_interval: seconds between two polls (> 0).
+    counts_sent: whether it adds to a client what it sent there since. A gateway knows that without
+        asking, and without it all that comes between two polls goes to the same client.
+    """
+
+    router: Router
+    view_interval: Seconds
+    counts_sent: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.view_interval < math.inf:
+            raise ValueError(f"view_interval must be finite and > 0 s, got {self.view_interval}")
+
+    def seed(self, rng: Generator) -> None:
+        if isinstance(self.router, Seeded):
+            self.router.seed(rng)
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        seen = candidates.polled(self.view_interval, counts_sent=self.counts_sent)
+        client_id = self.router.choose(request, stage, seen)
+        seen.note_sent(client_id, request)
+        return client_id

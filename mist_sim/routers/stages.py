@@ -1,0 +1,25 @@
+"""A router for each kind of stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request, Stage
+from mist_sim.routers.base import Router
+
+
+@dataclass(frozen=True)
+class StageRouters:
+    """Ask the router of a stage, or the one for all stages that have none of their own.
+
+    A visit may be of several stages; its first one says which router is asked.
+    """
+
+    default: Router
+    of_stages: Mapping[str, Router]
+
+    def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        router = self.of_stages.get(stage.kind, self.default)
+        return router.choose(request, stage, candidates)

@@ -1,0 +1,63 @@
+"""Load as work: what a request weighs, and which candidate has the least to do."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request
+from mist_sim.core.views import ClientView
+
+Work = Literal["input_length", "kv_cache", "tokens_remaining"]
+"""The three loads of MIST §III-C1; there is none of the true length of an answer."""
+
+
+def check_work(by: str) -> None:
+    """Raise ValueError for a measure of work that there is not."""
+    if by not in get_args(Work):
+        raise ValueError(f"by must be one of {', '.join(get_args(Work))}, got {by!r}")
+
+
+def least_loaded(candidates: Candidates, by: Work) -> ClientView:
+    """Return the candidate with the least work.
+
+    The first of equals by input length, else the one of equals with the fewest outstanding
+    requests. KV memory and tokens remaining take a look at each candidate.
+    """
+    if by == "input_length":
+        return candidates.least("num_prompt_tokens")
+    load = kv_load if by == "kv_cache" else _remaining
+    return min(candidates, key=lambda view: (load(view), view.num_outstanding))
+
+
+def kv_load(view: ClientView) -> float:
+    """Return the share of a client's KV memory that requests hold, or wait for (may exceed 1)."""
+    room = view.num_gpu_blocks * view.block_size
+    if not room:
+        return 0.0
+    return (view.num_kv_blocks * view.block_size + view.num_waiting_tokens) / room
+
+
+def _remaining(view: ClientView) -> float:
+    return view.num_remaining_tokens
+
+
+def weight(request: Request, candidates: Candidates, by: Work) -> float:
+    """Return what a request weighs: tokens of its prompt, of its KV entries, or of its answer.
+
+    KV entries are those of its prompt, and of the answer so far where it brings them. Of the
+    answer it is what may be emitted at these candidates; 0 before any answer has ended there.
+    """
+    kv = request.kv
+    if by == "input_length" or (by == "kv_cache" and kv is None):
+        return request.num_prompt_tokens
+    if kv is not None and by == "kv_cache":
+        return kv.num_tokens
+    return candidates[0].num_answer_tokens(request)
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise ValueError unless a number is finite and > 0."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be finite and > 0, got {value}")
