@@ -43,7 +43,7 @@ MEANINGS = {
 
 # (heading, family, where it stands in a file, properties of the schema that hold its choices)
 SECTIONS = (
-    ("Routers", "routers", "`router`", ("router",)),
+    ("Routers", "routers", "`router` and `routers.STAGE`", ("router",)),
     ("Schedulers", "schedulers", "`clients.N.scheduler`", ("scheduler",)),
     ("Predictors", "predictors", "`clients.N.predictor`", ("predictor",)),
     ("Traces", "trace_readers", "`workload.trace`", ("trace",)),
@@ -67,6 +67,7 @@ LINKS = {
     "workload": "[mapping](#workload)",
     "clients": "list of [clients](#clients)",
     "pipeline": "list of [stages](#stages)",
+    "routers": "mapping of stages to [routers](#routers)",
     "slo": "[mapping](#slo)",
     "power": "[mapping](#power)",
     "cost": "[mapping](#cost) or null",

@@ -80,7 +80,12 @@ if TYPE_CHECKING:
     from mist_sim.network import Fabric, Link, Topology, load_topology
     from mist_sim.routers import (
         ROUTERS,
+        HeavyLightRouter,
         LeastOutstandingRouter,
+        LoadRouter,
+        PlacementAwareRouter,
+        PolledRouter,
+        PowerOfTwoRouter,
         PrefixAffinityRouter,
         RandomRouter,
         RoundRobinRouter,
@@ -162,7 +167,8 @@ _HOMES = {
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
     "mist_sim.network": "Fabric Link Topology load_topology",
     "mist_sim.routers": (
-        "ROUTERS LeastOutstandingRouter PrefixAffinityRouter RandomRouter RoundRobinRouter Router "
+        "ROUTERS HeavyLightRouter LeastOutstandingRouter LoadRouter PlacementAwareRouter "
+        "PolledRouter PowerOfTwoRouter PrefixAffinityRouter RandomRouter RoundRobinRouter Router "
         "SessionAffinityRouter"
     ),
     "mist_sim.scenario": "Scenario llm_client replicate simulate",
@@ -221,6 +227,7 @@ __all__ = [
     "GammaDuration",
     "GeometricLength",
     "GpuSpec",
+    "HeavyLightRouter",
     "HeldKv",
     "InvariantError",
     "KvCacheConfig",
@@ -229,6 +236,7 @@ __all__ = [
     "LengthsCsvReader",
     "Link",
     "LlmClient",
+    "LoadRouter",
     "LogNormalDuration",
     "LogNormalLength",
     "MistError",
@@ -239,8 +247,11 @@ __all__ = [
     "NormalArrivals",
     "NormalLength",
     "PipelinePredictor",
+    "PlacementAwareRouter",
     "PoissonArrivals",
+    "PolledRouter",
     "Postprocess",
+    "PowerOfTwoRouter",
     "PowerOptions",
     "Predictor",
     "PredictorTraits",

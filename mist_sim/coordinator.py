@@ -126,6 +126,7 @@ class Coordinator:
             child.request_id = -self._num_children
             child.parent_id = parent.request_id
             child.arrival_time = self.env.now
+            child.model = child.model or parent.model
             child.limits = parent.limits_left(self.env.now)
         ends = [self.spawn(child) for child in children]
         yield self.env.all_of(ends)

@@ -13,7 +13,7 @@ from mist_sim.clients.deadlines import Deadlines
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory
 from mist_sim.clients.stay import Stay
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.request import Request, Stage
+from mist_sim.core.request import KeptEntries, Request, Stage
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
@@ -123,7 +123,7 @@ class Client(ABC):
         """Return the record of a visit that enters; a subclass may have one of its own."""
         return Stay(visit)
 
-    def transfer_time(self, kv: HeldKv) -> float:
+    def transfer_time(self, kv: KeptEntries) -> float:
         """Return the seconds in which KV entries come here on a network that is free.
 
         With several engines it is the nearest one; 0 where there is no network.

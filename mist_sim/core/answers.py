@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class AnswerLengths:
 
     def join(self, state: ClientState) -> None:
         """Learn from a client too."""
-        state.answers = self
+        state.expects = partial(self.expected, state)
         self._states.append(state)
         if self._listens:
             state.watch_ends(self._note)

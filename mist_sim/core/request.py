@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, nan
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
-
-if TYPE_CHECKING:
-    from mist_sim.core.visit import HeldKv
+from typing import ClassVar, NamedTuple, Protocol
 
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
@@ -60,6 +57,23 @@ class Limits(NamedTuple):
     ttft_deadline: float = inf
 
 
+class KeptEntries(Protocol):
+    """KV entries of a request that a client keeps for the next one, as routers see them.
+
+    source: name of the client. engine: its number there. num_tokens: that have entries. num_bytes:
+    of all entries; 0: not known.
+    """
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def engine(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_bytes(self) -> float: ...
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One user input that walks its stages in order.
@@ -101,7 +115,7 @@ class Request:
     sent_at: float = nan
     has_token: bool = False
     model: str | None = None
-    kv: HeldKv | None = None
+    kv: KeptEntries | None = None
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served."""

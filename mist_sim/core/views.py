@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator
 
-    from mist_sim.core.answers import AnswerLengths
-    from mist_sim.core.request import Request
-    from mist_sim.core.visit import HeldKv, Visit
+    from mist_sim.core.request import KeptEntries, Request
+    from mist_sim.core.visit import Visit
 
 OUT: Final = 0
 WAITING: Final = 1
@@ -134,14 +133,14 @@ class ClientState:
         end_watchers: which visit has ended. has_watchers: whether there are any.
     kv: tells about its KV memory; None where it has none. is_watched: whether it tells what its
         caches have.
-    answers: knows how long answers become. time_from: seconds in which KV entries come to it.
+    expects: how long an answer may become. time_from: seconds in which KV entries come to it.
     """
 
     __slots__ = (
         "_num_prompt_tokens",
-        "answers",
         "client_id",
         "end_watchers",
+        "expects",
         "has_watchers",
         "is_watched",
         "kv",
@@ -175,8 +174,8 @@ class ClientState:
         self.end_watchers: tuple[Callable[[ClientState, Visit], None], ...] = ()
         self.kv: KvView | None = None
         self.is_watched = False
-        self.answers: AnswerLengths | None = None
-        self.time_from: Callable[[HeldKv], float] | None = None
+        self.expects: Callable[[Request], float] | None = None
+        self.time_from: Callable[[KeptEntries], float] | None = None
 
     def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
         """Tell a watcher from now on when a request comes or goes, and when it changes its phase.
@@ -250,7 +249,7 @@ class ClientState:
         return sum([max(expected(request) - num_tokens, 1) for request, num_tokens in emitted])
 
     def num_answer_tokens(self, request: Request) -> float:
-        return self.answers.expected(self, request) if self.answers else 0
+        return self.expects(request) if self.expects else 0
 
     def transfer_time(self, request: Request) -> float:
         return self.time_from(request.kv) if request.kv and self.time_from else 0.0

@@ -12,6 +12,7 @@ from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.metrics import Result
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
+from mist_sim.scenario.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.simulation import Progress, Simulation, tenants
@@ -51,6 +52,7 @@ def build(scenario: Scenario) -> Simulation:
             clients += spec.clients(scenario.model)
     with found.at(("workload",), WorkloadSpec):
         workload = _workload(scenario.workload)
+        check_rows(workload.source, served_models(scenario.clients, scenario.model))
     if found.problems:
         raise summed_up(found.problems, scenario.origin)
     with found.at(("network",), type(scenario.network or scenario)):
@@ -59,10 +61,12 @@ def build(scenario: Scenario) -> Simulation:
             network.admit(tenants(clients))
     if found.problems:
         raise summed_up(found.problems, scenario.origin)
+    polls, routers = (scenario.view_interval, scenario.counts_sent), of_kinds(scenario.routers)
     return Simulation(
         clients=clients,
         workload=workload,
-        router=scenario.router.make(),
+        router=made_router(scenario.router, *polls),
+        routers={kind: made_router(part, *polls) for kind, part in routers.items()},
         seed=scenario.seed,
         slo=scenario.slo.make(),
         warmup=scenario.warmup,
@@ -92,6 +96,7 @@ def _workload(spec: WorkloadSpec) -> Workload:
         spec.priorities,
         time_limits=spec.make_time_limits(),
         retries=spec.retries.make() if spec.retries else None,
+        models=spec.models,
     )
 
 

@@ -23,20 +23,21 @@ class _Stored(NamedTuple):
 
 
 def unlike_engines(
-    clients: Mapping[int, ClientPart], scenario_model: str | None
+    clients: Mapping[int, ClientPart], scenario_model: str | None, *, by_model: bool = False
 ) -> Iterable[Problem]:
     """Yield clients that cannot take over what others hand over, at their positions.
 
     Any two of them may exchange entries, so all are compared with the first engine. Others than
     engines and bundles are left out. scenario_model: served by those that name no model.
+    by_model: whether every request names a model, so that only those exchange that serve the same.
     """
-    first: _Stored | None = None
+    firsts: dict[str | None, _Stored] = {}
     for position in sorted(clients, key=lambda k: isinstance(clients[k], AfdPart)):
         client = clients[position]
         stored = _stored(client, scenario_model)
         if stored is None:
             continue
-        first = first or stored
+        first = firsts.setdefault(stored.model if by_model else None, stored)
         for key, text in _differences(first, stored):
             yield Problem(("clients", position, *key.split(".")), text)
         engine = client.engine

@@ -30,6 +30,12 @@ from mist_sim.scenario.hand_overs import unlike_engines
 from mist_sim.scenario.headline import headline, imitated
 from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.networks import NETWORK, places_of_nobody
+from mist_sim.scenario.routing import (
+    model_problems,
+    poll_problems,
+    router_problems,
+    served_models,
+)
 from mist_sim.scenario.useless_options import useless_options
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
@@ -56,6 +62,19 @@ class Scenario(Strict):
     )
     router: Annotated[Part, ROUTER] = Field(
         ROUTER.default, validate_default=True, description="which client serves a visit"
+    )
+    routers: dict[str, Annotated[Part, ROUTER]] = Field(
+        {},
+        description="by stage, where visits that begin with it have a router of their own, such "
+        "as {decode: placement_aware}",
+    )
+    view_interval: Duration | None = Field(
+        None,
+        description="time between two polls, as of which routers see clients; without it, they "
+        "see them as they are",
+    )
+    counts_sent: bool = Field(
+        True, description="with view_interval, whether a router adds what it sent since the poll"
     )
     network: Annotated[Part, NETWORK] | None = Field(
         None, description="over which clients with roles hand over KV entries"
@@ -140,8 +159,9 @@ class Scenario(Strict):
 
     @property
     def _title(self) -> str:
-        router = self.router.model_dump(by_alias=True)["type"]
-        return headline(self.origin.source, self.clients, self.model, router, self.seed)
+        of_stages = {kind: _type(part) for kind, part in self.routers.items()}
+        text = ", ".join([_type(self.router), *(f"{r} for {k}" for k, r in of_stages.items())])
+        return headline(self.origin.source, self.clients, self.model, text, self.seed)
 
     def __repr__(self) -> str:
         return f"<Scenario: {self._title}>".replace("\n", ": ")
@@ -174,7 +194,11 @@ class Scenario(Strict):
         yield from self._unserved_stages()
         yield from self._hand_overs()
         yield from places_of_nobody(self.network, self.clients)
-        yield from useless_options(self.workload, self.clients, self.router)
+        routers = [self.router, *self.routers.values()]
+        yield from router_problems(self.routers, self.workload, self.clients)
+        yield from poll_problems(self.view_interval, self.counts_sent, routers)
+        yield from model_problems(self.workload, served_models(self.clients, self.model))
+        yield from useless_options(self.workload, self.clients, routers)
 
     def _engine_of_nobody(self) -> Iterable[Problem]:
         if self.engine and not any(isinstance(client, LlmPart) for client in self.clients):
@@ -237,7 +261,8 @@ class Scenario(Strict):
         if roles and only_ours and "prefill" not in roles.values():
             yield self._nothing_to_decode(next(iter(roles)))
         if roles:
-            yield from unlike_engines(clients, self.model)
+            by_model = self.workload.all_name_models
+            yield from unlike_engines(clients, self.model, by_model=by_model)
 
     def _nothing_to_decode(self, position: int) -> Problem:
         if isinstance(self.clients[position], AfdPart):
@@ -262,3 +287,7 @@ class Scenario(Strict):
                     f"decode must follow prefill or decode directly, which leave the KV entries "
                     f"on the client; got it after {stages[position - 1]!r}",
                 )
+
+
+def _type(router: Part) -> str:
+    return str(router.model_dump(by_alias=True)["type"])

@@ -13,7 +13,7 @@ from mist_sim.stages import Rag
 
 
 def useless_options(
-    workload: WorkloadSpec, clients: Iterable[ClientPart], router: Part
+    workload: WorkloadSpec, clients: Iterable[ClientPart], routers: Iterable[Part]
 ) -> Iterable[Problem]:
     """Yield the options of a workload that no client looks at, and those that clients miss.
 
@@ -21,7 +21,9 @@ def useless_options(
     """
     clients = list(clients)
     engines = [engine for client in clients if (engine := client.engine)]
-    if router.plugin.__module__.startswith("mist_sim.") and all(c.is_ours for c in clients):
+    plugins = [router.plugin for router in routers]
+    are_ours = all(plugin.__module__.startswith("mist_sim.") for plugin in plugins)
+    if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
         yield from _useless_priorities(workload, engines)
         yield from _useless_retries(workload, engines)

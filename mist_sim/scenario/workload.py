@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from mist_sim.core.request import Stage
+from mist_sim.scenario.client_schemas import ModelName
 from mist_sim.scenario.format.families import (
     ARRIVAL,
     DURATION_LAW,
@@ -22,6 +23,7 @@ from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.stages import Decode, Prefill
 from mist_sim.traces import (
+    NamesModels,
     PipelineTemplate,
     Retries,
     TimeLimits,
@@ -82,6 +84,11 @@ class WorkloadSpec(Strict):
         None,
         description="share of the requests that get each priority, such as {0: 0.2, 10: 0.8}",
     )
+    models: dict[ModelName, Number] | None = Field(
+        None,
+        description="share of the requests that name each model and go to clients that serve it, "
+        "such as {llama-3.1-8b: 0.7, llama-3.1-70b: 0.3}; without it, they go to any",
+    )
     timeout: Duration | None = Field(
         None, description="an attempt without its whole answer so long after sending is given up"
     )
@@ -105,6 +112,7 @@ class WorkloadSpec(Strict):
         for priority, share in (self.priorities or {}).items():
             if share <= 0:
                 yield Problem(("priorities", str(priority)), f"must be > 0, got {share}")
+        yield from self._problems_of_models()
         if (self.trace is None) == (self.lengths is None):
             both = "both" if self.trace else "neither"
             yield Problem((), f"must have either trace or lengths, got {both}")
@@ -121,6 +129,27 @@ class WorkloadSpec(Strict):
             self.make_pipeline()
         except ValueError as error:
             yield Problem(("pipeline",), str(error))
+
+    def _problems_of_models(self) -> Iterable[Problem]:
+        for model, share in (self.models or {}).items():
+            if share <= 0:
+                yield Problem(("models", model), f"must be > 0, got {share}")
+        if self.models == {}:
+            yield Problem(("models",), "must have at least one entry, got {}")
+        if self.models and self._rows_name_models:
+            yield Problem(
+                ("models",), "must be left out where the rows of the trace name their models"
+            )
+
+    @property
+    def _rows_name_models(self) -> bool:
+        source = self.trace.make() if self.trace else None
+        return isinstance(source, NamesModels) and source.names_models
+
+    @property
+    def all_name_models(self) -> bool:
+        """Whether every request names the model that has to answer."""
+        return bool(self.models) or self._rows_name_models
 
     @property
     def source(self) -> Part:

@@ -32,6 +32,7 @@ class TraceRow(NamedTuple):
     session_id: the conversation that the request belongs to; None when it stands alone.
     content: what the tokens of prompt and answer are, for prefix caches (see `Content`; the ids
         are made by `traces/content.py`).
+    model: name of the model that has to answer; None: any.
     """
 
     num_prompt_tokens: int
@@ -39,6 +40,7 @@ class TraceRow(NamedTuple):
     arrival_time: float | None = None
     session_id: int | None = None
     content: Content = ()
+    model: str | None = None
 
 
 @runtime_checkable
@@ -61,6 +63,21 @@ class RowSampler(Protocol):
     """
 
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]: ...
+
+
+@runtime_checkable
+class NamesModels(Protocol):
+    """A reader of files whose rows may name a model."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def names_models(self) -> bool:
+        """Whether every row names one."""
+
+    def models(self) -> Iterator[tuple[int, str]]:
+        """Yield every model that a row names for the first time, and the line; reads the file."""
 
 
 Source = TraceReader | RowSampler

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, TextIO
 
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.core.request import Content
@@ -113,12 +114,14 @@ class MooncakeReader:
     path: the file. num_requests: read the first so many rows; None reads all.
     hash_block_size: tokens in a block; 512 in Mooncake's own files, 16 by default in vLLM's
     timed_trace dataset.
+    model_key: key with the name of the model that has to answer, such as model; None: any does.
     Source: Mooncake (Qin et al., FAST 2025), open trace release.
     """
 
     path: str
     num_requests: int | None = None
     hash_block_size: int = 512
+    model_key: str | None = None
 
     def __post_init__(self) -> None:
         require_num_requests(self.num_requests)
@@ -135,18 +138,31 @@ class MooncakeReader:
             for line, text in enumerate(file, 1):
                 if not text.strip():
                     continue
-                time, prompt, output, content = self._values(text, line)
+                time, prompt, output, content, model = self._values(text, line)
                 if start is None:
                     start = last = time
                 if time < last:
                     raise backwards(self.path, line, "timestamp", (last - time) / 1e3)
                 last = time
-                yield TraceRow(prompt, output, (time - start) / 1e3, None, content)
+                yield TraceRow(prompt, output, (time - start) / 1e3, None, content, model)
 
-    def _values(self, text: str, line: int) -> tuple[float, int, int, Content]:
-        """Return (milliseconds, prompt, output, content) of one line, or raise TraceError."""
-        path = self.path
+    @property
+    def names_models(self) -> bool:
+        """Whether rows name a model."""
+        return self.model_key is not None
+
+    def models(self) -> Iterator[tuple[int, str]]:
+        """Yield (line, model) where a model is named for the first time."""
+        with open_trace(self.path) as file:
+            texts = ((line, text) for line, text in enumerate(file, 1) if text.strip())
+            named = ((line, self._values(text, line)[-1]) for line, text in texts)
+            yield from _firsts(named, self.num_requests)
+
+    def _values(self, text: str, line: int) -> tuple[float, int, int, Content, str | None]:
+        """Return (milliseconds, prompt, output, content, model) of a line, or raise TraceError."""
+        path, key = self.path, self.model_key
         record = _mooncake_record(text, path, line)
+        model = None if key is None else _model_name(record.get(key), path, line, key)
         time = record["timestamp"]
         if type(time) not in (int, float) or not 0 <= time <= TRACE_TIME * 1e3:
             raise TraceError(
@@ -164,7 +180,7 @@ class MooncakeReader:
         except ValueError as error:
             hint = "set hash_block_size, or correct the row"
             raise TraceError(path, line, f"{error}; {hint}") from error
-        return time, prompt, output, content
+        return time, prompt, output, content, model
 
 
 def _mooncake_record(text: str, path: str, line: int) -> dict[str, Any]:
@@ -204,12 +220,14 @@ class LengthsCsvReader:
 
     path: the file. num_requests: read the first so many rows; None reads all.
     prompt_column, output_column: names in the header; the defaults are Vidur's.
+    model_column: name of the column with the model that has to answer; None: any does.
     """
 
     path: str
     num_requests: int | None = None
     prompt_column: str = "num_prefill_tokens"
     output_column: str = "num_decode_tokens"
+    model_column: str | None = None
 
     def __post_init__(self) -> None:
         require_num_requests(self.num_requests)
@@ -217,16 +235,61 @@ class LengthsCsvReader:
             raise ValueError(
                 f"output_column must differ from prompt_column, got {self.output_column!r}"
             )
+        if self.model_column in (self.prompt_column, self.output_column):
+            raise ValueError(
+                f"model_column must differ from those of the lengths, got {self.model_column!r}"
+            )
 
     def rows(self) -> Iterator[TraceRow]:
         """Yield the rows in file order; raises as `TraceReader.rows` says."""
         return first_rows(self._read(), self.num_requests, self.path)
 
-    def _read(self) -> Iterator[TraceRow]:
-        columns = (self.prompt_column, self.output_column)
+    @property
+    def names_models(self) -> bool:
+        """Whether rows name a model."""
+        return self.model_column is not None
+
+    def models(self) -> Iterator[tuple[int, str]]:
+        """Yield (line, model) where a model is named for the first time."""
         with open_trace(self.path) as file:
-            for line, (prompt, output) in csv_records(file, self.path, columns):
-                yield TraceRow(
-                    tokens_from_text(prompt, self.path, line, self.prompt_column),
-                    tokens_from_text(output, self.path, line, self.output_column),
-                )
+            named = ((line, row.model) for line, row in self._lines(file))
+            yield from _firsts(named, self.num_requests)
+
+    def _read(self) -> Iterator[TraceRow]:
+        with open_trace(self.path) as file:
+            for _, row in self._lines(file):
+                yield row
+
+    def _lines(self, file: TextIO) -> Iterator[tuple[int, TraceRow]]:
+        path, columns = self.path, [self.prompt_column, self.output_column]
+        key = self.model_column
+        if key is not None:
+            columns.append(key)
+        for line, (prompt, output, *rest) in csv_records(file, path, columns):
+            model = None if key is None else _model_name(rest[0].strip(), path, line, key)
+            yield (
+                line,
+                TraceRow(
+                    tokens_from_text(prompt, path, line, self.prompt_column),
+                    tokens_from_text(output, path, line, self.output_column),
+                    model=model,
+                ),
+            )
+
+
+def _model_name(value: object, path: str, line: int, key: str) -> str:
+    """Return the name of a model that a row gives, or raise TraceError."""
+    if isinstance(value, str) and value:
+        return value
+    raise TraceError(path, line, f"{key} must name a model, got {brief(value)}; correct the row")
+
+
+def _firsts(
+    named: Iterator[tuple[int, str | None]], num_rows: int | None
+) -> Iterator[tuple[int, str]]:
+    """Yield each (line, model) of the first rows whose model none before had."""
+    seen: set[str] = set()
+    for line, model in islice(named, num_rows):
+        if model is not None and model not in seen:
+            seen.add(model)
+            yield line, model

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import index
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,7 +33,9 @@ from mist_sim.traces.pipeline_templates import (
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
 
-_BLOCK = 4096  # priorities drawn at a time
+_BLOCK = 4096  # priorities and models drawn at a time
+
+V = TypeVar("V", int, str)
 
 Arrivals = ArrivalProcess | TraceArrivals | ClosedLoop
 
@@ -71,7 +74,8 @@ class Workload:
     times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share
     of the requests that get each priority, drawn at random (smaller is more urgent); without
     it all have 0. time_limits: how long their senders wait; None: for ever.
-    retries: which requests are sent again after a failure; without it, none.
+    retries: which requests are sent again after a failure; without it, none. models: share of the
+    requests that name each model, drawn at random; without it, they name that of their row.
     """
 
     source: Source
@@ -80,11 +84,13 @@ class Workload:
     priorities: Mapping[int, float] | None = None
     time_limits: TimeLimits | None = None
     retries: Retries | None = None
+    models: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        for priority, share in (self.priorities or {}).items():
-            if not 0 < share < math.inf:
-                raise ValueError(f"priorities[{priority}] must be > 0 and finite, got {share}")
+        for name, shares in (("priorities", self.priorities), ("models", self.models)):
+            for value, share in (shares or {}).items():
+                if not 0 < share < math.inf:
+                    raise ValueError(f"{name}[{value}] must be > 0 and finite, got {share}")
         if not isinstance(self.source, TraceReader | RowSampler):
             raise ValueError(
                 f"source must have rows() or sample_rows(rng), got {type(self.source).__name__}"
@@ -146,6 +152,8 @@ class Workload:
         them, times that go backwards and stages that make no pipeline; TraceError as readers do.
         """
         requests = self._requests(streams)
+        if self.models:
+            requests = _naming(requests, _drawn(self.models, streams.generator("models")))
         if self.time_limits is None:
             return requests
         return self.time_limits.applied(requests, streams.generator("patience"))
@@ -167,7 +175,15 @@ class Workload:
             if not plain:
                 prompt, output = token_totals(stages)
             yield Request(
-                request_id, time, stages, prompt, output, row.session_id, priority, row.content
+                request_id,
+                time,
+                stages,
+                prompt,
+                output,
+                row.session_id,
+                priority,
+                row.content,
+                model=row.model,
             )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
@@ -207,11 +223,18 @@ class Workload:
             yield row, time
 
 
-def _drawn(priorities: Mapping[int, float], rng: np.random.Generator) -> Iterator[int]:
-    """Yield priorities, each as often as its share says."""
-    values, shares = zip(*priorities.items(), strict=True)
+def _drawn(shares_of: Mapping[V, float], rng: np.random.Generator) -> Iterator[V]:
+    """Yield values without end, each as often as its share says."""
+    values, shares = zip(*shares_of.items(), strict=True)
     while True:
         yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()
+
+
+def _naming(requests: Iterator[Request], models: Iterator[str]) -> Iterator[Request]:
+    """Pass requests on, each of which names a model."""
+    for request, model in zip(requests, models, strict=False):
+        request.model = model
+        yield request
 
 
 def _own_times(
