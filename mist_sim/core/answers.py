@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mist_sim.core.request import Request
-    from mist_sim.core.views import ClientState
-    from mist_sim.core.visit import Visit
-
-_Key = tuple[str | None, str | None, int]
-_ANY = -1  # prompts of any length
 
 
 class AnswerLengths:
-    """Running means of the tokens that visits emitted, of those that were served.
+    """Running means of the tokens of answers.
 
-    Clients of a role and a model have means of their own, and prompts have one for each power of
-    two that their tokens are from. Nobody listens before somebody asks.
+    by_bits: the mean for prompts of so many binary digits, so of about as many tokens.
+    overall: the mean of all; 0 before any.
     """
 
     def __init__(self) -> None:
-        self._states: list[ClientState] = []
-        self._listens = False
-        self._num_ended: defaultdict[_Key, int] = defaultdict(int)
-        self._num_tokens: defaultdict[_Key, int] = defaultdict(int)
+        self.by_bits: dict[int, float] = {}
+        self.overall = 0.0
+        self._counts: defaultdict[int | None, int] = defaultdict(int)
+        self._sums: defaultdict[int | None, int] = defaultdict(int)
 
-    def join(self, state: ClientState) -> None:
-        """Learn from a client too."""
-        state.expects = partial(self.expected, state)
-        self._states.append(state)
-        if self._listens:
-            state.watch_ends(self._note)
+    def add(self, num_prompt_tokens: int, num_tokens: int) -> None:
+        """Learn from one more answer to a prompt."""
+        bits = num_prompt_tokens.bit_length()
+        for key in (bits, None):
+            self._counts[key] += 1
+            self._sums[key] += num_tokens
+        self.by_bits[bits] = self._sums[bits] / self._counts[bits]
+        self.overall = self._sums[None] / self._counts[None]
 
-    def expected(self, state: ClientState, request: Request) -> float:
-        """Return how many tokens a visit of a request to a client may emit; 0: nobody knows yet."""
-        if not self._listens:
-            self._listens = True
-            for each in self._states:
-                each.watch_ends(self._note)
-        for length in (request.num_prompt_tokens.bit_length(), _ANY):
-            key = state.role, state.model, length
-            if num_ended := self._num_ended.get(key):
-                return self._num_tokens[key] / num_ended
-        return 0
-
-    def _note(self, state: ClientState, visit: Visit) -> None:
-        if visit.failure is not None:
-            return
-        for length in (visit.request.num_prompt_tokens.bit_length(), _ANY):
-            key = state.role, state.model, length
-            self._num_ended[key] += 1
-            self._num_tokens[key] += visit.num_output_tokens
+    def expected(self, num_prompt_tokens: int) -> float:
+        """Return how long the answer to a prompt may become; 0: nobody knows yet."""
+        return self.by_bits.get(num_prompt_tokens.bit_length(), self.overall)

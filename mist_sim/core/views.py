@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterator
+    from collections.abc import Callable, Collection, Hashable
 
+    from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.request import KeptEntries, Request
     from mist_sim.core.visit import Visit
 
@@ -101,8 +102,8 @@ class KvView(Protocol):
     def block_size(self) -> int: ...
     def num_blocks(self) -> int: ...
     def num_tokens(self) -> int: ...
-    def emitted(self) -> Iterator[tuple[Request, int]]:
-        """Return what each outstanding request has emitted there, in tokens."""
+    def num_remaining(self, answers: AnswerLengths, /) -> float:
+        """Return what outstanding requests may still emit (see `num_remaining_tokens`)."""
 
     def prefix_tokens(self, request: Request, /) -> int: ...
     def finish(self, request: Request, /) -> None:
@@ -133,14 +134,14 @@ class ClientState:
         end_watchers: which visit has ended. has_watchers: whether there are any.
     kv: tells about its KV memory; None where it has none. is_watched: whether it tells what its
         caches have.
-    expects: how long an answer may become. time_from: seconds in which KV entries come to it.
+    answers: how long answers there have become. time_from: seconds in which KV entries come to it.
     """
 
     __slots__ = (
         "_num_prompt_tokens",
+        "answers",
         "client_id",
         "end_watchers",
-        "expects",
         "has_watchers",
         "is_watched",
         "kv",
@@ -174,7 +175,7 @@ class ClientState:
         self.end_watchers: tuple[Callable[[ClientState, Visit], None], ...] = ()
         self.kv: KvView | None = None
         self.is_watched = False
-        self.expects: Callable[[Request], float] | None = None
+        self.answers: Callable[[], AnswerLengths] | None = None
         self.time_from: Callable[[KeptEntries], float] | None = None
 
     def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
@@ -242,14 +243,16 @@ class ClientState:
 
     @property
     def num_remaining_tokens(self) -> float:
-        if not self.visits:
+        if self.answers is None:
             return 0
-        emitted = self.kv.emitted() if self.kv else [(visit.request, 0) for visit in self.visits]
-        expected = self.num_answer_tokens
-        return sum([max(expected(request) - num_tokens, 1) for request, num_tokens in emitted])
+        answers = self.answers()
+        if self.kv is not None:
+            return self.kv.num_remaining(answers)
+        prompts = [visit.request.num_prompt_tokens for visit in self.visits]
+        return sum([max(answers.expected(prompt), 1) for prompt in prompts])
 
     def num_answer_tokens(self, request: Request) -> float:
-        return self.expects(request) if self.expects else 0
+        return self.answers().expected(request.num_prompt_tokens) if self.answers else 0
 
     def transfer_time(self, request: Request) -> float:
         return self.time_from(request.kv) if request.kv and self.time_from else 0.0

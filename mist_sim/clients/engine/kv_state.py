@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache.manager import Ahead
 from mist_sim.clients.scheduling import LaneState, StepPlan
-from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.sequence_state import Home, SequenceState
+from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.request import Request
 from mist_sim.core.views import ContentWatcher
 from mist_sim.core.visit import Visit
@@ -50,19 +51,24 @@ class EngineKvState:
         """Tokens of running requests that have KV entries, as of the last step that ended."""
         return sum([_num_tokens(lane) for lane in self._engines.lanes])
 
-    def emitted(self) -> Iterator[tuple[Request, int]]:
-        """Return what each request at the client has emitted there, in tokens."""
-        num_over: dict[object, int] = {}  # decode steps that have ended of each lane's run
+    def num_remaining(self, answers: AnswerLengths) -> float:
+        """Tokens that requests at the client may still emit, each at least 1."""
+        clocks: dict[Home | None, tuple[Callable[[SequenceState, int], int], int]] = {}
         for lane in self._engines.lanes:
-            plan, num_steps, _ = lane.engine.progress(lane)
-            num_over[lane] = num_steps if plan is not None and plan.decodes else 0
-        for visit, sequence in self._stays.items():
-            lane_of_it = sequence.lane
-            num_tokens = sequence.num_new_tokens
-            if sequence.ticket and isinstance(lane_of_it, Lane):
-                context = lane_of_it.state.clock.context(sequence, num_over[lane_of_it])
-                num_tokens += context + 1 - sequence.num_tokens
-            yield visit.request, num_tokens
+            plan, num_over, _ = lane.engine.progress(lane)
+            num_steps = num_over if plan is not None and plan.decodes else 0
+            clocks[lane] = lane.state.clock.context, num_steps
+        means, overall = answers.by_bits, answers.overall
+        left = 0.0
+        for visit, sequence in self._stays.items():  # much work, so no call more than needed
+            num_tokens = sequence.num_tokens
+            if sequence.ticket:
+                context, num_steps = clocks[sequence.lane]
+                num_tokens = context(sequence, num_steps) + 1
+            num_new = num_tokens - sequence.num_prompt_tokens - sequence.num_before
+            expected = means.get(visit.request.num_prompt_tokens.bit_length(), overall)
+            left += expected - num_new if expected - num_new > 1 else 1
+        return left
 
     def prefix_tokens(self, request: Request) -> int:
         """Tokens of a request's prompt that the engine need not compute that would take it now."""

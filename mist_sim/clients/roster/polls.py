@@ -40,7 +40,7 @@ class PolledState(ClientState):
         self._sent: list[Request] = []
         self.model = state.model
         self.num_gpu_blocks = state.num_gpu_blocks
-        self.expects = state.expects
+        self.answers = state.answers
         self.time_from = state.time_from
         self.kv = state.kv
         self.take(self._known)

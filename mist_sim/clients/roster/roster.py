@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache import ContentHistory
+from mist_sim.clients.roster.ended_answers import EndedAnswers
 from mist_sim.clients.roster.live_candidates import Holders, LiveCandidates
 from mist_sim.clients.roster.polls import Polls
-from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
@@ -32,7 +32,7 @@ class Roster:
         self._candidates: dict[str, Candidates] = {}
         self._of_models: dict[tuple[str, str], Candidates] = {}
         self._groups: dict[tuple[int, ...], LiveCandidates] = {}
-        self._answers = AnswerLengths()
+        self._answers = EndedAnswers()
         self._env: Environment | None = None
         self._polls: dict[tuple[float, bool], Polls] = {}
 

@@ -1,0 +1,43 @@
+"""What the clients' ended visits tell about the length of answers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mist_sim.core.answers import AnswerLengths
+from mist_sim.core.views import ClientState
+from mist_sim.core.visit import Visit
+
+
+class EndedAnswers:
+    """The lengths of what visits emitted that were served, by role and model of the client.
+
+    Nobody listens before somebody asks.
+    """
+
+    def __init__(self) -> None:
+        self._states: list[ClientState] = []
+        self._listens = False
+        self._lengths: dict[tuple[str | None, str | None], AnswerLengths] = {}
+
+    def join(self, state: ClientState) -> None:
+        """Learn from a client too."""
+        state.answers = partial(self._of, state)
+        self._states.append(state)
+        if self._listens:
+            state.watch_ends(self._note)
+
+    def _of(self, state: ClientState) -> AnswerLengths:
+        """Return the lengths of answers of a client, and of those like it."""
+        if not self._listens:
+            self._listens = True
+            for each in self._states:
+                each.watch_ends(self._note)
+        key = state.role, state.model
+        if key not in self._lengths:
+            self._lengths[key] = AnswerLengths()
+        return self._lengths[key]
+
+    def _note(self, state: ClientState, visit: Visit) -> None:
+        if visit.failure is None:
+            self._of(state).add(visit.request.num_prompt_tokens, visit.num_output_tokens)
