@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
-from mist_sim.routers.base import ROUTERS
+from mist_sim.routers.base import ROUTERS, group_of
 from mist_sim.routers.load import LoadBound
 
 
@@ -55,8 +55,8 @@ class SessionAffinityRouter(LoadBound):
     candidate with the fewest outstanding requests; there the session stays from then on.
 
     balance_abs_threshold, balance_rel_threshold: as of `prefix_affinity`.
-    max_sessions: sessions that are remembered for each kind of stage; the one whose last request
-        is the longest ago is forgotten first (>= 1).
+    max_sessions: sessions that are remembered for each kind of stage and model; the one whose last
+        request is the longest ago is forgotten first (>= 1).
 
     Source: the session router of the vLLM production stack, which hashes the session's key and
     knows no load; the limit, and the choice by queue of a new session, are TensorRT-LLM's
@@ -78,7 +78,7 @@ class SessionAffinityRouter(LoadBound):
         least = candidates.least("num_outstanding")
         if request.session_id is None:
             return least.client_id
-        homes = self._homes.setdefault(stage.kind, {})
+        homes = self._homes.setdefault(group_of(request, stage), {})
         home = candidates.get(homes.pop(request.session_id, -1))
         if home is None or home.num_outstanding > self.most_outstanding(least):
             home = least

@@ -27,6 +27,11 @@ class Router(Protocol):
         """Return the `client_id` of one candidate."""
 
 
+def group_of(request: Request, stage: Stage) -> str:
+    """Return what tells apart the candidates of stages, and of the models that requests name."""
+    return stage.kind if request.model is None else f"{stage.kind} of {request.model}"
+
+
 @runtime_checkable
 class Seeded(Protocol):
     """A router that draws random numbers or remembers; the simulation seeds it for each run."""

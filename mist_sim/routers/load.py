@@ -9,7 +9,7 @@ from numpy.random import Generator
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
-from mist_sim.routers.base import ROUTERS
+from mist_sim.routers.base import ROUTERS, group_of
 from mist_sim.routers.median import RunningMedian
 from mist_sim.routers.work import Work, check_positive, check_work, least_loaded, weight
 
@@ -82,7 +82,7 @@ class HeavyLightRouter:
     by: what a request weighs, and what work is (see `load`): its prompt's tokens with input_length
         and kv_cache, and with tokens_remaining the answer that is expected.
     threshold: a request that weighs more is heavy (> 0); by default the running median of all that
-        came to the stage so far.
+        came so far, for each kind of stage and model.
     heavy_share: part of the candidates for heavy requests, the last ones, rounded, at least one and
         not all (> 0, < 1).
 
@@ -105,7 +105,7 @@ class HeavyLightRouter:
         self._medians = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
-        is_heavy = self._is_heavy(weight(request, candidates, self.by), stage)
+        is_heavy = self._is_heavy(weight(request, candidates, self.by), group_of(request, stage))
         number = len(candidates)
         if number > 1:
             num_heavy = min(max(round(self.heavy_share * number), 1), number - 1)
@@ -114,10 +114,10 @@ class HeavyLightRouter:
             candidates = candidates.part(*part)
         return least_loaded(candidates, self.by).client_id
 
-    def _is_heavy(self, weight: float, stage: Stage) -> bool:
+    def _is_heavy(self, weight: float, group: str) -> bool:
         if self.threshold is not None:
             return weight > self.threshold
-        median = self._medians.setdefault(stage.kind, RunningMedian())
+        median = self._medians.setdefault(group, RunningMedian())
         median.add(weight)
         return weight > median.value
 

@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
-from mist_sim.routers.base import ROUTERS
+from mist_sim.routers.base import ROUTERS, group_of
 
 
 @ROUTERS.register("random")
@@ -26,7 +26,10 @@ class RandomRouter:
 @ROUTERS.register("round_robin")
 @dataclass
 class RoundRobinRouter:
-    """Send visits to the candidates in turn, with a turn of its own for each kind of stage."""
+    """Send visits to the candidates in turn, with a turn of its own for each kind of stage.
+
+    Each model that requests name has a turn of its own, too.
+    """
 
     def __post_init__(self) -> None:
         self._turns: dict[str, int] = {}
@@ -35,6 +38,7 @@ class RoundRobinRouter:
         self._turns = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
-        turn = self._turns.get(stage.kind, 0)
-        self._turns[stage.kind] = turn + 1
+        group = group_of(request, stage)
+        turn = self._turns.get(group, 0)
+        self._turns[group] = turn + 1
         return candidates[turn % len(candidates)].client_id

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
+import numpy as np
+
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientView
@@ -22,11 +24,14 @@ def check_work(by: str) -> None:
 def least_loaded(candidates: Candidates, by: Work) -> ClientView:
     """Return the candidate with the least work.
 
-    The first of equals by input length, else the one of equals with the fewest outstanding
-    requests. KV memory and tokens remaining take a look at each candidate.
+    Of equals it is the one with the fewest outstanding requests, then the first. KV memory takes a
+    look at each candidate, and tokens remaining one at each outstanding request.
     """
     if by == "input_length":
-        return candidates.least("num_prompt_tokens")
+        tokens = candidates.numbers("num_prompt_tokens")
+        equals = np.flatnonzero(tokens == tokens.min())
+        outstanding = candidates.numbers("num_outstanding")[equals]
+        return candidates[int(equals[outstanding.argmin()])]
     load = kv_load if by == "kv_cache" else _remaining
     return min(candidates, key=lambda view: (load(view), view.num_outstanding))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from mist_sim.core.request import Stage
-from mist_sim.scenario.client_schemas import ModelName
+from mist_sim.models import load_model
+from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import (
     ARRIVAL,
     DURATION_LAW,
@@ -53,6 +54,16 @@ def _whole_keys(value: Any) -> Any:
     }
 
 
+def _with_known_names(value: Any, info: ValidationInfo) -> Any:
+    """Read models by their names or paths."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        paths.spec(key, info, ".json", load_model) if isinstance(key, str) else key: share
+        for key, share in value.items()
+    }
+
+
 class WorkloadSpec(Strict):
     """Rows of a trace, or lengths that are drawn; arrivals; and a pipeline."""
 
@@ -84,7 +95,7 @@ class WorkloadSpec(Strict):
         None,
         description="share of the requests that get each priority, such as {0: 0.2, 10: 0.8}",
     )
-    models: dict[ModelName, Number] | None = Field(
+    models: Annotated[dict[str, Number], BeforeValidator(_with_known_names)] | None = Field(
         None,
         description="share of the requests that name each model and go to clients that serve it, "
         "such as {llama-3.1-8b: 0.7, llama-3.1-70b: 0.3}; without it, they go to any",

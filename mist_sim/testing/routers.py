@@ -16,6 +16,16 @@ from mist_sim.testing.views import FakeView
 
 
 @dataclass(frozen=True, slots=True)
+class _Entries:
+    """KV entries that another client keeps."""
+
+    source: str = "elsewhere"
+    engine: int = 0
+    num_tokens: int = 0
+    num_bytes: float = 1e6
+
+
+@dataclass(frozen=True, slots=True)
 class _Choice:
     """One question to a router, and the same one with other output lengths."""
 
@@ -57,10 +67,19 @@ def _choices() -> Iterator[_Choice]:
             waiting, running = draws.integers(0, 5, 2).tolist()
             tokens, cached = draws.integers(0, 1_000, 2).tolist()
             load = (tokens if waiting else 0, 7 * running, 100 * running)
-            views.append(FakeView(client_id, waiting, running, *load, cached))
+            known_of_it = {
+                "num_prompt_tokens": 300 * (waiting + running),
+                "num_gpu_blocks": 100 * (1 + client_id % 3),
+                "block_size": 16,
+                "num_remaining_tokens": 40.0 * running + 90.0 * waiting,
+                "mean_answer": float(k),
+                "seconds_away": 0.001 * (client_id % 4),
+            }
+            views.append(FakeView(client_id, waiting, running, *load, cached, **known_of_it))
         prompt, output, another = draws.integers(1, 2_000, 3).tolist()
         content = ((k % 7, prompt),) if k % 4 else ()
-        known = {"session_id": k % 5 if k % 2 else None, "content": content}
+        kv = _Entries(num_tokens=prompt) if k % 2 else None
+        known = {"session_id": k % 5 if k % 2 else None, "content": content, "kv": kv}
         yield _Choice(
             _request(k, prompt, output, **known),
             _request(k, prompt, another, **known),

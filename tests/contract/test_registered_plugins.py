@@ -44,7 +44,15 @@ EXPERTS = H100 | {"model": "mixtral-8x7b", "tensor_parallel_size": 2}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
 
 ROUTERS_TO_CHECK: Configurations = {
+    "heavy_light": [
+        {},
+        {"by": "kv_cache", "threshold": 900, "heavy_share": 0.9},
+        {"by": "tokens_remaining", "threshold": 50, "heavy_share": 0.1},
+    ],
     "least_outstanding": [{}],
+    "load": [{}, {"by": "kv_cache"}, {"by": "tokens_remaining"}],
+    "placement_aware": [{}, {"balance_abs_threshold": 1}],
+    "power_of_two": [{}],
     "prefix_affinity": [{}, {"cache_threshold": 0.0, "balance_abs_threshold": 2}],
     "random": [{}],
     "round_robin": [{}],

@@ -22,7 +22,7 @@ from tests.reference.predictors import AWKWARD, DYADIC
 class SpyRouter:
     """Notes all that views tell at every arrival, and asks for the longest prefix."""
 
-    seen: list[tuple[int, ...]] = field(default_factory=list)
+    seen: list[tuple[float, ...]] = field(default_factory=list)
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         least = candidates.least("num_outstanding")
@@ -31,11 +31,13 @@ class SpyRouter:
         for view in candidates:
             prefix = view.prefix_tokens(request)
             memory = view.num_kv_blocks, view.num_kv_tokens, prefix
-            self.seen.append((view.client_id, *memory, view.num_waiting_tokens, view.num_waiting))
+            waiting = view.num_waiting_tokens, view.num_waiting
+            work = view.num_prompt_tokens, view.num_remaining_tokens
+            self.seen.append((view.client_id, *memory, *waiting, *work))
         return least.client_id
 
 
-def seen(case: Case, predictor, num_clients: int) -> list[tuple[int, ...]]:
+def seen(case: Case, predictor, num_clients: int) -> list[tuple[float, ...]]:
     router = SpyRouter()
     clients = [case.options.client(predictor, str(number)) for number in range(num_clients)]
     Simulation(clients=clients, workload=workload(case.jobs), router=router).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from statistics import median_low
 
 import pytest
 from hypothesis import given
@@ -21,24 +22,37 @@ from mist_sim.clients.roster.load_index import LoadIndex, bits_of
 from mist_sim.clients.roster.prefix_holders import PrefixHolders
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState
+from mist_sim.core.visit import HeldKv
 from mist_sim.environment import Environment
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.rng import Streams
 from mist_sim.routers import (
+    HeavyLightRouter,
     LeastOutstandingRouter,
+    LoadRouter,
+    PlacementAwareRouter,
+    PowerOfTwoRouter,
     PrefixAffinityRouter,
     SessionAffinityRouter,
 )
+from mist_sim.routers.median import RunningMedian
 from mist_sim.stages import Postprocess, completion
 from mist_sim.testing import Candidates, FakeView
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 
 
-def chosen(router, *views: FakeView, num_prompt_tokens: int = 100, session_id: int | None = None):
+def chosen(
+    router,
+    *views: FakeView,
+    num_prompt_tokens: int = 100,
+    session_id: int | None = None,
+    kv: HeldKv | None = None,
+):
     content = ((1, num_prompt_tokens),)
     stages = completion(num_prompt_tokens, 2)
-    request = Request(0, 0.0, stages, num_prompt_tokens, 2, session_id=session_id, content=content)
+    known = {"session_id": session_id, "content": content, "kv": kv}
+    request = Request(0, 0.0, stages, num_prompt_tokens, 2, **known)
     return router.choose(request, stages[0], Candidates(views))
 
 
@@ -99,6 +113,112 @@ def test_the_session_idle_for_longest_is_forgotten_first():
     assert chosen(router, FakeView(0, 6), FakeView(1, 5), session_id=2) == 1
 
 
+class Draws:
+    """A stream that gives what a test says."""
+
+    def __init__(self, *numbers: float) -> None:
+        self._numbers = iter(numbers)
+
+    def random(self) -> float:
+        return next(self._numbers)
+
+
+@pytest.mark.parametrize(
+    ("draws", "loads", "expected"),
+    [
+        ((0.0, 0.0), (2, 1, 0), 1),  # the first and, of the others, the first
+        ((0.5, 0.3), (1, 1, 0), 1),  # the second and the first: of equals, as drawn
+        ((0.9, 0.0), (2, 1, 5), 0),  # the third and the first
+        ((0.9, 0.9), (2, 1, 5), 1),
+    ],
+)
+def test_power_of_two_compares_two_different_ones(draws, loads, expected):
+    router = PowerOfTwoRouter()
+    router.seed(Draws(*draws))
+    assert chosen(router, *(FakeView(k, load) for k, load in enumerate(loads))) == expected
+
+
+def test_power_of_two_takes_the_only_one():
+    router = PowerOfTwoRouter()
+    router.seed(Draws(0.7))
+    assert chosen(router, FakeView(4)) == 4
+
+
+def test_load_counts_work_and_not_requests():
+    many = FakeView(0, 1, 9, num_prompt_tokens=500, num_remaining_tokens=70.0)
+    long = FakeView(1, 0, 1, num_prompt_tokens=900, num_remaining_tokens=90.0)
+    assert chosen(LeastOutstandingRouter(), many, long) == 1
+    assert chosen(LoadRouter(), many, long) == 0
+    assert chosen(LoadRouter(by="tokens_remaining"), many, long) == 0
+
+
+def test_kv_load_is_the_share_of_the_memory_that_there_is():
+    """10 + 8 blocks of 100 against 30 of 400; what waits will hold blocks as well."""
+    small = FakeView(0, num_waiting_tokens=128, num_kv_blocks=10, num_gpu_blocks=100, block_size=16)
+    large = FakeView(1, num_kv_blocks=30, num_gpu_blocks=400, block_size=16)
+    assert chosen(LoadRouter(by="kv_cache"), small, large) == 1
+    small = FakeView(0, num_kv_blocks=7, num_gpu_blocks=100, block_size=16)
+    assert chosen(LoadRouter(by="kv_cache"), small, large) == 0
+
+
+def test_equal_work_goes_where_fewer_requests_are():
+    for by in ("kv_cache", "tokens_remaining"):
+        assert chosen(LoadRouter(by=by), FakeView(0, 2), FakeView(1, 1), FakeView(2, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("heavy_share", "num_heavy"),
+    [(0.01, 1), (0.25, 1), (0.5, 2), (0.7, 3), (0.99, 3)],
+)
+def test_heavy_requests_have_the_last_candidates(heavy_share, num_heavy):
+    router = HeavyLightRouter(threshold=100.0, heavy_share=heavy_share)
+    views = [FakeView(number, num_prompt_tokens=9 - number) for number in range(4)]
+    assert chosen(router, *views, num_prompt_tokens=101) == 3  # the least of its part
+    assert chosen(router, *views, num_prompt_tokens=100) == 3 - num_heavy
+    views = [FakeView(number, num_prompt_tokens=number) for number in range(4)]
+    assert chosen(router, *views, num_prompt_tokens=101) == 4 - num_heavy
+    assert chosen(router, FakeView(7), num_prompt_tokens=101) == 7
+
+
+def test_the_threshold_is_the_median_of_the_prompts_seen():
+    router = HeavyLightRouter()
+    router.seed(Streams(0).generator("router"))
+    views = FakeView(0), FakeView(1)
+    prompts = [50, 60, 55, 54, 10, 56]  # medians: 50, 50, 55, 54, 54, 54
+    routed = [chosen(router, *views, num_prompt_tokens=prompt) for prompt in prompts]
+    assert routed == [0, 1, 0, 0, 0, 1]
+
+
+def test_answers_weigh_what_is_expected_of_them():
+    router = HeavyLightRouter(by="tokens_remaining", threshold=80.0)
+    for mean, part in ((80.0, 0), (81.0, 1)):
+        views = FakeView(0, mean_answer=mean), FakeView(1, mean_answer=mean)
+        assert chosen(router, *views, num_prompt_tokens=5000) == part
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60))
+def test_a_running_median_is_the_lower_median(values):
+    median = RunningMedian()
+    for number, value in enumerate(values, 1):
+        median.add(value)
+        assert median.value == median_low(values[:number])
+
+
+def held() -> HeldKv:
+    entries = {"num_tokens": 90, "num_prompt_tokens": 89, "num_output_tokens": 1}
+    return HeldKv("p", lambda: None, **entries, last_token_at=0.0)
+
+
+def test_placement_aware_takes_the_nearest_then_the_least_busy():
+    router = PlacementAwareRouter(balance_abs_threshold=3)
+    near = [FakeView(0, seconds_away=2.0), FakeView(1, 3, seconds_away=1.0)]
+    near.append(FakeView(2, 2, seconds_away=1.0))
+    assert chosen(router, *near, kv=held()) == 2
+    assert chosen(router, *near) == 0  # brings nothing
+    busy = [FakeView(0, seconds_away=2.0), FakeView(1, 4, seconds_away=1.0)]
+    assert chosen(router, *busy, FakeView(2, 1, seconds_away=2.0), kv=held()) == 0
+
+
 @pytest.mark.parametrize(
     ("router", "options"),
     [
@@ -106,6 +226,13 @@ def test_the_session_idle_for_longest_is_forgotten_first():
         (PrefixAffinityRouter, {"balance_abs_threshold": -1}),
         (SessionAffinityRouter, {"balance_rel_threshold": 0.5}),
         (SessionAffinityRouter, {"max_sessions": 0}),
+        (LoadRouter, {"by": "output_length"}),
+        (HeavyLightRouter, {"by": "requests"}),
+        (HeavyLightRouter, {"threshold": 0.0}),
+        (HeavyLightRouter, {"threshold": inf}),
+        (HeavyLightRouter, {"heavy_share": 0.0}),
+        (HeavyLightRouter, {"heavy_share": 1.0}),
+        (PlacementAwareRouter, {"balance_abs_threshold": -1}),
     ],
 )
 def test_parameters_out_of_range_are_refused(router, options):

@@ -67,7 +67,7 @@ class EngineKvState:
                 num_tokens = context(sequence, num_steps) + 1
             num_new = num_tokens - sequence.num_prompt_tokens - sequence.num_before
             expected = means.get(visit.request.num_prompt_tokens.bit_length(), overall)
-            left += expected - num_new if expected - num_new > 1 else 1
+            left += max(1, expected - num_new)
         return left
 
     def prefix_tokens(self, request: Request) -> int:

@@ -35,7 +35,7 @@ class LiveCandidates(Candidates):
     Indices are made when a router asks for the first time, and kept up to date from then on.
     """
 
-    def __new__(cls, states: Sequence[ClientState], *_: object) -> Self:
+    def __new__(cls, states: Sequence[ClientState], *_: object, **__: object) -> Self:
         return super().__new__(cls, states)
 
     def __init__(

@@ -1,0 +1,204 @@
+"""Write the tables of docs/background/routers.md: `python docs/make_routers.py`.
+
+Replays the Azure traces in ../shared/traces, or in the folder that is given as an argument, behind
+every router; about ten minutes. With matplotlib installed it draws docs/images/routers.png as well.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mist_sim import AzureReader, Scenario, simulate
+
+PAGE = Path(__file__).parent / "background" / "routers.md"
+PICTURE = Path(__file__).parent / "images" / "routers.png"
+BEGIN, END = "<!-- docs/make_routers.py: {} -->", "<!-- end of {} -->"
+FILES = {
+    "conversation": "AzureLLMInferenceTrace_conv.csv",
+    "code": "AzureLLMInferenceTrace_code.csv",
+}
+NUM_CLIENTS = 4
+LOAD = 0.8
+FLOOD = 1e4  # times as fast as the trace: all is there at once
+FIGURES = ("p50_ttft_ms", "p99_ttft_ms", "p50_e2el_ms", "p99_e2el_ms")
+WORKS = ("input_length", "kv_cache", "tokens_remaining")
+QUANTILES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+SHARES = (0.25, 0.5, 0.75)
+
+Figures = tuple[float, ...]
+Settings = dict[str, Any]
+
+ROUTERS: dict[str, Settings] = {
+    name: {"router": name}
+    for name in ("random", "round_robin", "least_outstanding", "power_of_two")
+} | {
+    f"{name} by {work}": {"router": {"type": name, "by": work}}
+    for name in ("load", "heavy_light")
+    for work in WORKS
+}
+POLLED: dict[str, Settings] = {
+    "as they are": {"router": "least_outstanding"},
+    **{
+        f"{interval}, {'with' if counted else 'without'} what was sent since": {
+            "router": "least_outstanding",
+            "view_interval": interval,
+            "counts_sent": counted,
+        }
+        for counted in (True, False)
+        for interval in ("100 ms", "1 s", "10 s")
+    },
+}
+
+
+class Replay:
+    """One trace on `NUM_CLIENTS` GPUs, as fast as loads them to `LOAD` of what they can do.
+
+    prompts: tokens of each. capacity: requests a second. speedup: of the trace.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        rows = list(AzureReader(path=str(path)).rows())
+        self.prompts = np.array([row.num_prompt_tokens for row in rows])
+        span = rows[-1].arrival_time or 0.0
+        ended = np.sort(self._run(FLOOD, {"router": "round_robin"}).requests["finished_at"])
+        quarter = len(ended) // 4
+        self.capacity = float(2 * quarter / (ended[3 * quarter] - ended[quarter]))
+        self.speedup = LOAD * self.capacity / (len(rows) / span)
+
+    def figures(self, settings: Settings) -> Figures:
+        """Return the latencies of a run with some keys of the scenario, in the order of FIGURES."""
+        summary = self._run(self.speedup, settings).summary
+        print(self._path.name, settings, *(f"{summary[name]:.0f}" for name in FIGURES), flush=True)
+        return tuple(summary[name] for name in FIGURES)
+
+    def _run(self, speedup: float, settings: Settings) -> Any:
+        workload = {
+            "trace": {"type": "azure", "path": str(self._path)},
+            "arrivals": {"type": "trace", "speedup": speedup},
+        }
+        clients = [{"name": "llm", "count": NUM_CLIENTS, "gpu": "h100-sxm"}]
+        scenario = {"model": "llama-3.1-8b", "workload": workload, "clients": clients}
+        return simulate(Scenario.from_dict(scenario | settings))
+
+    def splits(self) -> Iterator[tuple[float, float, Figures]]:
+        """Yield (quantile, heavy_share, figures) of heavy_light by input length."""
+        for quantile in QUANTILES:
+            threshold = float(np.quantile(self.prompts, quantile))
+            for share in SHARES:
+                router = {"type": "heavy_light", "threshold": threshold, "heavy_share": share}
+                yield quantile, share, self.figures({"router": router})
+
+
+def main(folder: Path) -> None:
+    replays = {name: Replay(folder / file) for name, file in FILES.items()}
+    routers = {name: _of_all(replay, ROUTERS) for name, replay in replays.items()}
+    splits = {name: list(replay.splits()) for name, replay in replays.items()}
+    polled = {name: _of_all(replay, POLLED) for name, replay in replays.items()}
+    tables = {
+        "setting": setting(replays),
+        "routers": side_by_side("router", routers),
+        "thresholds": thresholds(replays, splits),
+        "polls": side_by_side("views", polled),
+    }
+    text = PAGE.read_text("utf-8")
+    for name, lines in tables.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        table = "\n".join(lines)
+        text = re.sub(
+            f"{re.escape(begin)}.*?{re.escape(end)}",
+            lambda _, whole=f"{begin}\n{table}\n{end}": whole,
+            text,
+            flags=re.DOTALL,
+        )
+    PAGE.write_text(text, "utf-8")
+    draw_picture(routers, splits)
+
+
+def _of_all(replay: Replay, settings: dict[str, Settings]) -> dict[str, Figures]:
+    return {name: replay.figures(keys) for name, keys in settings.items()}
+
+
+def setting(replays: dict[str, Replay]) -> Iterator[str]:
+    """Yield how fast each trace is replayed."""
+    yield "| trace | requests | prompt tokens, mean / p50 / p99 | capacity | replayed |"
+    yield "|---|---|---|---|---|"
+    for name, replay in replays.items():
+        prompts = replay.prompts
+        median, high = np.quantile(prompts, [0.5, 0.99])
+        lengths = f"{prompts.mean():,.0f} / {median:,.0f} / {high:,.0f}"
+        rate = f"{LOAD * replay.capacity:.1f} /s, {replay.speedup:.1f} x as fast"
+        yield f"| {name} | {len(prompts):,} | {lengths} | {replay.capacity:.1f} /s | {rate} |"
+
+
+def side_by_side(what: str, found: dict[str, dict[str, Figures]]) -> Iterator[str]:
+    """Yield a row for each router or kind of view, with the figures of all traces."""
+    words = ("TTFT p50", "p99", "E2E p50", "p99")
+    heads = [f"{name}: {words[0]}" for name in found]
+    columns = " | ".join(" | ".join((head, *words[1:])) for head in heads)
+    yield f"| {what} | {columns} |"
+    yield f"|---|{'---:|' * (len(words) * len(found))}"
+    for row in next(iter(found.values())):
+        cells = " | ".join(_ms(value) for traces in found.values() for value in traces[row])
+        yield f"| {row} | {cells} |"
+
+
+def thresholds(
+    replays: dict[str, Replay], splits: dict[str, list[tuple[float, float, Figures]]]
+) -> Iterator[str]:
+    """Yield p50 and p99 of TTFT for each threshold and share of the clients."""
+    shares = " | ".join(f"{round(share * NUM_CLIENTS)} of {NUM_CLIENTS} heavy" for share in SHARES)
+    yield f"| trace | threshold, tokens | share of tokens in heavy prompts | {shares} |"
+    yield f"|---|---:|---:|{'---:|' * len(SHARES)}"
+    for name, rows in splits.items():
+        prompts = replays[name].prompts
+        for quantile in QUANTILES:
+            threshold = np.quantile(prompts, quantile)
+            heavy = prompts[prompts > threshold].sum() / prompts.sum()
+            found = [values for each, _, values in rows if each == quantile]
+            cells = " | ".join(f"{_ms(values[0])} / {_ms(values[1])}" for values in found)
+            where = f"{threshold:,.0f} (p{100 * quantile:.0f})"
+            yield f"| {name} | {where} | {heavy:.0%} | {cells} |".replace("%", " %")
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def draw_picture(
+    routers: dict[str, dict[str, Figures]], splits: dict[str, list[tuple[float, float, Figures]]]
+) -> None:
+    """Draw p99 over p50 of TTFT, a mark for each router and a line for each split of clients."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print(f"without matplotlib {PICTURE.name} stays as it is", file=sys.stderr)
+        return
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(routers), figsize=(10, 4.4), layout="constrained")
+    marks = ["o", "s", "D", "^", "v", "<", ">", "P", "X", "*"]
+    for axes, (name, rows) in zip(panels, routers.items(), strict=True):
+        for share, color in zip(SHARES, ("#9ecae1", "#4292c6", "#084594"), strict=True):
+            line = np.array([values for _, each, values in splits[name] if each == share])
+            axes.plot(line[:, 0], line[:, 1], color=color, lw=1, marker=".", zorder=1)
+        for mark, (router, values) in zip(marks, rows.items(), strict=True):
+            heavy = router.startswith("heavy")
+            color = "#2a6f97" if heavy else "#e07b39"
+            axes.scatter(values[0], values[1], marker=mark, color=color, s=45, label=router)
+        axes.set(title=name, xlabel="p50 of TTFT, ms", xscale="log", yscale="log")
+    panels[0].set_ylabel("p99 of TTFT, ms")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=4, frameon=False, fontsize=8, loc="outside lower center")
+    figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/traces"))
