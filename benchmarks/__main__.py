@@ -185,7 +185,17 @@ def pressure(quick: bool) -> Table:
     return table
 
 
-ROUTERS = ("random", "round_robin", "least_outstanding", "session_affinity", "prefix_affinity")
+ROUTERS: tuple[str | dict[str, str], ...] = (
+    "random",
+    "round_robin",
+    "least_outstanding",
+    "power_of_two",
+    {"type": "load", "by": "input_length"},
+    {"type": "load", "by": "kv_cache"},
+    {"type": "heavy_light", "by": "input_length"},
+    "session_affinity",
+    "prefix_affinity",
+)
 MANY_CLIENTS = (4, 64, 512, 2048)
 
 
@@ -204,7 +214,15 @@ def many_clients(quick: bool) -> Table:
             measure(lognormal(num_requests=number, num_clients=count, router=router), 1)
             for count in MANY_CLIENTS
         ]
-        table.add_row(router, *_costs(found))
+        table.add_row(str(router), *_costs(found))
+    for counts_sent in (True, False):
+        polls = {"view_interval": "100 ms", "counts_sent": counts_sent}
+        found = [
+            measure(lognormal(num_requests=number, num_clients=count) | polls, 1)
+            for count in MANY_CLIENTS
+        ]
+        sent = "with" if counts_sent else "without"
+        table.add_row(f"least_outstanding, polls, {sent} what was sent", *_costs(found))
     found = [
         measure(
             prefixes(

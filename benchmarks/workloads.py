@@ -92,7 +92,7 @@ def lognormal(
     num_clients: int,
     output_factor: int = 1,
     scheduler: str = "chunked",
-    router: str = "least_outstanding",
+    router: str | dict[str, str] = "least_outstanding",
 ) -> dict[str, Any]:
     """Lognormal lengths with the means of the Azure conversations, Poisson arrivals.
 

@@ -1,7 +1,8 @@
 """Write the tables of docs/background/routers.md: `python docs/make_routers.py`.
 
-Replays the Azure traces in ../shared/traces, or in the folder that is given as an argument, behind
-every router; about ten minutes. With matplotlib installed it draws docs/images/routers.png as well.
+Sends the requests of the Azure traces in ../shared/traces, or in the folder that is given as an
+argument, to every router; a quarter of an hour. With matplotlib installed it draws
+docs/images/routers.png as well.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ FILES = {
 }
 NUM_CLIENTS = 4
 LOAD = 0.8
-FLOOD = 1e4  # times as fast as the trace: all is there at once
 FIGURES = ("p50_ttft_ms", "p99_ttft_ms", "p50_e2el_ms", "p99_e2el_ms")
 WORKS = ("input_length", "kv_cache", "tokens_remaining")
-QUANTILES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+QUANTILES = (0.25, 0.5, 0.75, 0.9, 0.95)
 SHARES = (0.25, 0.5, 0.75)
 
 Figures = tuple[float, ...]
@@ -56,10 +56,15 @@ POLLED: dict[str, Settings] = {
 }
 
 
-class Replay:
-    """One trace on `NUM_CLIENTS` GPUs, as fast as loads them to `LOAD` of what they can do.
+BURSTS = {name: ROUTERS[name] for name in ("random", "round_robin", "least_outstanding")} | {
+    name: ROUTERS[name] for name in ("power_of_two", "load by input_length")
+}
 
-    prompts: tokens of each. capacity: requests a second. speedup: of the trace.
+
+class Replay:
+    """The requests of a trace, on `NUM_CLIENTS` GPUs and at `LOAD` of what these can do.
+
+    prompts: tokens of each. capacity: requests a second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,22 +72,28 @@ class Replay:
         rows = list(AzureReader(path=str(path)).rows())
         self.prompts = np.array([row.num_prompt_tokens for row in rows])
         span = rows[-1].arrival_time or 0.0
-        ended = np.sort(self._run(FLOOD, {"router": "round_robin"}).requests["finished_at"])
+        flood = self._run({"type": "all_at_once"}, {"router": "round_robin"})
+        ended = np.sort(flood.requests["finished_at"])
         quarter = len(ended) // 4
         self.capacity = float(2 * quarter / (ended[3 * quarter] - ended[quarter]))
-        self.speedup = LOAD * self.capacity / (len(rows) / span)
+        rate = LOAD * self.capacity
+        self._poisson: Settings = {"type": "poisson", "rate": f"{rate!r} /s"}
+        self._own_times: Settings = {"type": "trace", "speedup": rate / (len(rows) / span)}
 
-    def figures(self, settings: Settings) -> Figures:
-        """Return the latencies of a run with some keys of the scenario, in the order of FIGURES."""
-        summary = self._run(self.speedup, settings).summary
+    def figures(self, settings: Settings, *, own_times: bool = False) -> Figures:
+        """Return the latencies of a run with some keys of the scenario, in the order of FIGURES.
+
+        own_times: whether requests come at the times of the trace, sped up, and not by a Poisson
+        process of the same rate.
+        """
+        arrivals = self._own_times if own_times else self._poisson
+        summary = self._run(arrivals, settings).summary
         print(self._path.name, settings, *(f"{summary[name]:.0f}" for name in FIGURES), flush=True)
         return tuple(summary[name] for name in FIGURES)
 
-    def _run(self, speedup: float, settings: Settings) -> Any:
-        workload = {
-            "trace": {"type": "azure", "path": str(self._path)},
-            "arrivals": {"type": "trace", "speedup": speedup},
-        }
+    def _run(self, arrivals: Settings, settings: Settings) -> Any:
+        trace = {"type": "azure", "path": str(self._path)}
+        workload = {"trace": trace, "arrivals": arrivals}
         clients = [{"name": "llm", "count": NUM_CLIENTS, "gpu": "h100-sxm"}]
         scenario = {"model": "llama-3.1-8b", "workload": workload, "clients": clients}
         return simulate(Scenario.from_dict(scenario | settings))
@@ -101,11 +112,13 @@ def main(folder: Path) -> None:
     routers = {name: _of_all(replay, ROUTERS) for name, replay in replays.items()}
     splits = {name: list(replay.splits()) for name, replay in replays.items()}
     polled = {name: _of_all(replay, POLLED) for name, replay in replays.items()}
+    bursts = {name: _of_all(replay, BURSTS, own_times=True) for name, replay in replays.items()}
     tables = {
         "setting": setting(replays),
         "routers": side_by_side("router", routers),
         "thresholds": thresholds(replays, splits),
         "polls": side_by_side("views", polled),
+        "bursts": side_by_side("router", bursts),
     }
     text = PAGE.read_text("utf-8")
     for name, lines in tables.items():
@@ -121,19 +134,21 @@ def main(folder: Path) -> None:
     draw_picture(routers, splits)
 
 
-def _of_all(replay: Replay, settings: dict[str, Settings]) -> dict[str, Figures]:
-    return {name: replay.figures(keys) for name, keys in settings.items()}
+def _of_all(
+    replay: Replay, settings: dict[str, Settings], *, own_times: bool = False
+) -> dict[str, Figures]:
+    return {name: replay.figures(keys, own_times=own_times) for name, keys in settings.items()}
 
 
 def setting(replays: dict[str, Replay]) -> Iterator[str]:
-    """Yield how fast each trace is replayed."""
-    yield "| trace | requests | prompt tokens, mean / p50 / p99 | capacity | replayed |"
+    """Yield what the traces are, and how fast their requests come."""
+    yield "| trace | requests | prompt tokens, mean / p50 / p99 | capacity | sent |"
     yield "|---|---|---|---|---|"
     for name, replay in replays.items():
         prompts = replay.prompts
         median, high = np.quantile(prompts, [0.5, 0.99])
         lengths = f"{prompts.mean():,.0f} / {median:,.0f} / {high:,.0f}"
-        rate = f"{LOAD * replay.capacity:.1f} /s, {replay.speedup:.1f} x as fast"
+        rate = f"{LOAD * replay.capacity:.1f} /s"
         yield f"| {name} | {len(prompts):,} | {lengths} | {replay.capacity:.1f} /s | {rate} |"
 
 

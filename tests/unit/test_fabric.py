@@ -71,6 +71,50 @@ def test_each_rank_sends_what_it_has_of_the_layers_and_heads_of_another(p, d, ex
     assert sum(share for _, _, share in got) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("spans_racks", [False, True])
+@pytest.mark.parametrize(
+    ("p", "d", "at"),
+    [
+        ((1, 1), (1, 1), "node1"),
+        ((1, 4), (1, 4), "node1"),
+        ((1, 2), (1, 1), "node1"),
+        ((2, 1), (1, 2), "node1"),
+        ((1, 1), (1, 1), "node0"),
+    ],
+)
+def test_reach_is_the_time_of_a_message_on_a_free_network(p, d, at, spans_racks):
+    racks = {"nodes_per_rack": 1, "oversubscription": 4.0} if spans_racks else {}
+    network = fabric(p, d, at, transfer_overhead=1e-3, **racks)
+    assert network.reach(P, D).time(8e9) == pytest.approx(seconds(network), rel=1e-9)
+    link = Link(bandwidth=1e9, latency=0.5)
+    assert link.reach(P, D).time(2e9) == pytest.approx(seconds(link, Message(P, D, 2e9)))
+
+
+def placed(router):
+    """Prefill on two nodes, decode on both; return (prefill, decode) client of each request."""
+    client = {"gpu": "h100-sxm", "count": 2, "place": ["node0", "node1"]}
+    scenario = {
+        "model": "llama-3.1-8b",
+        "workload": {
+            "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
+            "arrivals": {"type": "poisson", "rate": "20 /s"},
+        },
+        "clients": [
+            client | {"name": "p", "role": "prefill"},
+            client | {"name": "d", "role": "decode"},
+        ],
+        "routers": {"decode": router},
+        "network": {"topology": "hgx-h100", "nodes": 2},
+    }
+    stages = simulate(Scenario.from_dict(scenario)).stages
+    return [tuple(found.client) for _, found in stages.groupby("request_id") if len(found) == 2]
+
+
+def test_placement_aware_keeps_entries_on_their_node():
+    assert set(placed("placement_aware")) == {("p-0", "d-0"), ("p-1", "d-1")}
+    assert len(set(placed("random"))) == 4
+
+
 def test_as_many_nics_as_ranks_send_at_once():
     one, four = (seconds(fabric((1, n), (1, n))) for n in (1, 4))
     latency = 4 * 0.5e-6 + 2 * 0.35e-6

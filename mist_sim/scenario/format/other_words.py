@@ -133,7 +133,8 @@ VALUES: Mapping[str, str] = {
     "session": "session_affinity",
     "least_loaded": "least_outstanding",
     "least_request": "least_outstanding",
-    "power_of_two": "least_outstanding",
+    "p2c": "power_of_two",
+    "power_of_two_choices": "power_of_two",
     "roundrobin": "round_robin",
     # arrivals and lengths
     "inf": "arrivals: all_at_once",
