@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,18 +108,40 @@ class Replay:
                 yield quantile, share, self.figures({"router": router})
 
 
+Splits = list[tuple[float, float, Figures]]
+
+
+class Found(NamedTuple):
+    """What was found for one trace."""
+
+    replay: Replay
+    routers: dict[str, Figures]
+    splits: Splits
+    polled: dict[str, Figures]
+    bursts: dict[str, Figures]
+
+
+def measured(path: Path) -> Found:
+    """Run everything for one trace."""
+    replay = Replay(path)
+    routers, splits = _of_all(replay, ROUTERS), list(replay.splits())
+    bursts = _of_all(replay, BURSTS, own_times=True)
+    return Found(replay, routers, splits, _of_all(replay, POLLED), bursts)
+
+
 def main(folder: Path) -> None:
-    replays = {name: Replay(folder / file) for name, file in FILES.items()}
-    routers = {name: _of_all(replay, ROUTERS) for name, replay in replays.items()}
-    splits = {name: list(replay.splits()) for name, replay in replays.items()}
-    polled = {name: _of_all(replay, POLLED) for name, replay in replays.items()}
-    bursts = {name: _of_all(replay, BURSTS, own_times=True) for name, replay in replays.items()}
+    with ProcessPoolExecutor(len(FILES)) as pool:
+        each = list(pool.map(measured, [folder / file for file in FILES.values()]))
+    found = dict(zip(FILES, each, strict=True))
+    replays = {name: one.replay for name, one in found.items()}
+    routers = {name: one.routers for name, one in found.items()}
+    splits = {name: one.splits for name, one in found.items()}
     tables = {
         "setting": setting(replays),
         "routers": side_by_side("router", routers),
         "thresholds": thresholds(replays, splits),
-        "polls": side_by_side("views", polled),
-        "bursts": side_by_side("router", bursts),
+        "polls": side_by_side("views", {name: one.polled for name, one in found.items()}),
+        "bursts": side_by_side("router", {name: one.bursts for name, one in found.items()}),
     }
     text = PAGE.read_text("utf-8")
     for name, lines in tables.items():
@@ -164,9 +187,7 @@ def side_by_side(what: str, found: dict[str, dict[str, Figures]]) -> Iterator[st
         yield f"| {row} | {cells} |"
 
 
-def thresholds(
-    replays: dict[str, Replay], splits: dict[str, list[tuple[float, float, Figures]]]
-) -> Iterator[str]:
+def thresholds(replays: dict[str, Replay], splits: dict[str, Splits]) -> Iterator[str]:
     """Yield p50 and p99 of TTFT for each threshold and share of the clients."""
     shares = " | ".join(f"{round(share * NUM_CLIENTS)} of {NUM_CLIENTS} heavy" for share in SHARES)
     yield f"| trace | threshold, tokens | share of tokens in heavy prompts | {shares} |"
@@ -186,9 +207,7 @@ def _ms(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def draw_picture(
-    routers: dict[str, dict[str, Figures]], splits: dict[str, list[tuple[float, float, Figures]]]
-) -> None:
+def draw_picture(routers: dict[str, dict[str, Figures]], splits: dict[str, Splits]) -> None:
     """Draw p99 over p50 of TTFT, a mark for each router and a line for each split of clients."""
     try:
         import matplotlib as mpl

@@ -11,6 +11,7 @@ import pytest
 import mist_sim.clients.engine.lane as lane_module
 from mist_sim import ChunkedScheduler, Simulation, Workload
 from mist_sim.clients.kv_cache import ContentHistory, SwapSpace
+from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import COUNTS
@@ -228,3 +229,25 @@ def test_the_unbounded_rate_counts_full_blocks_of_all_clients():
     summary = Simulation(clients=clients, workload=workload).run().summary
     assert summary["prefix_cache_hit_rate"] == 0.0
     assert summary["prefix_cache_hit_rate_unbounded"] == 80 / (2 * 83)
+
+
+@pytest.mark.usefixtures("run_lengths")
+def test_tokens_remaining_are_what_ended_answers_let_expect():
+    """An answer of 5 tokens has ended; the next one, whose first is there at 11 s, has 9."""
+    jobs = [Job(0.0, 10, 5), Job(10.0, 12, 9), *probes([12.5, 17.5], ())]
+    # 5 - 2 of the second; 1, since it has 7 by then, beside 5 of the probe that waits
+    assert spied(jobs, lambda view, _: view.num_remaining_tokens) == [0, 0, 3, 6]
+    assert spied(jobs, lambda view, request: view.num_answer_tokens(request)) == [0, 5, 5, 5]
+
+
+def test_prompts_of_about_a_length_have_a_mean_of_their_own():
+    answers = AnswerLengths()
+    assert answers.expected(100) == 0
+    for prompt, answer in ((100, 10), (120, 20), (1000, 90)):
+        answers.add(prompt, answer)
+    assert [answers.expected(prompt) for prompt in (64, 127, 1023, 128)] == [15, 15, 90, 40]
+
+
+def test_prompt_tokens_count_until_a_visit_ends():
+    jobs = [Job(0.0, 10, 5), Job(3.0, 20, 2), Job(4.5, 30, 1), Job(5.5, 7, 1), Job(40.0, 1, 1)]
+    assert spied(jobs, lambda view, _: view.num_prompt_tokens) == [0, 10, 30, 50, 0]
