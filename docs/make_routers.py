@@ -1,7 +1,7 @@
 """Write the tables of docs/background/routers.md: `python docs/make_routers.py`.
 
 Sends the requests of the Azure traces in ../shared/traces, or in the folder that is given as an
-argument, to every router; a quarter of an hour. With matplotlib installed it draws
+argument, to every router; a few minutes on two cores. With matplotlib installed it draws
 docs/images/routers.png as well.
 """
 
@@ -25,6 +25,7 @@ FILES = {
     "conversation": "AzureLLMInferenceTrace_conv.csv",
     "code": "AzureLLMInferenceTrace_code.csv",
 }
+NUM_REQUESTS = 5_000  # the first ones of each trace
 NUM_CLIENTS = 4
 LOAD = 0.8
 FIGURES = ("p50_ttft_ms", "p99_ttft_ms", "p50_e2el_ms", "p99_e2el_ms")
@@ -70,7 +71,7 @@ class Replay:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        rows = list(AzureReader(path=str(path)).rows())
+        rows = list(AzureReader(path=str(path), num_requests=NUM_REQUESTS).rows())
         self.prompts = np.array([row.num_prompt_tokens for row in rows])
         span = rows[-1].arrival_time or 0.0
         flood = self._run({"type": "all_at_once"}, {"router": "round_robin"})
@@ -93,7 +94,7 @@ class Replay:
         return tuple(summary[name] for name in FIGURES)
 
     def _run(self, arrivals: Settings, settings: Settings) -> Any:
-        trace = {"type": "azure", "path": str(self._path)}
+        trace = {"type": "azure", "path": str(self._path), "num_requests": NUM_REQUESTS}
         workload = {"trace": trace, "arrivals": arrivals}
         clients = [{"name": "llm", "count": NUM_CLIENTS, "gpu": "h100-sxm"}]
         scenario = {"model": "llama-3.1-8b", "workload": workload, "clients": clients}

@@ -15,7 +15,7 @@ from mist_sim import (
 )
 from mist_sim.environment import POLL, Environment
 from mist_sim.errors import InvariantError
-from mist_sim.stages import Preprocess
+from mist_sim.stages import Postprocess, Preprocess
 from mist_sim.testing import check_router
 
 
@@ -65,6 +65,27 @@ def test_who_ended_since_the_poll_still_counts():
 def test_a_poll_finds_what_was_before_all_else_at_its_time():
     assert routed(0.5, 1.0, 1.0, view_interval=0.5, counts_sent=False) == ["0", "1", "1"]
     assert routed(0.0, 0.0, view_interval=0.5, counts_sent=False) == ["0", "0"]
+
+
+def test_a_poll_that_is_an_event_comes_first_as_well():
+    """The first task ends at 0.9 s; the arrival at 1 s was scheduled before the poll at 1 s was."""
+    router = LoadRouter(by="tokens_remaining")
+    assert routed(0.5, 1.0, router=router, seconds=0.4, view_interval=0.25) == ["0", "0"]
+
+
+def test_a_request_that_is_chosen_for_ahead_counts_until_the_next_poll():
+    """It comes to the worker at 10 s, so that a poll at 1 s finds nobody there."""
+    before = SequentialClient("before", serves=["preprocess"], num_workers=9, base_time=10.0)
+    before.asks_ahead = True
+    after = [SequentialClient(name, serves=["postprocess"], base_time=1.0) for name in "xy"]
+    times = [0.1, 1.1, 1.2]
+    workload = Workload.from_lists(
+        [9] * 3, [1] * 3, times, pipeline=lambda row: (Preprocess(num_tokens=9), Postprocess())
+    )
+    router = PolledRouter(router=LeastOutstandingRouter(), view_interval=1.0)
+    result = Simulation(clients=[before, *after], workload=workload, router=router).run()
+    last = result.stages[result.stages.stage == "postprocess"].sort_values("request_id")
+    assert list(last.client) == ["x", "x", "y"]
 
 
 def test_a_router_without_a_poll_sees_clients_as_they_are():
