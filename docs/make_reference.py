@@ -62,6 +62,7 @@ SECTIONS = (
         ("patience", "base_time", "time_per_token"),
     ),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
+    ("Connectors", "connectors", "`network.connector`", ("connector",)),
 )
 LINKS = {
     "workload": "[mapping](#workload)",

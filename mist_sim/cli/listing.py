@@ -70,6 +70,7 @@ _PLACES = {
     "lengths": "prompt and output of workload.lengths: {type: synthetic}",
     "durations": "workload.patience, base_time and time_per_token of clients of type sequential",
     "stages": "workload.pipeline",
+    "connectors": "network.connector",
     "prices": "cost; clients.N.gpu_price takes the place of one",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "presets": "mist run NAME",

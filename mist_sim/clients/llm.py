@@ -294,10 +294,11 @@ class LlmClient(Client):
             self._gate.prompt_is_done(sequence)
         self.finish(visit)
 
-    def _receive(self, engine: int, move: KvMove) -> tuple[float, Event]:
-        """Begin to copy blocks that another client holds; return their bytes, and the end's event.
+    def _receive(self, engine: int, move: KvMove) -> tuple[float, Event, float]:
+        """Begin to copy blocks that another client holds.
 
         engine: number of the one that they come to.
+        Returns their bytes, the event when they are there, and seconds until they can be used.
         """
         if self.network is None or self.kv_block_bytes is None:
             raise ScenarioError(
@@ -315,8 +316,10 @@ class LlmClient(Client):
             num_blocks * self.kv_block_bytes,
             self._num_layers,
             kv.compute_time,
+            num_blocks,
         )
-        return message.num_bytes, self.network.send(message)
+        after = self.network.post_processing(message)
+        return message.num_bytes, self.network.send(message), after
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

@@ -1,17 +1,27 @@
 """What lies between clients: links, who is where, and what is under way."""
 
 from mist_sim.network.base import Message, Network, Seat, Tenant
+from mist_sim.network.connectors import (
+    CONNECTORS,
+    Connector,
+    MooncakeConnector,
+    NixlConnector,
+)
 from mist_sim.network.fabric import Exchange, Fabric
 from mist_sim.network.links import Link
 from mist_sim.network.loading import load_topology, topology_names
 from mist_sim.network.topology import Topology
 
 __all__ = [
+    "CONNECTORS",
+    "Connector",
     "Exchange",
     "Fabric",
     "Link",
     "Message",
+    "MooncakeConnector",
     "Network",
+    "NixlConnector",
     "Seat",
     "Tenant",
     "Topology",

@@ -23,7 +23,7 @@ class Message(NamedTuple):
     """KV entries that go from one engine to another.
 
     num_bytes: of all layers. num_layers: that follow one another (>= 1); 1: nothing is known of
-    them. compute_time: seconds in which the source computed them.
+    them. compute_time: seconds in which the source computed them. num_blocks: that they lie in.
     """
 
     source: Seat
@@ -31,6 +31,7 @@ class Message(NamedTuple):
     num_bytes: float
     num_layers: int = 1
     compute_time: float = 0.0
+    num_blocks: int = 1
 
 
 class Tenant(NamedTuple):
@@ -99,6 +100,9 @@ class Network(Protocol):
 
     def send(self, message: Message) -> Event:
         """Begin to send; the event happens when the last byte is there."""
+
+    def post_processing(self, message: Message) -> float:
+        """Return the seconds from then on until the destination can use the entries."""
 
     def reach(self, source: Seat, destination: Seat) -> Reach:
         """Return how far an engine is from another."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +13,13 @@ from simpy.events import Event
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
+from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.loading import load_topology
 from mist_sim.network.places import find_places
 from mist_sim.network.routes import Route, Routes
 from mist_sim.network.topology import Topology
 from mist_sim.network.transfers import Flow, Transfers
-from mist_sim.units import BytesPerSecond, Seconds
+from mist_sim.units import BytesPerSecond
 
 _OF_THE_TOPOLOGY = (
     "nodes",
@@ -35,8 +35,9 @@ _OF_THE_TOPOLOGY = (
 
 
 class _Way(NamedTuple):
-    """Part of what one engine sends another: its share of the bytes, and its route."""
+    """Part of what one engine sends another: its share of layers and of bytes, and its route."""
 
+    of_layers: float
     share: float
     route: Route
 
@@ -66,11 +67,10 @@ class Fabric:
     nics: network cards of a node.
     nic: of each card, one direction.
     spans_nodes: whether a client may have GPUs of several nodes. Its steps take as long as on one.
-    transfer_overhead: seconds that a transfer takes beside latency and bytes, such as for its
-        descriptors.
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, those of a layer while the next one is computed.
     destination_missing: blocks that the destination has cached do not travel.
+    connector: what a transfer costs beside latency and bytes.
     Raises ScenarioError for a topology that is not known, or that makes no sense.
     """
 
@@ -85,15 +85,11 @@ class Fabric:
     nics: int | None = None
     nic: BytesPerSecond | None = None
     spans_nodes: bool = False
-    transfer_overhead: Seconds = 0.0
     granularity: Granularity = "full"
     destination_missing: bool = True
+    connector: Connector = PLAIN
 
     def __post_init__(self) -> None:
-        if not 0 <= self.transfer_overhead < math.inf:
-            raise ValueError(
-                f"transfer_overhead must be finite and >= 0 s, got {self.transfer_overhead}"
-            )
         base = load_topology(self.topology) if isinstance(self.topology, str) else self.topology
         said = {name: getattr(self, name) for name in _OF_THE_TOPOLOGY}
         said = {name: value for name, value in said.items() if value is not None}
@@ -114,7 +110,8 @@ class Fabric:
         self._reaches: dict[tuple[Seat, Seat], Reach] = {}
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
         self._capacities = [link["bandwidth"] for link in links]
-        self._transfers = Transfers(self._capacities)
+        share = self.connector.efficiency
+        self._transfers = Transfers([capacity * share for capacity in self._capacities])
         self._check_routes(tenants)
 
     def start(self, env: Environment) -> None:
@@ -123,12 +120,20 @@ class Fabric:
 
     def send(self, message: Message) -> Event:
         """Begin to send, every rank what it has of the layers and heads of each other one."""
-        flows = []
-        for share, route in self._between(message.source, message.destination):
+        flows, connector = [], self.connector
+        for of_layers, share, route in self._between(message.source, message.destination):
             part = message._replace(num_bytes=message.num_bytes * share)
-            num_bytes = bytes_left(part, route.bandwidth, self.granularity)
-            flows.append(Flow(route.path, num_bytes, route.latency + self.transfer_overhead))
+            bandwidth = route.bandwidth * connector.efficiency
+            num_bytes = bytes_left(part, bandwidth, self.granularity)
+            delay = connector.before(message.num_blocks, message.num_layers * of_layers)
+            flows.append(Flow(route.path, num_bytes, route.latency + delay))
         return self._transfers.send(flows)
+
+    def post_processing(self, message: Message) -> float:
+        """Return the seconds from then on until every rank can use its entries."""
+        ways = self._between(message.source, message.destination)
+        most = max([way.of_layers for way in ways])
+        return self.connector.after(message.num_blocks, message.num_layers * most)
 
     def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
         """Return what it takes when all GPUs of some engines send to all GPUs of others at once.
@@ -163,12 +168,13 @@ class Fabric:
     def _reach(self, source: Seat, destination: Seat) -> Reach:
         shares = [0.0] * len(self._capacities)  # of all bytes, that go over each link
         ways = self._between(source, destination)
-        for share, route in ways:
+        for _, share, route in ways:
             for link in route.path:
                 shares[link] += share
-        latency = max(route.latency for _, route in ways) + self.transfer_overhead
+        latency = max(way.route.latency for way in ways) + self.connector.start
         each = zip(shares, self._capacities, strict=True)
-        return Reach(latency, max((share / bandwidth for share, bandwidth in each), default=0.0))
+        slowest = max((share / bandwidth for share, bandwidth in each), default=0.0)
+        return Reach(latency, slowest / self.connector.efficiency)
 
     def _between(self, source: Seat, destination: Seat) -> list[_Way]:
         ways = self._ways.get((source, destination))
@@ -191,7 +197,7 @@ class Fabric:
                     for heads_there, gpu_there in enumerate(row_there):
                         of_heads = _common(heads, len(row), heads_there, len(row_there))
                         if share := of_layers * of_heads:
-                            yield _Way(share, self.routes.between(gpu, gpu_there))
+                            yield _Way(of_layers, share, self.routes.between(gpu, gpu_there))
 
     def _check_routes(self, tenants: Sequence[Tenant]) -> None:
         """Raise ScenarioError where one client could hand over to another without a route."""

@@ -10,6 +10,7 @@ from simpy.events import Event
 
 from mist_sim.environment import Environment
 from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
+from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.units import BytesPerSecond, Seconds
 
@@ -22,6 +23,7 @@ class Link:
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, those of a layer while the next one is computed.
     destination_missing: blocks that the destination has cached do not travel.
+    connector: what a transfer costs beside this.
     Raises ValueError for values outside these ranges.
     """
 
@@ -29,13 +31,15 @@ class Link:
     latency: Seconds = 0.0
     granularity: Granularity = "full"
     destination_missing: bool = True
+    connector: Connector = PLAIN
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth < math.inf:
             raise ValueError(f"bandwidth must be finite and > 0 B/s, got {self.bandwidth}")
         if not 0 <= self.latency < math.inf:
             raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
-        self._transfers = Transfers([self.bandwidth])
+        self._bandwidth = self.bandwidth * self.connector.efficiency
+        self._transfers = Transfers([self._bandwidth])
 
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Everybody is at the link."""
@@ -46,9 +50,14 @@ class Link:
 
     def send(self, message: Message) -> Event:
         """Begin to send; the event happens when the last byte is there."""
-        num_bytes = bytes_left(message, self.bandwidth, self.granularity)
-        return self._transfers.send([Flow((0,), num_bytes, self.latency)])
+        num_bytes = bytes_left(message, self._bandwidth, self.granularity)
+        delay = self.connector.before(message.num_blocks, message.num_layers)
+        return self._transfers.send([Flow((0,), num_bytes, self.latency + delay)])
+
+    def post_processing(self, message: Message) -> float:
+        """Return the seconds from then on until the destination can use the entries."""
+        return self.connector.after(message.num_blocks, message.num_layers)
 
     def reach(self, source: Seat, destination: Seat) -> Reach:
         """Return how far an engine is from another: all are equally far."""
-        return Reach(self.latency, 1 / self.bandwidth)
+        return Reach(self.latency + self.connector.start, 1 / self._bandwidth)

@@ -17,9 +17,10 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from mist_sim.bounds import TEXT_LENGTH
-from mist_sim.network import Fabric, Link, load_topology
+from mist_sim.network import Connector, Fabric, Link, load_topology
 from mist_sim.scenario.client_schemas import AfdPart, ClientPart, LlmPart
 from mist_sim.scenario.format import paths
+from mist_sim.scenario.format.families import CONNECTOR
 from mist_sim.scenario.format.parts import Part, part_type, written
 from mist_sim.scenario.format.problems import Problem
 
@@ -61,7 +62,11 @@ class NetworkSettings:
         return {"anyOf": [handler(model.__pydantic_core_schema__) for model in models]}
 
 
-NETWORK = NetworkSettings(part_type(Link), part_type(Fabric, meanings={_KEY: _TOPOLOGY}))
+_CONNECTOR = {Connector: Annotated[Part, CONNECTOR]}
+NETWORK = NetworkSettings(
+    part_type(Link, meanings=_CONNECTOR),
+    part_type(Fabric, meanings={_KEY: _TOPOLOGY, **_CONNECTOR}),
+)
 
 
 def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Iterable[Problem]:

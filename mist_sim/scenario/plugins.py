@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mist_sim.scenario.client_schemas import CLIENT
 from mist_sim.scenario.format.families import (
     ARRIVAL,
+    CONNECTOR,
     DURATION_LAW,
     LENGTH,
     PREDICTOR,
@@ -29,6 +30,7 @@ FAMILIES: Mapping[str, Family] = {
     "lengths": LENGTH,
     "durations": DURATION_LAW,
     "stages": STAGE,
+    "connectors": CONNECTOR,
 }
 
 

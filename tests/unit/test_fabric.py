@@ -8,7 +8,7 @@ import pytest
 
 from mist_sim import Fabric, Link, Scenario, ScenarioError, simulate
 from mist_sim.environment import Environment
-from mist_sim.network import Message, Seat, Tenant
+from mist_sim.network import Connector, Message, Seat, Tenant
 from mist_sim.network.base import bytes_left
 
 P, D = Seat("p"), Seat("d")
@@ -132,7 +132,7 @@ def test_in_a_node_entries_take_nvlink():
 
 
 def test_the_overhead_of_a_transfer_comes_on_top():
-    assert seconds(fabric((1, 1), (1, 1), transfer_overhead=0.25)) == pytest.approx(
+    assert seconds(fabric((1, 1), (1, 1), connector=Connector(start=0.25))) == pytest.approx(
         0.4100027, rel=1e-12
     )
 
@@ -261,8 +261,8 @@ def test_the_resolved_scenario_says_the_same():
         ({"network__nic": "0 Gb/s"}, "network.nic: must be finite and > 0, got 0"),
         ({"network__nodes": 0}, "network.nodes: must be >= 1, got 0"),
         (
-            {"network__transfer_overhead": "-1 s"},
-            "network.transfer_overhead: must be finite and >= 0 s, got -1.0",
+            {"network__connector": {"start": "-1 s"}},
+            "network.connector.start: must be finite and >= 0 s, got -1.0",
         ),
         ({"network__granularity": "half"}, "network.granularity: must be 'full' or 'layerwise'"),
         ({"network__topology": "hgx-h1"}, "network.topology: no topology and no file is named"),

@@ -22,7 +22,7 @@ from mist_sim.clients.kv_cache.moves.kv_move import GPU, KvMove
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
-from mist_sim.environment import Environment
+from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import chosen_coefficients, named_coefficients
 from mist_sim.models import load_model
@@ -245,7 +245,7 @@ class AfdClient(Client):
         return stay
 
     def _fetch(self, stay: AfdStay) -> Event:
-        """Bring the KV entries of a request to its attention worker."""
+        """Bring the KV entries of a request to its attention worker, in one piece a layer."""
         kv, visit, begun = stay.incoming, stay.visit, self.env.now
         if self.network is None or kv is None:
             raise ScenarioError(
@@ -260,7 +260,11 @@ class AfdClient(Client):
             self._model.num_layers,
             kv.compute_time,
         )
-        arrival = self.network.send(message)
+        after = self.network.post_processing(message)
+        ready = arrival = self.network.send(message)
+        if after:
+            ready = Event(self.env)
+            arrival.callbacks.append(lambda _: self.env.trigger(ready, self.env.now + after, MOVE))
 
         def come(_: Event) -> None:
             if stay.seat is not None:
@@ -269,10 +273,10 @@ class AfdClient(Client):
                 self.tracks[stay.seat.batch].records.move(
                     move, message.num_bytes, begun, self.env.now
                 )
-            kv.release()
 
-        arrival.callbacks.append(come)
-        return arrival
+        arrival.callbacks.append(lambda _: kv.release())
+        ready.callbacks.append(come)
+        return ready
 
     def _leave(self, stay: AfdStay, num_tokens: int) -> None:
         """Hand back a visit with so many tokens."""

@@ -57,7 +57,7 @@ class Lane:
     scheduler: decides; lanes may share it. state: what it decides about, with nobody in it yet.
     load: the counts that routers see; lanes of a client share it.
     leave: takes back the visits. receive: begins to bring entries of another client, and returns
-        how many bytes they are and the event of their end.
+        how many bytes they are, the event of their end, and the seconds until they can be used.
     engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
     gate: turns requests away when the lane is too busy; None: never.
     """
@@ -71,7 +71,7 @@ class Lane:
         records: StepRecords,
         load: ClientState,
         leave: Leave,
-        receive: Callable[[KvMove], tuple[float, Event]],
+        receive: Callable[[KvMove], tuple[float, Event, float]],
         gate: Gate | None = None,
         engine_number: int = 0,
         block_bytes: float = nan,
@@ -186,23 +186,29 @@ class Lane:
         now, sequence = self.env.now, move.sequence
         sequence.num_coming += 1
         kv = sequence.incoming
-        num_bytes = move.num_blocks * self._block_bytes
+        num_bytes, after = move.num_blocks * self._block_bytes, 0.0
         if kv is None:
             end = self.env.at(self.state.kv_cache.load(move.source, move.num_blocks, now), MOVE)
         else:
             kv.begin_copy()
             sequence.visit.started_at = now
-            num_bytes, end = self._receive(move)
+            num_bytes, end, after = self._receive(move)
+
+        def arrive(_: Event) -> None:
+            if kv is not None:
+                kv.release()
+            if after:
+                self.env.at(self.env.now + after, MOVE).callbacks.append(come)
+            else:
+                come(_)
 
         def come(_: Event) -> None:
             self._records.move(move, num_bytes, now, self.env.now)
-            if kv is not None:
-                kv.release()
             sequence.num_coming -= 1
             if not sequence.num_coming:
                 self.engine.end_load(sequence, self)
 
-        end.callbacks.append(come)
+        end.callbacks.append(arrive)
 
     def _begin(self, admitted: list[SequenceState]) -> None:
         """Note who got memory now, and what the cache had of a prompt that starts."""

@@ -18,6 +18,7 @@ from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS, SecondsOrLaw
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.predictors import PREDICTORS
+from mist_sim.network import CONNECTORS
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario.format.fields import Quantity
@@ -193,4 +194,5 @@ TIMES: Mapping[Any, Any] = {SecondsOrLaw: _TIME, SecondsOrLaw | None: _TIME | No
 """How a file says parameters that are a time or a law of times."""
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
+CONNECTOR = Family(CONNECTORS, default="plain")
 STAGE = Family(STAGES, words=("prefill", "decode"))
