@@ -14,6 +14,7 @@ from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
+from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Moved, Visit
 from mist_sim.environment import Environment
@@ -28,16 +29,22 @@ class Coordinator:
     """Moves requests from stage to stage.
 
     roster: the clients that there are now. spawn: sends the children of requests, whose ids count
-    down from -1.
+    down from -1. hand_over: how requests go from prefill to decode.
     """
 
     def __init__(
-        self, env: Environment, roster: Roster, router: Router, spawn: Spawn | None = None
+        self,
+        env: Environment,
+        roster: Roster,
+        router: Router,
+        spawn: Spawn | None = None,
+        hand_over: HandOver | None = None,
     ) -> None:
         self.env = env
         self.roster = roster
         self.router = router
         self.spawn = spawn
+        self._drops_first = hand_over is not None and hand_over.drops_first
         self._num_children = 0
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
@@ -50,7 +57,7 @@ class Coordinator:
         failure: Failure | None = None
         while failure is None and (stages := request.to_serve):
             stage = stages[0]
-            if stage.continues and stage.is_empty:
+            if stage.continues and stage.is_empty and (kv is None or kv.num_output_tokens):
                 request.to_serve = stages[1:]
                 request.num_stages -= 1
                 continue
@@ -61,15 +68,16 @@ class Coordinator:
                 failure = Failure("rejected", self.env.now, reason)
                 break
             here, later = stages[:num_stages], stages[num_stages:]
-            is_followed = False
-            if later and not later[0].is_empty:
+            is_followed = is_silent = False
+            if later and (self._drops_first or not later[0].is_empty):
                 is_followed = later[0].continues
+                is_silent = is_followed and self._drops_first and not stage.continues
                 if client.asks_ahead:
                     self._ask_ahead(request, later[0])
             taken = None
             if stage.continues:
                 taken, request.kv, kv = kv, None, None
-            visit = yield client.serve(request, here, taken, is_followed)
+            visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
             if visit.held_kv is not None:
                 if kv is not None:

@@ -15,6 +15,7 @@ from mist_sim.clients import AfdClient, Client, LlmClient
 from mist_sim.clients.roster import Roster
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
+from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, did_you_mean
@@ -44,6 +45,7 @@ class Simulation:
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
     summary. network: over which clients hand over KV entries; None where none do.
     power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
+    hand_over: how requests go from prefill to decode; None: as `HandOver()` says.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
     clients with a role where there is no network, or that do not know the size of the blocks that
     come to them, for places that the network does not have, and for a router of a stage that no
@@ -63,6 +65,7 @@ class Simulation:
         network: Network | None = None,
         power: PowerOptions | None = None,
         cost: CostOptions | None = None,
+        hand_over: HandOver | None = None,
     ) -> None:
         clients = list(clients)
         names = [client.name for client in clients]
@@ -71,7 +74,9 @@ class Simulation:
         for name, count in Counter(names).items():
             if count > 1:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
+        self.hand_over = hand_over or HandOver()
         _check_hand_overs(clients, network)
+        _check_first_token(clients, self.hand_over)
         if network is not None:
             network.admit(tenants(clients))
         if seed < 0:
@@ -103,7 +108,8 @@ class Simulation:
         """
         env, recorder = Environment(), recorder or ColumnRecorder()
         router = StageRouters(self.router, self.routers) if self.routers else self.router
-        coordinator = Coordinator(env, self._start_clients(env, recorder), router)
+        roster = self._start_clients(env, recorder)
+        coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
         load = self._load_generator(env, coordinator, recorder)
         if progress is not None:
             load.on_end = _now_and_then(progress)
@@ -209,6 +215,22 @@ def _check_hand_overs(clients: Sequence[Client], network: Network | None) -> Non
             raise ScenarioError(
                 f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
                 "entries of other clients come here, and their size says how long they take"
+            )
+
+
+def _check_first_token(clients: Sequence[Client], hand_over: HandOver) -> None:
+    """Raise ScenarioError for engines that cannot emit the first token of what others prefilled."""
+    if not hand_over.drops_first or not any(
+        isinstance(client, LlmClient) and client.role == "prefill" for client in clients
+    ):
+        return
+    for client in clients:
+        takes_drafts = isinstance(client, LlmClient) and client.speculative_config is not None
+        if isinstance(client, AfdClient) or (takes_drafts and client.role != "prefill"):
+            what = "a bundle" if isinstance(client, AfdClient) else "an engine with drafts"
+            raise ScenarioError(
+                f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
+                "not begin answers here, got decode"
             )
 
 

@@ -93,14 +93,16 @@ class Client(ABC):
         stages: tuple[Stage, ...],
         kv: HeldKv | None = None,
         is_followed: bool = False,
+        is_silent: bool = False,
     ) -> Event:
         """Queue a request for consecutive stages; the event's value is the `Visit` when it is over.
 
         kv: entries of the stages before that another client keeps; they are this client's to
             release. is_followed: whether the stage after these continues from their KV entries, so
-            that they have to be kept (`Visit.held_kv`).
+            that they have to be kept (`Visit.held_kv`). is_silent: whether the client of that one
+            emits the token of these again, and nobody gets it from here.
         """
-        visit = Visit(request, stages, self.env.now, kv, is_followed)
+        visit = Visit(request, stages, self.env.now, kv, is_followed, is_silent)
         self.stays[visit] = stay = self.new_stay(visit)
         stay.load = self.view
         stay.end = end = Event(self.env)

@@ -206,6 +206,8 @@ class LlmClient(Client):
         kv = visit.kv
         num_prompt_tokens = kv.num_prompt_tokens if kv else 0
         num_before = num_output_tokens = kv.num_output_tokens if kv else 0
+        if kv is not None and not num_before:  # the first token is this client's, too
+            num_output_tokens = 1
         for stage in visit.stages:
             if isinstance(stage, Prefill):
                 num_prompt_tokens += stage.num_prompt_tokens

@@ -105,7 +105,7 @@ class Gate:
         """Return why a sequence that arrives is turned away; None, and it counts as accepted."""
         if num_waiting >= self._max_num_waiting:
             return f"busy, max_num_waiting={self._max_num_waiting} requests wait"
-        if self._backlog is not None and not sequence.visit.continues:
+        if self._backlog is not None and not sequence.visit.stages[0].continues:
             time_left = sequence.visit.request.deadline - now - self._time_to_enter(sequence)
             if not self._backlog.add_if_in_time(sequence, time_left):
                 return "busy, the first token cannot be expected in time (early_rejection)"

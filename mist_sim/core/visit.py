@@ -132,6 +132,7 @@ class Visit:
     Times are seconds since the start of the run, NaN where the event did not happen.
     kv: entries of the stages before, which another client keeps; None where there are none.
     is_followed: whether the next stage continues from the visit's KV entries.
+    is_silent: whether its token is dropped, since the client of the next stage emits it again.
     queued_at, started_at, finished_at: entry into the queue, first work on it, end.
     first_token_at, last_token_at: when the client emitted the visit's first and last output token.
     num_output_tokens: tokens emitted during the visit.
@@ -152,6 +153,7 @@ class Visit:
     queued_at: float
     kv: HeldKv | None = None
     is_followed: bool = False
+    is_silent: bool = False
     started_at: float = nan
     first_token_at: float = nan
     last_token_at: float = nan
@@ -181,7 +183,7 @@ class Visit:
     @property
     def continues(self) -> bool:
         """True when its first token continues the answer of the visit before."""
-        return self.stages[0].continues
+        return self.stages[0].continues and (self.kv is None or self.kv.num_output_tokens > 0)
 
     @property
     def has_token(self) -> bool:

@@ -71,7 +71,11 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
         for position, kind in enumerate(kinds):
             of_engine = kinds[0] == "prefill"
             later, earlier = of_engine and position > 0, of_engine and position == 0
-            ended = ~np.isnan(c["first_token_at"]) if earlier else c["served"]
+            has_token = ~np.isnan(c["first_token_at"])
+            ended = has_token | c["served"] if earlier else c["served"]
+            finished_at = c["finished_at"]
+            if earlier:
+                finished_at = np.where(has_token, c["first_token_at"], finished_at)
             rows = (c["stages"] == code) & ended
             parts.append(
                 pd.DataFrame(
@@ -82,7 +86,7 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
                         "client": np.array(client_names, dtype=object)[c["client_id"][rows]],
                         "queued_at": c["first_token_at" if later else "queued_at"][rows],
                         "started_at": c["first_token_at" if later else "started_at"][rows],
-                        "finished_at": c["first_token_at" if earlier else "finished_at"][rows],
+                        "finished_at": finished_at[rows],
                     }
                 )
             )

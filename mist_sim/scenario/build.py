@@ -73,6 +73,7 @@ def build(scenario: Scenario) -> Simulation:
         network=network,
         power=scenario.power.make(),
         cost=scenario.cost.make() if scenario.cost else None,
+        hand_over=scenario.hand_over.make(),
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from mist_sim.core.hand_over import HandOver
 from mist_sim.models import load_model
 from mist_sim.scenario.client_schemas import AfdPart, ClientPart
+from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
 
 _SAME = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8"}  # two names in vLLM
@@ -20,6 +22,13 @@ class _Stored(NamedTuple):
     model: str | None
     block_size: int | None
     kv_cache_dtype: str
+
+
+def idle_options(hand_over: Part) -> Iterable[Problem]:
+    """Yield options of hand-overs that are not the default, where nothing is handed over."""
+    for name, value in hand_over.parameters().items():
+        if value != getattr(HandOver(), name):
+            yield Problem(("hand_over", name), "has no effect: no client has a role")
 
 
 def unlike_engines(

@@ -116,9 +116,10 @@ class WatchedRun:
         stages: tuple[Stage, ...],
         kv: HeldKv | None = None,
         is_followed: bool = False,
+        is_silent: bool = False,
     ) -> Event:
         self.num_open += 1
-        end = self.client.serve(request, stages, kv, is_followed=is_followed)
+        end = self.client.serve(request, stages, kv, is_followed, is_silent)
         end.callbacks.append(partial(self._returned, request, self.env.now))
         return end
 

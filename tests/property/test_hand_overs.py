@@ -66,7 +66,15 @@ def apart(draw: st.DrawFn) -> ClusterCase:
     times = draw(st.integers(2, 12).flatmap(arrival_times))
     jobs = draw(jobs_for(times, few=draw(st.booleans())))
     router = draw(st.sampled_from(PLAIN_ROUTERS))
-    return ClusterCase(clients, tuple(jobs), router, link=draw(LINKS))
+    case = ClusterCase(clients, tuple(jobs), router, link=draw(LINKS))
+    return draw(with_options(case))
+
+
+def with_options(case: ClusterCase) -> st.SearchStrategy[ClusterCase]:
+    """Return a case with some way to hand over; answers do not begin with drafts."""
+    drafts = any(options.drafting and options.role != "prefill" for options in case.clients)
+    first_tokens = ["prefill"] if drafts else ["prefill", "decode"]
+    return st.builds(replace, st.just(case), first_token=st.sampled_from(first_tokens))
 
 
 def in_a_loop(case: st.SearchStrategy[ClusterCase]) -> st.SearchStrategy[ClusterCase]:
@@ -125,7 +133,7 @@ def crowds_apart(draw: st.DrawFn) -> ClusterCase:
     )
     prefill = client("prefill", sorted(POLICIES))
     decode = client("decode", JOINED)
-    return ClusterCase(
+    case = ClusterCase(
         (prefill,) * draw(st.sampled_from([1, 1, 2]))
         + (decode,) * draw(st.sampled_from([1, 1, 2])),
         tuple(draw(st.lists(job, min_size=3, max_size=16))),
@@ -141,6 +149,7 @@ def crowds_apart(draw: st.DrawFn) -> ClusterCase:
             draw(st.sampled_from([0.0, STEP, 2 * STEP])),
         ),
     )
+    return draw(with_options(case))
 
 
 def features(case: ClusterCase, served: Served) -> set[str]:
@@ -167,10 +176,12 @@ def features(case: ClusterCase, served: Served) -> set[str]:
     ends = {step.end for step in served.steps}
     if any(move.end in ends for move in cluster.moves):
         found.add("a move ends with a step")
+    if case.first_token == "decode":
+        found = {f"{name}, first token from decode" for name in found}
     return found
 
 
-WANTED = (
+FROM_PREFILL = (
     "a decode is preempted",
     "a decode is swapped",
     "timed_out before the move",
@@ -181,6 +192,7 @@ WANTED = (
     "a move waits",
     "a move ends with a step",
 )
+WANTED = (*FROM_PREFILL, *(f"{name}, first token from decode" for name in FROM_PREFILL))
 
 
 @pytest.mark.exact
@@ -241,7 +253,7 @@ def test_nothing_is_held_and_every_token_comes_after_the_one_before(case, predic
 
 
 def assert_causes_come_before_effects(case: ClusterCase, result: Result) -> None:
-    """The first token is of the client that computed the prompt; moves lie between the visits."""
+    """The first token is of the client that `first_token` says; moves lie between the visits."""
     visits: Any = result.recorder.visits.columns()
     moves = result.transfers
     moves = moves[moves["kind"] == "hand_over"].set_index("request_id")
@@ -255,14 +267,18 @@ def assert_causes_come_before_effects(case: ClusterCase, result: Result) -> None
         assert len(times) == row.num_output_tokens
         if not len(times):
             continue
-        assert row.first_token_at == times[0] == visits["first_token_at"][first]
+        is_late = case.first_token == "decode" and first != last
+        emits = last if is_late else first
+        assert row.first_token_at == times[0] == visits["first_token_at"][emits]
         if first == last:
             continue
-        assert times[0] == visits["finished_at"][first] == visits["queued_at"][last]
+        handed_at = visits["finished_at"][first]
+        assert handed_at == visits["queued_at"][last]
+        assert is_late or handed_at == times[0]
         if row.request_id in moves.index:
             move = moves.loc[row.request_id]
-            assert times[0] <= move.start == visits["started_at"][last]
-            assert (times[1:] > move.end).all()
+            assert handed_at <= move.start == visits["started_at"][last]
+            assert (times[not is_late :] > move.end).all()
             assert move.source == result.client_names[visits["client_id"][first]]
         else:
             assert len(times) == 1

@@ -23,6 +23,10 @@ those held are free, and the lane hears of its own afterwards. Who gives up whil
 everything as it is until they are there; who does before frees what is held. The visits of a job
 have the limits of the job; only its end counts when its first token is there. A client whose
 longest context the job has reached with its first token has nothing to do for it.
+
+Where `first_token` is "decode", the first token of the prefill is silent, also of an answer of one
+token: nobody gets it, and no limit ends with it. What moves are the entries of all tokens of the
+prompt but the last, and the first decode step gives the first token.
 """
 
 from __future__ import annotations
@@ -179,8 +183,10 @@ class StepwiseCluster:
         router: Router,
         prepare: Callable[[int, Job, int], Job] = lambda client, job, number: job,
         link: Link | None = None,
+        first_token: str = "prefill",
     ) -> None:
         self.link = link or Link()
+        self.first_token = first_token
         self.clients = clients
         self.router = router
         self.prepare = prepare
@@ -266,11 +272,12 @@ class StepwiseCluster:
         job = self.prepare(client, self.jobs[number], number)
         live = Live(job, Outcome())
         if held:
-            live.incoming = held
-            live.num_emitted = 1
+            live.incoming, live.was_held = held, True
+            live.num_emitted = int(self.first_token == "prefill")
             live.outcome.chunk_times = self.visits[number][0].token_times[-1:]
         elif self.clients[client].role:
-            live.is_followed = job.num_output_tokens > 1
+            live.is_silent = self.first_token == "decode"
+            live.is_followed = live.is_silent or job.num_output_tokens > 1
             live.job = replace(job, num_output_tokens=1, path=())
         self.visits[number].append(live.outcome)
         self._places[live] = client, number
@@ -284,8 +291,8 @@ class StepwiseCluster:
         assert isinstance(held, Held)
         held.is_moving = True
         group = next(g for g in self.clients[client].groups if any(e is lane for e in g.lanes))
-        num_here = (lane.blocks_for(live.job.num_prompt_tokens) - num_blocks) * lane.block_size
-        num_tokens = max(0, live.job.num_prompt_tokens - num_here)
+        num_here = (lane.blocks_for(live.num_known - 1) - num_blocks) * lane.block_size
+        num_tokens = max(0, live.num_known - 1 - num_here)
 
         def end() -> None:
             self.moves.append(Move(number, held.client, client, num_tokens, start, self.now))

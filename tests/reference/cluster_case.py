@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 
+from mist_sim.core.hand_over import FirstToken, HandOver
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
 from mist_sim.network import Link
@@ -37,7 +38,7 @@ class ClusterCase:
     """Clients, their router, and jobs in order of arrival, or of users in a closed loop.
 
     loop: None: jobs come at their arrival times. link: (bytes a second, latency in seconds) of the
-        network; None: there is none.
+        network; None: there is none. first_token: of which client users get it.
     """
 
     clients: tuple[EngineOptions, ...]
@@ -45,6 +46,7 @@ class ClusterCase:
     router: str = "round_robin"
     loop: ClosedLoop | None = None
     link: tuple[float, float] | None = None
+    first_token: FirstToken = "prefill"
 
     @property
     def options(self) -> EngineOptions:
@@ -58,6 +60,7 @@ class ClusterCase:
             router_named(self.router, SEED),
             self._prepared,
             cluster.Link(*self.link) if self.link else None,
+            self.first_token,
         )
         clients.run(self._sender())
         return Served(clients)
@@ -85,6 +88,7 @@ class ClusterCase:
             router=ROUTERS[self.router](),
             network=Link(bandwidth=self.link[0], latency=self.link[1]) if self.link else None,
             seed=SEED,
+            hand_over=HandOver(first_token=self.first_token),
         )
 
     @property

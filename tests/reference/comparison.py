@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import inf, isnan
+from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -445,7 +445,7 @@ def assert_same_request(
         request_id,
         {
             "status": visits[-1].status,
-            "first_token_at": bits(visits[0].first_token_at),
+            "first_token_at": bits(token_times[0] if token_times else nan),
             "finished_at": bits(visits[-1].finished_at),
             "num_preemptions": sum(len(visit.preempted_at) for visit in visits),
             "num_cached_tokens": sum(visit.num_cached_tokens for visit in visits),

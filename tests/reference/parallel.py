@@ -383,7 +383,7 @@ class StepwiseClient:
             return False
         group = self.groups[0]  # all take the same time
         self.tracks[0].spare(live, self.taken)
-        ahead = [other for _, _, other in self.inside() if not other.num_emitted]
+        ahead = [other for _, _, other in self.inside() if other.is_ahead]
         waits = sum(max(group.prompt_times(other)[0]) for other in ahead) / self.num_engines
         times, hand_over = group.prompt_times(live)
         alone = sum(times) + (len(times) - 1) * hand_over

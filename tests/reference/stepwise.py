@@ -54,8 +54,8 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   taken before it has in the same place count as cached, in memory that caches, whatever became
   of them.
 - A request may do its prefill here and its decode at another client. Its visit here ends with the
-  first token; its blocks stay taken, held, until they are moved or nobody asks for them any more.
-  They are free then, or at the end of the step in flight.
+  first token, which may be silent, as if it had none; its blocks stay taken, held, until they are
+  moved or nobody asks for them any more. They are free then, or at the end of the step in flight.
 - A visit that begins with the decode is queued as any other, with prompt and first token known. At
   the head of the queue it needs a seat and blocks for its first step, beside those that others
   whose blocks come need for theirs. Then it takes blocks for the prompt, of which it holds those
@@ -169,7 +169,8 @@ class Live:
     full, window, spare, next_named: of `WindowMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection. is_followed: another client goes on
-    with it. incoming: what the client before keeps, until the request goes on from a copy of it.
+    with it. is_silent: and emits its first token again. incoming: what the client before keeps,
+    until the request goes on from a copy of it. was_held: whether it came so.
     """
 
     job: Job
@@ -189,7 +190,9 @@ class Live:
     resumes: bool = False  # decodes again when it comes back from the swap space
     limits: list[tuple[float, str]] = field(default_factory=list)
     is_followed: bool = False
+    is_silent: bool = False
     incoming: Kept | None = None
+    was_held: bool = False
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -199,6 +202,11 @@ class Live:
     @property
     def has_given_up(self) -> bool:
         return self.outcome.finished_at == self.outcome.finished_at
+
+    @property
+    def is_ahead(self) -> bool:
+        """Tell whether it has a prompt whose first token others wait for."""
+        return not (self.num_emitted or self.was_held)
 
     @property
     def num_known(self) -> int:
@@ -224,6 +232,8 @@ class Live:
 
     def emit(self, time: float) -> None:
         self.num_emitted += 1
+        if self.is_silent:
+            return
         self.outcome.token_times.append(time)
         if len(self.outcome.token_times) == 1:
             self.outcome.first_token_at = time
@@ -427,7 +437,7 @@ class StepwiseEngine(ABC):
         if not self.is_ahead:
             self.learn()
         names = ["timeout", "ttft_timeout", "ttft_deadline"]
-        if live.incoming:
+        if live.incoming and live.num_emitted:
             names = names[:1]
         live.watch(names if self.drop_expired else names[:2])
 
@@ -458,7 +468,7 @@ class StepwiseEngine(ABC):
         if not self.early_rejection:
             return False
         self.spare(live, self.taken)
-        ahead = [other for other in self.waiting + self.active if not other.num_emitted]
+        ahead = [other for other in self.waiting + self.active if other.is_ahead]
         ahead.sort(key=self.arrival)
         seconds = sum(self.prompt_time(other) for other in ahead) + self.prompt_time(live)
         return seconds > time_left(live.job)
@@ -866,7 +876,7 @@ class StepwiseEngine(ABC):
             live.num_cached += num_new
             if live.num_cached == live.num_known:
                 live.emit(self.now)
-                live.outcome.chunk_times.append(self.now)
+                live.outcome.chunk_times += live.outcome.token_times[-1:]
                 if live.is_complete(self.longest):
                     complete.append(live)
                 else:

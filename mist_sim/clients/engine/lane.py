@@ -152,6 +152,8 @@ class Lane:
             if plan.prefills or plan.decodes:
                 if num_swapped:
                     plan.swap_time = num_swapped * self._seconds_per_swap
+                if self._records.awaits_first:
+                    plan.num_steps = 1  # a limit of its sender's may end with the first token
                 return plan
             if plan.is_empty:
                 raise InvariantError(
@@ -253,6 +255,9 @@ class Lane:
             visit.last_token_at = run.end
             if sequence in state.held:
                 visit.held_kv = self._hold(sequence)
+            if visit.is_silent:
+                visit.num_output_tokens, visit.last_token_at = 0, nan
+                visit.num_computed_tokens = sequence.num_prompt_tokens
             self._leave(visit, None)
         if self._given_up or self._released:
             self.let_go(finished)
@@ -267,16 +272,20 @@ class Lane:
     # --- entries that other clients ask for -------------------------------------------------
 
     def _hold(self, sequence: SequenceState) -> HeldKv:
-        """Return what stays of a sequence that is done here, for the client that goes on."""
+        """Return what stays of a sequence that is done here, for the client that goes on.
+
+        If that emits the first token, it computes the last token of the prompt once more.
+        """
         num_blocks, num_tokens = self.state.held[sequence]
         visit = sequence.visit
+        is_silent = visit.is_silent
         return HeldKv(
             self.load.name,
             lambda: self.engine.release(sequence, self),
-            num_tokens=num_tokens,
+            num_tokens=num_tokens - is_silent,
             num_prompt_tokens=sequence.num_prompt_tokens,
-            num_output_tokens=sequence.num_output_tokens,
-            last_token_at=visit.last_token_at,
+            num_output_tokens=sequence.num_output_tokens - is_silent,
+            last_token_at=nan if is_silent else visit.last_token_at,
             engine=self._engine_number,
             compute_time=visit.last_token_at - visit.started_at,
             num_bytes=0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes,

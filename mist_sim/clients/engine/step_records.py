@@ -39,6 +39,8 @@ class StepRecords:
         self._newly_decoding: list[SequenceState] = []  # joined since the last decode step
         self._resumed: set[SequenceState] = set()  # whose stay did not begin with a prefill
         self._some_resumed = False  # since the last decode step
+        self.awaits_first = False
+        """Whether the next decode step gives one that resumed the first token of its answer."""
 
     def run(
         self,
@@ -58,7 +60,7 @@ class StepRecords:
             self._num_drafts = batch.num_drafts
             if self._newly_decoding or self._some_resumed:
                 self._newly_decoding.clear()
-                self._some_resumed = False
+                self._some_resumed = self.awaits_first = False
         busy = run.end - run.start if run.busy is None else run.busy
         num_extrapolated = 0
         if self._steps_inside is not None:
@@ -90,7 +92,7 @@ class StepRecords:
         for sequence in self._newly_decoding:
             if sequence.last_token_at == start:
                 num_fresh += 1
-            else:
+            elif sequence.last_token_at == sequence.last_token_at:  # else it is the first token
                 gap = first_end - sequence.last_token_at
                 self._recorder.record_gap(self._track, first_end, gap, 1)
         num_stalled = num_decodes - len(self._newly_decoding)
@@ -104,6 +106,8 @@ class StepRecords:
     def emit(self, sequence: SequenceState, now: float) -> None:
         """A prefill ended: note the token that it emitted."""
         visit, num_tokens = sequence.visit, sequence.num_output_tokens
+        if visit.is_silent:
+            return
         if visit.first_token_at != visit.first_token_at:
             visit.first_token_at = now
         if num_tokens > 1:
@@ -118,7 +122,9 @@ class StepRecords:
         if sequence in self._newly_decoding:
             self._newly_decoding.remove(sequence)
         if sequence.first_step is not None:
-            sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)
+            last = sequence.last_token_at
+            if last == last or sequence.visit.has_token:
+                sequence.last_token_at = max(self._last_decode_end, last)
             self.finish(sequence)
 
     def resume(self, sequence: SequenceState) -> None:
@@ -127,6 +133,8 @@ class StepRecords:
         self._resumed.add(sequence)
         self._newly_decoding.append(sequence)
         self._some_resumed = True
+        if sequence.last_token_at != sequence.last_token_at:
+            self.awaits_first = True
 
     def move(self, move: KvMove, num_bytes: float, start: float, end: float) -> None:
         """Write which tokens' entries were moved for a sequence, and when."""

@@ -1,0 +1,31 @@
+"""How a request goes from the client of its prompt to the client of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+FirstToken = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """What holds for all hand-overs of a simulation.
+
+    first_token: whose first token the user gets. `prefill`: it is out when the prompt is computed;
+        queue and transfer lie between it and the next. `decode`: the first token of the prefill
+        client is dropped, as by vLLM's proxies, and the decode client computes it again, from the
+        entries of all tokens of the prompt but the last; queue and transfer are in TTFT.
+    Raises ValueError for values that are not among these.
+    """
+
+    first_token: FirstToken = "prefill"
+
+    def __post_init__(self) -> None:
+        if self.first_token not in get_args(FirstToken):
+            raise ValueError(f"first_token must be prefill or decode, got {self.first_token!r}")
+
+    @property
+    def drops_first(self) -> bool:
+        """Whether what a prefill client emits before a hand-over is emitted again."""
+        return self.first_token == "decode"
