@@ -13,6 +13,7 @@ from typing import Any
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.reservation import Reservation
 from mist_sim.clients.roster import Roster
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request, Stage
@@ -20,6 +21,7 @@ from mist_sim.core.visit import SERVED, Failure, HeldKv, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.routers import Router
+from mist_sim.stages import Prefill
 
 Spawn = Callable[[Request], Event]
 """Sends a child; the event's value is its `Failure` when it ends, None when it is served."""
@@ -45,6 +47,7 @@ class Coordinator:
         self.router = router
         self.spawn = spawn
         self._drops_first = hand_over is not None and hand_over.drops_first
+        self._pushes = hand_over is not None and hand_over.transfer == "push"
         self._num_children = 0
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
@@ -54,9 +57,16 @@ class Coordinator:
         """
         request.send(self.env.now)
         kv: HeldKv | None = None  # entries that the next stage continues from
+        ahead: Reservation | None = None  # where the next stage waits for them
         failure: Failure | None = None
         while failure is None and (stages := request.to_serve):
             stage = stages[0]
+            if ahead is not None:
+                visit = yield from ahead.wait(visits)
+                later = stages[len(ahead.stages) :]
+                failure = yield from self._follow(request, ahead.client, visit, later)
+                ahead = None
+                continue
             if stage.continues and stage.is_empty and (kv is None or kv.num_output_tokens):
                 request.to_serve = stages[1:]
                 request.num_stages -= 1
@@ -68,29 +78,66 @@ class Coordinator:
                 failure = Failure("rejected", self.env.now, reason)
                 break
             here, later = stages[:num_stages], stages[num_stages:]
-            is_followed = is_silent = False
-            if later and (self._drops_first or not later[0].is_empty):
-                is_followed = later[0].continues
-                is_silent = is_followed and self._drops_first and not stage.continues
-                if client.asks_ahead:
-                    self._ask_ahead(request, later[0])
+            is_followed = self._is_followed(request, client, later)
+            is_silent = is_followed and self._drops_first and not stage.continues
+            may_reserve = is_followed and self._pushes and not stage.continues
+            ahead = self._reserve(request, client, here, later, is_silent) if may_reserve else None
+            if ahead is not None and not (yield from ahead.has_memory(visits)):
+                failure = visits[-1].failure
+                later, is_followed, ahead = later[len(ahead.stages) :], False, None
+                if failure is not None:
+                    break
             taken = None
             if stage.continues:
                 taken, request.kv, kv = kv, None, None
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
-            if visit.held_kv is not None:
-                if kv is not None:
-                    kv.drop()
+            if ahead is not None:
+                ahead.fill(visit)
+            elif visit.held_kv is not None:
+                _drop(kv)
                 request.kv = kv = visit.held_kv
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:
                 failure = yield from self._follow(request, client, visit, later)
-        if kv is not None:
-            request.kv = None
-            kv.drop()
+        request.kv = None
+        _drop(kv)
+        if ahead is not None and failure is not None:
+            yield from ahead.cancel(failure, visits)
         return failure
+
+    def _is_followed(self, request: Request, client: Client, later: tuple[Stage, ...]) -> bool:
+        """Tell whether the stage after a visit continues from its KV entries."""
+        if not later or (later[0].is_empty and not self._drops_first):
+            return False
+        if client.asks_ahead:
+            self._ask_ahead(request, later[0])
+        return later[0].continues
+
+    def _reserve(
+        self,
+        request: Request,
+        source: Client,
+        prompt: tuple[Stage, ...],
+        later: tuple[Stage, ...],
+        is_silent: bool,
+    ) -> Reservation | None:
+        """Queue a request where it decodes; None where nobody reserves memory for it."""
+        client = self._route(request, later[0])
+        num_stages = client.takes(later) if client and client.reserves else 0
+        num_tokens = sum([s.num_prompt_tokens for s in prompt if isinstance(s, Prefill)])
+        if client is None or not num_stages or not num_tokens:
+            return None
+        return Reservation(
+            self.env,
+            client,
+            request,
+            later[:num_stages],
+            source=source.name,
+            num_prompt_tokens=num_tokens,
+            num_output_tokens=int(not is_silent),
+        )
 
     def _follow(
         self, request: Request, client: Client, visit: Visit, later: tuple[Stage, ...]
@@ -175,6 +222,11 @@ class Coordinator:
         """Let the router choose now for a stage that comes after the next visit."""
         client = self._route(request, stage)
         request.chosen_ahead = client.client_id if client is not None else None
+
+
+def _drop(kv: HeldKv | None) -> None:
+    if kv is not None:
+        kv.drop()
 
 
 def _nobody_serves(request: Request, stage: Stage, client: Client | None) -> str:

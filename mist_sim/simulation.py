@@ -76,7 +76,7 @@ class Simulation:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
         self.hand_over = hand_over or HandOver()
         _check_hand_overs(clients, network)
-        _check_first_token(clients, self.hand_over)
+        _check_takers(clients, self.hand_over)
         if network is not None:
             network.admit(tenants(clients))
         if seed < 0:
@@ -218,15 +218,24 @@ def _check_hand_overs(clients: Sequence[Client], network: Network | None) -> Non
             )
 
 
-def _check_first_token(clients: Sequence[Client], hand_over: HandOver) -> None:
-    """Raise ScenarioError for engines that cannot emit the first token of what others prefilled."""
-    if not hand_over.drops_first or not any(
-        isinstance(client, LlmClient) and client.role == "prefill" for client in clients
-    ):
+def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
+    """Raise ScenarioError for clients that cannot take over as `hand_over` says."""
+    if not any(isinstance(client, LlmClient) and client.role == "prefill" for client in clients):
         return
     for client in clients:
-        takes_drafts = isinstance(client, LlmClient) and client.speculative_config is not None
-        if isinstance(client, AfdClient) or (takes_drafts and client.role != "prefill"):
+        if hand_over.transfer == "push" and isinstance(client, AfdClient):
+            raise ScenarioError(
+                f"hand_over.transfer must be pull, since {client.name} is a bundle, which reserves "
+                "no memory, got push"
+            )
+        if not hand_over.drops_first:
+            continue
+        takes_drafts = (
+            isinstance(client, LlmClient)
+            and client.speculative_config is not None
+            and client.role != "prefill"
+        )
+        if isinstance(client, AfdClient) or takes_drafts:
             what = "a bundle" if isinstance(client, AfdClient) else "an engine with drafts"
             raise ScenarioError(
                 f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "

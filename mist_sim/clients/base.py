@@ -37,6 +37,7 @@ class Client(ABC):
     network: over which other clients' KV entries come; that of the run when it starts.
     place: where its GPUs are in the network; None: wherever there is room.
     num_seats: engines in the network to which KV entries may come.
+    reserves: whether it takes visits whose KV entries are not there yet, and reserves memory.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
     served_model: name of the model that it serves; None: whatever requests name.
     history: content of the requests of all clients, for what a prefix cache could have had; None:
@@ -57,6 +58,7 @@ class Client(ABC):
     network: Network | None = None
     place: str | None = None
     num_seats: int = 1
+    reserves: bool = False
     asks_ahead: bool = False
     served_model: str | None = None
     history: ContentHistory | None = None
@@ -176,6 +178,14 @@ class Client(ABC):
         visit.outcome = Failure("rejected", self.env.now, f"{self.name}: {reason}", is_busy)
         self.finish(visit)
 
+    def cancel(self, request: Request, failure: Failure) -> None:
+        """End the visit of a request that failed elsewhere, if it is here."""
+        for visit in self.stays:
+            if visit.request is request and visit.outcome is None:
+                visit.outcome = failure
+                self.abort(visit)
+                return
+
     # --- time limits ----------------------------------------------------------------------
 
     def _watch(self, visit: Visit) -> None:
@@ -199,7 +209,8 @@ class Client(ABC):
 
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         """A time has come: the sender gives up, unless it has its first token or gave up before."""
-        if visit.outcome is not None or (limit == "ttft_timeout" and visit.has_token):
+        has_token = visit.has_token or visit.request.has_token
+        if visit.outcome is not None or (limit == "ttft_timeout" and has_token):
             return
         visit.outcome = _given_up(visit.request, limit, self.env.now)
         self.abort(visit)

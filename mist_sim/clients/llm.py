@@ -94,6 +94,7 @@ class LlmClient(Client):
         self.async_scheduling = bool(config.async_scheduling)
         self.admission = config.admission
         self.role = config.role
+        self.reserves = True
         self.kv_block_bytes = memory.kv_block_bytes
         self._num_layers = memory.num_layers
         self.estimate = self.predictor.traits.estimate
@@ -242,7 +243,7 @@ class LlmClient(Client):
         if busy:
             self.reject(visit, busy, is_busy=True)
             return
-        if content and self.history and self.memory.caches_prefixes:
+        if content and self.history and self.memory.caches_prefixes and visit.kv is None:
             known = min(self.history.meet(content), sequence.num_prompt_tokens - 1)
             visit.num_known_tokens = known - known % self.memory.block_size
         delay = self._time_to_enter(sequence)
@@ -282,7 +283,9 @@ class LlmClient(Client):
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         if limit != "ttft_deadline":
             super()._limit_reached(visit, limit)
-        elif visit.outcome is None and not visit.has_token and self.stays[visit].phase == WAITING:
+        elif visit.outcome is not None or visit.has_token or visit.request.has_token:
+            return
+        elif self.stays[visit].phase == WAITING:
             reason = f"{self.name}: busy, its first token was due while it waited (drop_expired)"
             visit.outcome = Failure("rejected", self.env.now, reason, is_busy=True)
             self.abort(visit)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 FirstToken = Literal["prefill", "decode"]
+Transfer = Literal["pull", "push"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +17,23 @@ class HandOver:
         queue and transfer lie between it and the next. `decode`: the first token of the prefill
         client is dropped, as by vLLM's proxies, and the decode client computes it again, from the
         entries of all tokens of the prompt but the last; queue and transfer are in TTFT.
+    transfer: who begins it. `pull`: the decode client, which reserves memory when the prompt is
+        computed and fetches the entries when it has some (vLLM's `NixlConnector`); prompts wait
+        for one another's memory at the prefill client. `push`: the prefill client, as soon as the
+        prompt is computed, since the decode client has reserved memory before the request goes to
+        the prefill client's queue (SGLang's `DecodePreallocQueue`); prompts wait there until it
+        has.
     Raises ValueError for values that are not among these.
     """
 
     first_token: FirstToken = "prefill"
+    transfer: Transfer = "pull"
 
     def __post_init__(self) -> None:
         if self.first_token not in get_args(FirstToken):
             raise ValueError(f"first_token must be prefill or decode, got {self.first_token!r}")
+        if self.transfer not in get_args(Transfer):
+            raise ValueError(f"transfer must be pull or push, got {self.transfer!r}")
 
     @property
     def drops_first(self) -> bool:

@@ -125,6 +125,76 @@ class HeldKv:
             self.release()
 
 
+class AwaitedKv(HeldKv):
+    """KV entries that a client will keep, for which another one reserves memory before.
+
+    Nobody knows `engine`, `last_token_at` and `compute_time` until they are there (`fill`).
+    """
+
+    __slots__ = ("_act", "_held", "_reserved")
+
+    def __init__(
+        self,
+        source: str,
+        reserved: Callable[[], None],
+        *,
+        num_prompt_tokens: int,
+        num_output_tokens: int,
+    ) -> None:
+        """reserved: called when there is memory for them, or nobody asks for them any more."""
+        super().__init__(
+            source,
+            self._drop_held,
+            num_tokens=num_prompt_tokens - (not num_output_tokens),
+            num_prompt_tokens=num_prompt_tokens,
+            num_output_tokens=num_output_tokens,
+            last_token_at=nan,
+        )
+        self._reserved: Callable[[], None] | None = reserved
+        self._act: Callable[[], None] | None = None
+        self._held: HeldKv | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether they can be copied now."""
+        return self._held is not None and self._let_go is not None
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether nobody asks for them any more."""
+        return self._let_go is None
+
+    def reserve(self, act: Callable[[], None]) -> None:
+        """Note that there is memory; `act` is called when they are there or dropped."""
+        self._act = act
+        self._tell()
+
+    def fill(self, held: HeldKv) -> None:
+        """Note that they are there."""
+        if self.is_dropped:
+            held.drop()
+            return
+        self._held = held
+        self.engine = held.engine
+        self.last_token_at = held.last_token_at
+        self.compute_time = held.compute_time
+        if self._act is not None:
+            self._act()
+
+    def _drop_held(self) -> None:
+        if self._held is not None:
+            self._held.release()
+            return
+        self._tell()
+        if self._act is not None:
+            self._act()
+
+    def _tell(self) -> None:
+        if self._reserved is not None:
+            tell, self._reserved = self._reserved, None
+            tell()
+
+
 @dataclass(slots=True, eq=False)
 class Visit:
     """One stay of a request at a client: what was asked, and what came of it.

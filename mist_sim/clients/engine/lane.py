@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isnan, nan
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.views import RUNNING, WAITING, ClientState
-from mist_sim.core.visit import HeldKv, Visit
+from mist_sim.core.visit import AwaitedKv, HeldKv, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
 
@@ -185,15 +186,35 @@ class Lane:
 
     def _fetch(self, move: KvMove) -> None:
         """Bring entries from a tier or another client; the engine hears when all are there."""
-        now, sequence = self.env.now, move.sequence
+        sequence = move.sequence
         sequence.num_coming += 1
+        if isinstance(kv := sequence.incoming, AwaitedKv) and not kv.is_there:
+            sequence.visit.started_at = self.env.now
+            act = partial(self._copy_awaited, move, kv)
+            kv.reserve(lambda: self.env.at(self.env.now, MOVE).callbacks.append(act))
+        else:
+            self._copy(move)
+
+    def _copy_awaited(self, move: KvMove, kv: AwaitedKv, _: Event) -> None:
+        """Copy entries for which there was memory before; forget it if they do not come."""
+        sequence = move.sequence
+        if kv.is_there:
+            sequence.last_token_at = kv.last_token_at
+            self._copy(move)
+        else:
+            sequence.num_coming -= 1
+            self.engine.end_load(sequence, self)
+
+    def _copy(self, move: KvMove) -> None:
+        now, sequence = self.env.now, move.sequence
         kv = sequence.incoming
         num_bytes, after = move.num_blocks * self._block_bytes, 0.0
         if kv is None:
             end = self.env.at(self.state.kv_cache.load(move.source, move.num_blocks, now), MOVE)
         else:
             kv.begin_copy()
-            sequence.visit.started_at = now
+            if sequence.visit.started_at != sequence.visit.started_at:
+                sequence.visit.started_at = now
             num_bytes, end, after = self._receive(move)
 
         def arrive(_: Event) -> None:

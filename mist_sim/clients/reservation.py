@@ -1,0 +1,73 @@
+"""A visit that begins ahead of its time: memory for a decode is reserved before the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from simpy.events import Event
+
+from mist_sim.clients.base import Client
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.visit import AwaitedKv, Failure, Visit
+from mist_sim.environment import MOVE, Environment
+
+
+class Reservation:
+    """The place of a request at the client of its decode, while another computes its prompt.
+
+    client: of the decode. stages: those of its visit there.
+    source: name of the client that computes the prompt. num_output_tokens: that this one emits.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        client: Client,
+        request: Request,
+        stages: tuple[Stage, ...],
+        *,
+        source: str,
+        num_prompt_tokens: int,
+        num_output_tokens: int,
+    ) -> None:
+        """Queue the request at the client."""
+        self.client = client
+        self.stages = stages
+        self._env = env
+        self._request = request
+        self._is_reserved = reserved = Event(env)
+        self._kv = AwaitedKv(
+            source,
+            lambda: env.trigger(reserved, env.now, MOVE),
+            num_prompt_tokens=num_prompt_tokens,
+            num_output_tokens=num_output_tokens,
+        )
+        self._end = client.serve(request, stages, self._kv)
+
+    def has_memory(self, visits: list[Visit]) -> Generator[Event, Any, bool]:
+        """Wait until there is memory; False: the visit has ended before, and is added."""
+        yield self._is_reserved
+        if not self._kv.is_dropped:
+            return True
+        yield from self.wait(visits)
+        return False
+
+    def fill(self, prompt: Visit) -> None:
+        """Let the entries be sent that the visit of the prompt left, or nobody wait for them."""
+        if prompt.held_kv is not None:
+            self._kv.fill(prompt.held_kv)
+        elif prompt.failure is None:
+            reason = f"{self._kv.source} left no KV entries for {self.client.name}"
+            self.client.cancel(self._request, Failure("rejected", self._env.now, reason))
+
+    def wait(self, visits: list[Visit]) -> Generator[Event, Any, Visit]:
+        """Wait for the end of the visit, and add it to others."""
+        visit: Visit = yield self._end
+        visits.append(visit)
+        return visit
+
+    def cancel(self, failure: Failure, visits: list[Visit]) -> Generator[Event, Any, None]:
+        """End the visit, since there will be no prompt, and add it when it has ended."""
+        self.client.cancel(self._request, failure)
+        yield from self.wait(visits)
