@@ -71,7 +71,7 @@ class Coordinator:
                 request.to_serve = stages[1:]
                 request.num_stages -= 1
                 continue
-            client = self._route(request, stage)
+            client = self._route(request, stage, kv.source if kv and stage.continues else None)
             num_stages = client.takes(stages) if client else 0
             if client is None or not num_stages or (stage.continues and kv is None):
                 reason = _nobody_serves(request, stage, client)
@@ -112,7 +112,7 @@ class Coordinator:
         if not later or (later[0].is_empty and not self._drops_first):
             return False
         if client.asks_ahead:
-            self._ask_ahead(request, later[0])
+            self._ask_ahead(request, later[0], client.name)
         return later[0].continues
 
     def _reserve(
@@ -124,7 +124,7 @@ class Coordinator:
         is_silent: bool,
     ) -> Reservation | None:
         """Queue a request where it decodes; None where nobody reserves memory for it."""
-        client = self._route(request, later[0])
+        client = self._route(request, later[0], source.name)
         num_stages = client.takes(later) if client and client.reserves else 0
         num_tokens = sum([s.num_prompt_tokens for s in prompt if isinstance(s, Prefill)])
         if client is None or not num_stages or not num_tokens:
@@ -187,16 +187,22 @@ class Coordinator:
         yield self.env.all_of(ends)
         return next((end.value for end in ends if end.value is not None), None)
 
-    def _route(self, request: Request, stage: Stage) -> Client | None:
-        """Return the client that the router chooses for a stage; None when none serves it."""
+    def _route(self, request: Request, stage: Stage, source: str | None = None) -> Client | None:
+        """Return the client that the router chooses for a stage; None when none serves it.
+
+        source: name of the client that keeps what the stage continues from; None: it does not.
+        """
         if request.chosen_ahead is not None:
             chosen, request.chosen_ahead = request.chosen_ahead, None
             if (client := self.roster.get(chosen)) is not None and stage.kind in client.serves:
                 return client
-        if request.model is None:
-            candidates = self.roster.candidates(stage.kind)
+        roster, kind, model = self.roster, stage.kind, request.model
+        if source is not None:
+            candidates = roster.near(kind, source, model)
+        elif model is None:
+            candidates = roster.candidates(kind)
         else:
-            candidates = self.roster.candidates_of(stage.kind, request.model)
+            candidates = roster.candidates_of(kind, model)
         if not candidates:
             self._check_model(request)
             return None
@@ -218,9 +224,9 @@ class Coordinator:
                 f"client serves; they serve {known}"
             )
 
-    def _ask_ahead(self, request: Request, stage: Stage) -> None:
-        """Let the router choose now for a stage that comes after the next visit."""
-        client = self._route(request, stage)
+    def _ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
+        """Let the router choose now for a stage that comes after the next visit, at `source`."""
+        client = self._route(request, stage, source if stage.continues else None)
         request.chosen_ahead = client.client_id if client is not None else None
 
 

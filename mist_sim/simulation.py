@@ -79,6 +79,7 @@ class Simulation:
         _check_takers(clients, self.hand_over)
         if network is not None:
             network.admit(tenants(clients))
+        self._pools = _local_pools(clients, network) if self.hand_over.pools == "local" else {}
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -150,6 +151,7 @@ class Simulation:
         if self.network is not None:
             self.network.start(env)
         roster = Roster()
+        roster.pools = self._pools
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
@@ -241,6 +243,33 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
                 f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
                 "not begin answers here, got decode"
             )
+
+
+def _local_pools(clients: Sequence[Client], network: Network | None) -> dict[str, str]:
+    """Return the node of each client, by name.
+
+    Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
+    over, and have nobody in their node for that.
+    """
+    found = {client.name: network.node_of(client.name) if network else None for client in clients}
+    pools = {name: node for name, node in found.items() if node is not None}
+    tenants_of = [tenant for tenant in tenants(clients) if tenant.sends or tenant.takes]
+    if any(tenant.name not in pools for tenant in tenants_of):
+        raise ScenarioError(
+            "hand_over.pools must be global, since the network has no topology, got local; set "
+            "network.topology, such as hgx-h100"
+        )
+    for tenant in tenants_of:
+        node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
+        others = [o for o in tenants_of if pools[o.name] == node]
+        if not any(other.takes if tenant.sends else other.sends for other in others):
+            elsewhere = ", ".join(sorted({pools[o.name] for o in tenants_of} - {node}))
+            raise ScenarioError(
+                f"hand_over.pools must be global, or a client in {node} must be one that {what}, "
+                f"got local, with {tenant.name} there and such clients in {elsewhere} only; set "
+                "`place`"
+            )
+    return pools
 
 
 def tenants(clients: Sequence[Client]) -> list[Tenant]:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 FirstToken = Literal["prefill", "decode"]
 Transfer = Literal["pull", "push"]
+Pools = Literal["global", "local"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +24,22 @@ class HandOver:
         prompt is computed, since the decode client has reserved memory before the request goes to
         the prefill client's queue (SGLang's `DecodePreallocQueue`); prompts wait there until it
         has.
+    pools: who may take over. `global`: any client; `local`: those of the node of the client that
+        prefilled, which takes a network with a topology (MIST, Table IV).
     Raises ValueError for values that are not among these.
     """
 
     first_token: FirstToken = "prefill"
     transfer: Transfer = "pull"
+    pools: Pools = "global"
 
     def __post_init__(self) -> None:
         if self.first_token not in get_args(FirstToken):
             raise ValueError(f"first_token must be prefill or decode, got {self.first_token!r}")
         if self.transfer not in get_args(Transfer):
             raise ValueError(f"transfer must be pull or push, got {self.transfer!r}")
+        if self.pools not in get_args(Pools):
+            raise ValueError(f"pools must be global or local, got {self.pools!r}")
 
     @property
     def drops_first(self) -> bool:

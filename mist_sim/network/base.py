@@ -95,6 +95,9 @@ class Network(Protocol):
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Find places for clients. Raises ScenarioError where there is no place, or no route."""
 
+    def node_of(self, client: str) -> str | None:
+        """Return the node of a client, nodes where it has several; None where there are none."""
+
     def start(self, env: Environment) -> None:
         """Join a simulation: begin with nothing under way."""
 

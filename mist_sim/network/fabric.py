@@ -100,6 +100,10 @@ class Fabric:
         """Find places for clients. Raises ScenarioError where there is no place, or no route."""
         self.routes = Routes(self.resolved.graph())
         gpus_of = find_places(self.routes.graph, tenants, spans_nodes=self.spans_nodes)
+        self._node_of = {
+            client: ", ".join(dict.fromkeys(gpu.rpartition("/")[0] for gpu in gpus))
+            for client, gpus in gpus_of.items()
+        }
         self._ranks: dict[Seat, list[list[str]]] = {}  # GPUs by pipeline and tensor rank
         for tenant, own in zip(tenants, gpus_of, strict=True):
             gpus = iter(own)
@@ -113,6 +117,10 @@ class Fabric:
         share = self.connector.efficiency
         self._transfers = Transfers([capacity * share for capacity in self._capacities])
         self._check_routes(tenants)
+
+    def node_of(self, client: str) -> str | None:
+        """Return the node of a client, nodes where it has several; None where it has no GPUs."""
+        return self._node_of.get(client)
 
     def start(self, env: Environment) -> None:
         """Join a simulation: begin with nothing under way."""

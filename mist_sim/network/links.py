@@ -44,6 +44,9 @@ class Link:
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Everybody is at the link."""
 
+    def node_of(self, client: str) -> None:
+        """Return that there are no nodes."""
+
     def start(self, env: Environment) -> None:
         """Join a simulation: begin with nothing under way."""
         self._transfers.start(env)

@@ -25,7 +25,7 @@ from tests.property.test_clusters import (
     jobs_for,
     with_time_outs_together,
 )
-from tests.reference.cluster import PLAIN_ROUTERS
+from tests.reference.cluster import PLAIN_ROUTERS, Costs, StepwiseCluster
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
 from tests.reference.memory import SwapSpace
@@ -46,6 +46,7 @@ LINKS = st.tuples(
     st.sampled_from([2.0**24, 2.0**22, 2.0**20, 3e6, 1e12]),  # of 1 KiB a token
     st.sampled_from([0.0, 0.0, STEP, 2.0**-10, 1e-3 / 3]),
 )
+COSTS = [Costs(), Costs(), Costs(STEP, STEP / 8, STEP / 4), Costs(1e-4 / 3, 0.0, 1e-5)]
 
 
 @st.composite
@@ -74,7 +75,13 @@ def with_options(case: ClusterCase) -> st.SearchStrategy[ClusterCase]:
     """Return a case with some way to hand over; answers do not begin with drafts."""
     drafts = any(options.drafting and options.role != "prefill" for options in case.clients)
     first_tokens = ["prefill"] if drafts else ["prefill", "decode"]
-    return st.builds(replace, st.just(case), first_token=st.sampled_from(first_tokens))
+    return st.builds(
+        replace,
+        st.just(case),
+        first_token=st.sampled_from(first_tokens),
+        transfer=st.sampled_from(["pull", "push"]),
+        costs=st.sampled_from(COSTS),
+    )
 
 
 def in_a_loop(case: st.SearchStrategy[ClusterCase]) -> st.SearchStrategy[ClusterCase]:
@@ -176,8 +183,27 @@ def features(case: ClusterCase, served: Served) -> set[str]:
     ends = {step.end for step in served.steps}
     if any(move.end in ends for move in cluster.moves):
         found.add("a move ends with a step")
+    found |= pushed_features(cluster)
     if case.first_token == "decode":
-        found = {f"{name}, first token from decode" for name in found}
+        found |= {f"{name}, first token from decode" for name in found}
+    if case.transfer == "push":
+        found |= {f"{name}, pushed" for name in found}
+    return found
+
+
+def pushed_features(cluster: StepwiseCluster) -> set[str]:
+    """What happened to those that waited elsewhere for their prompts."""
+    found = set()
+    for number, awaited in cluster.awaited.items():
+        outcome = awaited.live.outcome
+        if not awaited.has_begun:
+            found.add(f"{outcome.status} before its prompt")
+        elif outcome.started_at > cluster.jobs[number].arrival_time:
+            found.add("a prompt waits for memory elsewhere")
+        if awaited.prompt.left_at > outcome.left_at:
+            found.add("gone while its prompt goes on")
+        if awaited.prompt.status == "rejected":
+            found.add("nobody sends what is awaited")
     return found
 
 
@@ -192,7 +218,19 @@ FROM_PREFILL = (
     "a move waits",
     "a move ends with a step",
 )
-WANTED = (*FROM_PREFILL, *(f"{name}, first token from decode" for name in FROM_PREFILL))
+PUSHED = (
+    "a prompt waits for memory elsewhere",
+    "rejected before its prompt",
+    "timed_out before its prompt",
+    "gone while its prompt goes on",
+    "nobody sends what is awaited",
+)
+WANTED = (
+    *FROM_PREFILL,
+    *(f"{name}, first token from decode" for name in FROM_PREFILL),
+    *(f"{name}, pushed" for name in FROM_PREFILL if name != "a move waits"),
+    *PUSHED,
+)
 
 
 @pytest.mark.exact
@@ -268,17 +306,21 @@ def assert_causes_come_before_effects(case: ClusterCase, result: Result) -> None
         if not len(times):
             continue
         is_late = case.first_token == "decode" and first != last
-        emits = last if is_late else first
-        assert row.first_token_at == times[0] == visits["first_token_at"][emits]
-        if first == last:
+        if row.request_id not in moves.index:
+            assert first == last or len(times) == 1
+            first_tokens = visits["first_token_at"][mine]
+            assert row.first_token_at == times[0] == np.nanmin(first_tokens)
             continue
+        assert row.first_token_at == times[0]
+        assert times[0] == visits["first_token_at"][last if is_late else first]
         handed_at = visits["finished_at"][first]
-        assert handed_at == visits["queued_at"][last]
         assert is_late or handed_at == times[0]
-        if row.request_id in moves.index:
-            move = moves.loc[row.request_id]
-            assert handed_at <= move.start == visits["started_at"][last]
-            assert (times[not is_late :] > move.end).all()
-            assert move.source == result.client_names[visits["client_id"][first]]
+        move = moves.loc[row.request_id]
+        assert handed_at <= move.start
+        if case.transfer == "pull":
+            assert handed_at == visits["queued_at"][last]
+            assert move.start == visits["started_at"][last]
         else:
-            assert len(times) == 1
+            assert visits["started_at"][last] <= visits["queued_at"][first]
+        assert (times[not is_late :] > move.end).all()
+        assert move.source == result.client_names[visits["client_id"][first]]

@@ -27,6 +27,16 @@ longest context the job has reached with its first token has nothing to do for i
 Where `first_token` is "decode", the first token of the prefill is silent, also of an answer of one
 token: nobody gets it, and no limit ends with it. What moves are the entries of all tokens of the
 prompt but the last, and the first decode step gives the first token.
+
+Where `transfer` is "push", a job is queued where it decodes before it goes to its prefill client,
+which is chosen before. Its decode visit takes memory as ever, and then waits. When it has, the job
+is told to move to its prefill client, and when the prompt is done, to send its blocks. One of the
+two visits may fail first: when that of the prompt does, the other fails with it; when the other
+does, that of the prompt goes on, and what it leaves is free at once. What waits for blocks that
+will not come is told to move, too.
+
+What a connector takes is `Costs`: seconds before blocks are there, for each and once, beside the
+latency, and seconds for each from then on, when those held are free.
 """
 
 from __future__ import annotations
@@ -80,7 +90,7 @@ class Link:
     """The way of blocks between clients: bytes a second, and seconds from leaving to arriving.
 
     got: bytes that each of those under way got since somebody was there, at `since`.
-    leaving: (what `got` is then, number, what happens when it is there) of each.
+    leaving: (what `got` is then, number, latency, what happens when it is there) of each.
     """
 
     def __init__(self, bandwidth: float = inf, latency: float = 0.0) -> None:
@@ -90,28 +100,32 @@ class Link:
         self.since = 0.0
         self.rate = 0.0
         self.num_sent = 0
-        self.leaving: list[tuple[float, int, Callable[[], None]]] = []
-        self.begun: list[tuple[float, Callable[[], None]]] = []
+        self.leaving: list[tuple[float, int, float, Callable[[], None]]] = []
+        self.begun: list[tuple[float, float, Callable[[], None]]] = []
         self.is_shared = True  # as it has to be
         self.version = 0
 
     def end(self, target: float) -> float:
         return self.since + max(target - self.got, 0.0) / self.rate
 
-    def send(self, cluster: StepwiseCluster, num_bytes: float, act: Callable[[], None]) -> None:
+    def send(
+        self, cluster: StepwiseCluster, num_bytes: float, act: Callable[[], None], more: float
+    ) -> None:
+        """more: seconds beside the latency."""
+        latency = self.latency + more
         if cluster.now + num_bytes / self.bandwidth > cluster.now:
-            self.begun.append((num_bytes, act))
+            self.begun.append((num_bytes, latency, act))
             self.is_shared = False
         else:
-            cluster.at(cluster.now + self.latency, act)
+            cluster.at(cluster.now + latency, act)
 
     def share(self, cluster: StepwiseCluster) -> None:
         now = cluster.now
         self.got = self.got + self.rate * (now - self.since) if self.leaving else 0.0
         self.since = now
-        for num_bytes, act in sorted(self.begun, key=lambda begun: begun[0]):
+        for num_bytes, latency, act in sorted(self.begun, key=lambda begun: begun[0]):
             self.num_sent += 1
-            self.leaving.append((self.got + num_bytes, self.num_sent, act))
+            self.leaving.append((self.got + num_bytes, self.num_sent, latency, act))
         self.begun.clear()
         self.is_shared = True
         self.version += 1
@@ -127,8 +141,79 @@ class Link:
         done = [one for one in self.leaving if self.end(one[0]) <= cluster.now]
         self.leaving = [one for one in self.leaving if one not in done]
         self.is_shared = False
-        for _, _, act in sorted(done, key=lambda one: one[1]):
-            cluster.at(cluster.now + self.latency, act)
+        for _, _, latency, act in sorted(done, key=lambda one: one[1]):
+            cluster.at(cluster.now + latency, act)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a move takes beside its bytes: seconds once, for each block, and for each afterwards."""
+
+    start: float = 0.0
+    block: float = 0.0
+    block_afterwards: float = 0.0
+
+    def before(self, num_blocks: int) -> float:
+        return self.start + self.block * num_blocks
+
+    def afterwards(self, num_blocks: int) -> float:
+        return self.block_afterwards * num_blocks
+
+
+NO_COSTS = Costs()
+
+
+class Awaited:
+    """What will be held of a job, whose decode visit is there before.
+
+    live: of that visit. prompt: the outcome of the other, which may not have begun.
+    """
+
+    def __init__(self, cluster: StepwiseCluster, number: int, source: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.source = source
+        self.live: Live
+        self.prompt = Outcome()
+        self.held: Held | None = None
+        self.has_begun = False
+        self.is_over = False  # the visit of the prompt
+        self.is_dropped = False
+        self.act: Callable[[], None] | None = None
+
+    def reserved(self, act: Callable[[], None]) -> None:
+        """There is memory; `act` comes when the blocks can, or will not."""
+        self.act = act
+        self.has_begun = True
+        begin = partial(self.cluster.visit, self.number, self.source, self)
+        self.cluster.at(self.cluster.now, begin)
+
+    def fill(self, held: Held) -> None:
+        self.is_over = True
+        if self.is_dropped:
+            held.drop()
+            self.cluster.follow(self.number, self.live.outcome)
+            return
+        self.held = held
+        self.live.outcome.chunk_times = self.prompt.token_times[-1:]
+        assert self.act
+        self.cluster.at(self.cluster.now, self.act)
+
+    def fail(self) -> None:
+        """The visit of the prompt ended without any."""
+        self.is_over = True
+        if self.is_dropped:
+            self.cluster.follow(self.number, self.prompt)
+            return
+        self.cluster.cancel(self.live, self.prompt)
+
+    def drop(self) -> None:
+        if self.held:
+            self.held.drop()
+        elif not self.is_dropped:
+            self.is_dropped = True
+            if self.act:
+                self.cluster.at(self.cluster.now, self.act)
 
 
 class Held:
@@ -184,9 +269,14 @@ class StepwiseCluster:
         prepare: Callable[[int, Job, int], Job] = lambda client, job, number: job,
         link: Link | None = None,
         first_token: str = "prefill",
+        transfer: str = "pull",
+        costs: Costs | None = None,
     ) -> None:
         self.link = link or Link()
         self.first_token = first_token
+        self.transfer = transfer
+        self.costs = costs or Costs()
+        self.awaited: dict[int, Awaited] = {}  # by job number
         self.clients = clients
         self.router = router
         self.prepare = prepare
@@ -263,54 +353,136 @@ class StepwiseCluster:
         """Let a job arrive now."""
         self.jobs.append(job)
         self.visits.append([])
-        self.visit(len(self.visits) - 1, "prefill")
+        number = len(self.visits) - 1
+        client = self.place("prefill")
+        has_rest = self.first_token == "decode" or job.num_output_tokens > 1
+        if self.transfer == "push" and self.clients[client].role and has_rest:
+            self.reserve(number, client)
+        else:
+            self.visit(number, client)
 
-    def visit(self, number: int, kind: str, held: Held | None = None) -> None:
-        """Let a job arrive at a client for its prompt, or for its decode after what is held."""
+    def place(self, kind: str) -> int:
+        """Return the client that the router chooses."""
         places = [k for k, client in enumerate(self.clients) if client.role in (None, kind)]
-        client = places[self.router(kind, [self.clients[place] for place in places])]
-        job = self.prepare(client, self.jobs[number], number)
-        live = Live(job, Outcome())
-        if held:
-            live.incoming, live.was_held = held, True
-            live.num_emitted = int(self.first_token == "prefill")
-            live.outcome.chunk_times = self.visits[number][0].token_times[-1:]
-        elif self.clients[client].role:
-            live.is_silent = self.first_token == "decode"
-            live.is_followed = live.is_silent or job.num_output_tokens > 1
-            live.job = replace(job, num_output_tokens=1, path=())
+        return places[self.router(kind, [self.clients[place] for place in places])]
+
+    def reserve(self, number: int, source: int) -> None:
+        """Let a job arrive where it will decode; its prompt is for another client."""
+        self.awaited[number] = awaited = Awaited(self, number, source)
+        client = self.place("decode")
+        awaited.live = live = self.taken_over(number, client, awaited)
+        live.elsewhere = awaited.prompt
         self.visits[number].append(live.outcome)
+        self.arrive(live, client, number)
+
+    def visit(self, number: int, client: int, awaited: Awaited | None = None) -> None:
+        """Let a job arrive at a client for its prompt; `awaited`: another one waits for that."""
+        job = self.prepare(client, self.jobs[number], number)
+        live = Live(job, awaited.prompt if awaited else Outcome())
+        is_cut = awaited is None and number in self.awaited
+        if self.clients[client].role:
+            has_rest = self.first_token == "decode" or job.num_output_tokens > 1
+            live.is_followed = has_rest and not is_cut
+            live.is_silent = live.is_followed and self.first_token == "decode"
+            live.job = replace(job, num_output_tokens=1, path=())
+        self.visits[number].insert(0 if awaited else len(self.visits[number]), live.outcome)
+        self.arrive(live, client, number)
+
+    def go_on(self, number: int, held: Held) -> None:
+        """Let a job arrive for its decode after what is held."""
+        client = self.place("decode")
+        live = self.taken_over(number, client, held)
+        live.outcome.chunk_times = self.visits[number][0].token_times[-1:]
+        self.visits[number].append(live.outcome)
+        self.arrive(live, client, number)
+
+    def taken_over(self, number: int, client: int, held: Held | Awaited) -> Live:
+        live = Live(self.prepare(client, self.jobs[number], number), Outcome())
+        live.incoming, live.was_held = held, True
+        live.num_emitted = int(self.first_token == "prefill")
+        return live
+
+    def arrive(self, live: Live, client: int, number: int) -> None:
         self._places[live] = client, number
         self.sent.append((client, number))
         self.clients[client].arrive(live, self.now)
         self.note_who_left()
 
     def fetch(self, lane: StepwiseEngine, live: Live, num_blocks: int) -> None:
-        """Begin to move blocks of what is held of a job to a lane."""
-        held, (client, number), start = live.incoming, self._places[live], self.now
-        assert isinstance(held, Held)
+        """Begin to move blocks of what is held of a job to a lane, when they are there."""
+        if isinstance(live.incoming, Awaited):
+            live.incoming.reserved(partial(self.fetch_awaited, lane, live, num_blocks))
+        else:
+            assert isinstance(live.incoming, Held)
+            self.copy(lane, live, num_blocks, live.incoming)
+
+    def fetch_awaited(self, lane: StepwiseEngine, live: Live, num_blocks: int) -> None:
+        assert isinstance(live.incoming, Awaited)
+        if live.incoming.held:
+            self.copy(lane, live, num_blocks, live.incoming.held)
+        else:
+            self.group_of(lane, live).end_move(lane, live, self.now)
+
+    def copy(self, lane: StepwiseEngine, live: Live, num_blocks: int, held: Held) -> None:
+        (client, number), start = self._places[live], self.now
         held.is_moving = True
-        group = next(g for g in self.clients[client].groups if any(e is lane for e in g.lanes))
+        group = self.group_of(lane, live)
         num_here = (lane.blocks_for(live.num_known - 1) - num_blocks) * lane.block_size
         num_tokens = max(0, live.num_known - 1 - num_here)
 
         def end() -> None:
-            self.moves.append(Move(number, held.client, client, num_tokens, start, self.now))
             held.release()
+            if seconds := self.costs.afterwards(num_blocks):
+                self.at(self.now + seconds, use)
+            else:
+                use()
+
+        def use() -> None:
+            self.moves.append(Move(number, held.client, client, num_tokens, start, self.now))
             group.end_move(lane, live, self.now)
 
-        self.link.send(self, num_blocks * self.clients[client].block_bytes, end)
+        num_bytes = num_blocks * self.clients[client].block_bytes
+        self.link.send(self, num_bytes, end, self.costs.before(num_blocks))
+
+    def group_of(self, lane: StepwiseEngine, live: Live) -> StepwiseGroup:
+        groups = self.clients[self._places[live][0]].groups
+        return next(group for group in groups if any(each is lane for each in group.lanes))
+
+    def cancel(self, live: Live, failed: Outcome) -> None:
+        """End the visit of a job that failed elsewhere."""
+        client = self.clients[self._places[live][0]]
+        group, lane = next((g, e) for g, e, each in client.inside() if each is live)
+        live.outcome.status, live.outcome.finished_at = failed.status, failed.finished_at
+        group.cancel(lane, live, self.now)
+        self.note_who_left()
+
+    def follow(self, number: int, outcome: Outcome) -> None:
+        """A job has left."""
+        self.sender.what_follows(self, number, outcome)()
 
     def note_who_left(self) -> None:
         for live in self._gone[self._num_noted :]:
             self._num_noted += 1
             place = self._places[live]
             self.left.append(place)
-            if live.is_followed and live.outcome.status == "finished":
-                held = Held(self, place[0], live)
-                self.at(self.now, partial(self.visit, place[1], "decode", held))
-            else:
-                self.at(self.now, self.sender.what_follows(self, place[1], live.outcome))
+            if act := self.what_is_next(live, place):
+                self.at(self.now, act)
+
+    def what_is_next(self, live: Live, place: tuple[int, int]) -> Callable[[], None] | None:
+        """Return what is done when a visit has ended; None while the job's other one goes on."""
+        number, outcome = place[1], live.outcome
+        awaited = self.awaited.get(number)
+        if live.is_followed and outcome.status == "finished":
+            held = Held(self, place[0], live)
+            return partial(awaited.fill if awaited else partial(self.go_on, number), held)
+        if awaited and outcome is awaited.prompt:
+            return awaited.fail
+        if awaited and not awaited.is_over:
+            if awaited.has_begun:
+                return None
+            if live is awaited.live and outcome.status == "finished":
+                return partial(self.visit, number, awaited.source)  # nothing to decode
+        return self.sender.what_follows(self, number, outcome)
 
 
 class Sender(ABC):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 
-from mist_sim.core.hand_over import FirstToken, HandOver
+from mist_sim.core.hand_over import FirstToken, HandOver, Transfer
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
-from mist_sim.network import Link
+from mist_sim.network import Connector, Link
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
 from tests.reference import cluster
 from tests.reference.cluster import (
+    NO_COSTS,
     AtGivenTimes,
+    Costs,
     Sender,
     StepwiseCluster,
     Users,
@@ -39,6 +41,7 @@ class ClusterCase:
 
     loop: None: jobs come at their arrival times. link: (bytes a second, latency in seconds) of the
         network; None: there is none. first_token: of which client users get it.
+        transfer: who begins it. costs: of a transfer beside its bytes.
     """
 
     clients: tuple[EngineOptions, ...]
@@ -47,6 +50,8 @@ class ClusterCase:
     loop: ClosedLoop | None = None
     link: tuple[float, float] | None = None
     first_token: FirstToken = "prefill"
+    transfer: Transfer = "pull"
+    costs: Costs = NO_COSTS
 
     @property
     def options(self) -> EngineOptions:
@@ -61,6 +66,8 @@ class ClusterCase:
             self._prepared,
             cluster.Link(*self.link) if self.link else None,
             self.first_token,
+            self.transfer,
+            self.costs,
         )
         clients.run(self._sender())
         return Served(clients)
@@ -86,10 +93,21 @@ class ClusterCase:
             clients=clients,
             workload=self.workload,
             router=ROUTERS[self.router](),
-            network=Link(bandwidth=self.link[0], latency=self.link[1]) if self.link else None,
+            network=self._network(),
             seed=SEED,
-            hand_over=HandOver(first_token=self.first_token),
+            hand_over=HandOver(first_token=self.first_token, transfer=self.transfer),
         )
+
+    def _network(self) -> Link | None:
+        if self.link is None:
+            return None
+        connector = Connector(
+            start=self.costs.start,
+            per_descriptor=self.costs.block,
+            descriptors="block",
+            post_processing=self.costs.block_afterwards,
+        )
+        return Link(bandwidth=self.link[0], latency=self.link[1], connector=connector)
 
     @property
     def workload(self) -> Workload:

@@ -123,6 +123,11 @@ class StepwiseGroup(ABC):
         if lane.num_inside < num_inside:
             self.wake(lane, now)
 
+    def cancel(self, lane: StepwiseEngine, live: Live, now: float) -> None:
+        """Let go of a job that failed elsewhere, as its outcome says."""
+        lane.give_up(live, now, in_step=self.is_computing(lane))
+        self.wake(lane, now)
+
     def complete(self, lane: StepwiseEngine, start: float, now: float, busy: float) -> None:
         lane.now = now
         lane.complete(start, busy)
@@ -368,7 +373,7 @@ class StepwiseClient:
             any_lane.let_go(live, now)
             return
         num_waiting = sum(group.num_waiting for group in self.groups)
-        busy = num_waiting >= self.max_num_waiting or self.comes_too_late(live)
+        busy = num_waiting >= self.max_num_waiting or self.comes_too_late(live, now)
         if any_lane.is_hopeless(live) or busy:
             any_lane.reject(live, now)
             return
@@ -377,7 +382,7 @@ class StepwiseClient:
         scores = [4 * group.num_waiting + group.num_running for group in self.groups]
         self.groups[scores.index(min(scores))].arrive(live, now)
 
-    def comes_too_late(self, live: Live) -> bool:
+    def comes_too_late(self, live: Live, now: float) -> bool:
         """Tell whether prompts without a first token leave too little time for another one."""
         if live.incoming or not self.tracks[0].early_rejection:
             return False
@@ -387,4 +392,4 @@ class StepwiseClient:
         waits = sum(max(group.prompt_times(other)[0]) for other in ahead) / self.num_engines
         times, hand_over = group.prompt_times(live)
         alone = sum(times) + (len(times) - 1) * hand_over
-        return waits + alone > time_left(live.job)
+        return waits + alone > time_left(live.job, now)

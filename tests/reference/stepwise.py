@@ -170,7 +170,8 @@ class Live:
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection. is_followed: another client goes on
     with it. is_silent: and emits its first token again. incoming: what the client before keeps,
-    until the request goes on from a copy of it. was_held: whether it came so.
+    until the request goes on from a copy of it. was_held: whether it came so. elsewhere: the visit
+    of its prompt, where that began later.
     """
 
     job: Job
@@ -193,6 +194,7 @@ class Live:
     is_silent: bool = False
     incoming: Kept | None = None
     was_held: bool = False
+    elsewhere: Outcome | None = None
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -202,6 +204,13 @@ class Live:
     @property
     def has_given_up(self) -> bool:
         return self.outcome.finished_at == self.outcome.finished_at
+
+    @property
+    def has_token(self) -> bool:
+        """Tell whether its first token is there, or was before it came."""
+        if self.elsewhere is not None and not self.outcome.token_times:
+            return bool(self.elsewhere.token_times)
+        return self.num_emitted > 0
 
     @property
     def is_ahead(self) -> bool:
@@ -398,12 +407,16 @@ class StepwiseEngine(ABC):
     def limit_reached(self, live: Live, time: float, *, in_step: bool) -> None:
         """The next limit of a job is reached; `in_step`: while a step computes who runs."""
         name = live.limits.pop(0)[1]
-        if live.has_given_up or (name != "timeout" and live.num_emitted):
+        if live.has_given_up or (name != "timeout" and live.has_token):
             return
         if name == "ttft_deadline" and live in self.running:
             return
         live.outcome.status = "rejected" if name == "ttft_deadline" else "timed_out"
         live.outcome.finished_at = time
+        self.give_up(live, time, in_step=in_step)
+
+    def give_up(self, live: Live, time: float, *, in_step: bool) -> None:
+        """Let go of a job whose outcome says how it ended, perhaps after the step."""
         if live not in self.running:
             if live in self.queue:
                 self.queue.remove(live)
@@ -437,7 +450,7 @@ class StepwiseEngine(ABC):
         if not self.is_ahead:
             self.learn()
         names = ["timeout", "ttft_timeout", "ttft_deadline"]
-        if live.incoming and live.num_emitted:
+        if live.incoming and live.has_token:
             names = names[:1]
         live.watch(names if self.drop_expired else names[:2])
 
@@ -471,7 +484,7 @@ class StepwiseEngine(ABC):
         ahead = [other for other in self.waiting + self.active if other.is_ahead]
         ahead.sort(key=self.arrival)
         seconds = sum(self.prompt_time(other) for other in ahead) + self.prompt_time(live)
-        return seconds > time_left(live.job)
+        return seconds > time_left(live.job, live.job.arrival_time)
 
     def spare(self, live: Live, taken: list[Live]) -> None:
         """Note what a job need not compute, because those taken before it had it."""
@@ -910,9 +923,9 @@ def prompt(live: Live) -> StepBatch:
     return StepBatch(((live.job.num_prompt_tokens - live.num_spared, live.num_spared),))
 
 
-def time_left(job: Job) -> float:
-    """Return how long its first token may take when a job arrives."""
-    return (job.arrival_time + job.ttft_deadline) - job.arrival_time
+def time_left(job: Job, now: float) -> float:
+    """Return how long its first token may take from now on."""
+    return (job.arrival_time + job.ttft_deadline) - now
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache import ContentHistory
@@ -20,17 +20,20 @@ class Roster:
     Candidates for a stage come in the order of their numbers.
 
     models: names of those that clients serve or served.
+    pools: where clients are, by name, if stages that continue from KV entries stay there.
     """
 
     def __init__(self) -> None:
         self.models: set[str] = set()
         self._clients: dict[int, Client] = {}
         self._num_joined = 0
+        self.pools: Mapping[str, str] = {}
         self._holders: Holders = {}
         self._history = ContentHistory()
         # until someone joins or leaves: for each kind of stage, and for each set of clients
         self._candidates: dict[str, Candidates] = {}
         self._of_models: dict[tuple[str, str], Candidates] = {}
+        self._local: dict[tuple[str, str, str | None], Candidates] = {}
         self._groups: dict[tuple[int, ...], LiveCandidates] = {}
         self._answers = EndedAnswers()
         self._env: Environment | None = None
@@ -77,11 +80,23 @@ class Roster:
             found = self._of_models[kind, model] = self._group(kind, model)
         return found
 
-    def _group(self, kind: str, model: str | None = None) -> Candidates:
+    def near(self, kind: str, source: str, model: str | None = None) -> Candidates:
+        """Return those of them that are in a client's pool; model: None: any."""
+        if not self.pools:
+            return self.candidates(kind) if model is None else self.candidates_of(kind, model)
+        key = kind, self.pools[source], model
+        found = self._local.get(key)
+        if found is None:
+            found = self._local[key] = self._group(kind, model, key[1])
+        return found
+
+    def _group(self, kind: str, model: str | None = None, pool: str | None = None) -> Candidates:
         """Return candidates, the same object for kinds that the same clients serve."""
         serving = {n: client for n, client in self._clients.items() if kind in client.serves}
         if model is not None:
             serving = {n: c for n, c in serving.items() if c.served_model in (None, model)}
+        if pool is not None:
+            serving = {n: c for n, c in serving.items() if self.pools.get(c.name) == pool}
         numbers = tuple(sorted(serving))
         if not numbers:
             return Candidates()
@@ -105,3 +120,4 @@ class Roster:
         self._groups.clear()
         self._candidates.clear()
         self._of_models.clear()
+        self._local.clear()
