@@ -14,6 +14,7 @@ from typing import Any
 from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
+from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.models import SpeculativeConfig
@@ -63,6 +64,7 @@ SECTIONS = (
     ),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
     ("Connectors", "connectors", "`network.connector`", ("connector",)),
+    ("Policies of disaggregation", "hand_over_policies", "`hand_over.policy`", ("policy",)),
 )
 LINKS = {
     "workload": "[mapping](#workload)",
@@ -74,6 +76,7 @@ LINKS = {
     "cost": "[mapping](#cost) or null",
     "api": "[mapping](#api) or null",
     "network": "[mapping](#network) or null",
+    "hand_over": "[mapping](#hand_over)",
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
     "admission": "[mapping](#admission)",
@@ -299,6 +302,8 @@ def lines() -> Iterator[str]:
     yield from plugin(Link, link)
     yield "### A topology"
     yield from plugin(Fabric, fabric)
+    yield "## hand_over"
+    yield from plugin(HandOver, schema["properties"]["hand_over"])
     yield "## slo"
     yield from plugin(Slo, schema["properties"]["slo"])
     yield "## power"

@@ -21,7 +21,9 @@ from mist_sim.core.visit import SERVED, Failure, HeldKv, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.routers import Router
-from mist_sim.stages import Prefill
+from mist_sim.stages import Decode, Prefill
+
+_HANDED_OVER = (Prefill.kind, Decode.kind)
 
 Spawn = Callable[[Request], Event]
 """Sends a child; the event's value is its `Failure` when it ends, None when it is served."""
@@ -46,8 +48,10 @@ class Coordinator:
         self.roster = roster
         self.router = router
         self.spawn = spawn
-        self._drops_first = hand_over is not None and hand_over.drops_first
-        self._pushes = hand_over is not None and hand_over.transfer == "push"
+        hand_over = hand_over or HandOver()
+        self._drops_first = hand_over.drops_first
+        self._pushes = hand_over.transfer == "push"
+        self._policy = hand_over.policy
         self._num_children = 0
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
@@ -72,7 +76,7 @@ class Coordinator:
                 request.num_stages -= 1
                 continue
             client = self._route(request, stage, kv.source if kv and stage.continues else None)
-            num_stages = client.takes(stages) if client else 0
+            num_stages = self._num_stages(request, client, stages)
             if client is None or not num_stages or (stage.continues and kv is None):
                 reason = _nobody_serves(request, stage, client)
                 failure = Failure("rejected", self.env.now, reason)
@@ -106,6 +110,20 @@ class Coordinator:
         if ahead is not None and failure is not None:
             yield from ahead.cancel(failure, visits)
         return failure
+
+    def _num_stages(
+        self, request: Request, client: Client | None, stages: tuple[Stage, ...]
+    ) -> int:
+        """Return how many of the next stages a client serves in a visit; 0: there is none."""
+        num_stages = client.takes(stages) if client else 0
+        policy = self._policy
+        if client and policy is not None and num_stages > 1 and client.reserves:
+            if stages[0].continues or not stages[1].continues:
+                return num_stages
+            others = self.roster.near(stages[1].kind, client.name)
+            if policy.hands_over(request, client.view, others):
+                return 1
+        return num_stages
 
     def _is_followed(self, request: Request, client: Client, later: tuple[Stage, ...]) -> bool:
         """Tell whether the stage after a visit continues from its KV entries."""
@@ -206,6 +224,8 @@ class Coordinator:
         if not candidates:
             self._check_model(request)
             return None
+        if self._policy is not None and kind in _HANDED_OVER:
+            candidates = self._policy.among(request, stage, candidates)
         client_id = self.router.choose(request, stage, candidates)
         client = self.roster.get(client_id)
         if client is None or stage.kind not in client.serves:

@@ -26,7 +26,8 @@ class Registry(Mapping[str, type[Any]]):
     @property
     def member(self) -> str:
         """What messages call one of the family."""
-        return self.family.replace("_", " ").removesuffix("s")
+        name = self.family.replace("_", " ")
+        return f"{name[:-3]}y" if name.endswith("ies") else name.removesuffix("s")
 
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator that gives the class a name and returns it unchanged.

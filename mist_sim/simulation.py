@@ -75,11 +75,13 @@ class Simulation:
             if count > 1:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
         self.hand_over = hand_over or HandOver()
-        _check_hand_overs(clients, network)
+        any_splits = self.hand_over.policy is not None
+        _check_hand_overs(clients, network, any_splits)
         _check_takers(clients, self.hand_over)
+        members = tenants(clients, any_splits=any_splits)
         if network is not None:
-            network.admit(tenants(clients))
-        self._pools = _local_pools(clients, network) if self.hand_over.pools == "local" else {}
+            network.admit(members)
+        self._pools = _local_pools(members, network) if self.hand_over.pools == "local" else {}
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -150,6 +152,8 @@ class Simulation:
         """Let the clients join the run, and seed the router."""
         if self.network is not None:
             self.network.start(env)
+        if self.hand_over.policy is not None:
+            self.hand_over.policy.begin()
         roster = Roster()
         roster.pools = self._pools
         for client in self.clients:
@@ -197,10 +201,14 @@ def _check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> 
             )
 
 
-def _check_hand_overs(clients: Sequence[Client], network: Network | None) -> None:
+def _check_hand_overs(clients: Sequence[Client], network: Network | None, any_splits: bool) -> None:
     """Raise ScenarioError for engines that cannot hand over KV entries as their roles ask for."""
     engines = [client for client in clients if isinstance(client, LlmClient | AfdClient)]
-    roles = [f"{client.name} ({client.role})" for client in engines if client.role]
+    roles = [
+        f"{client.name} ({client.role or 'by hand_over.policy'})"
+        for client in engines
+        if client.role or any_splits
+    ]
     if not roles:
         return
     if network is None:
@@ -222,8 +230,12 @@ def _check_hand_overs(clients: Sequence[Client], network: Network | None) -> Non
 
 def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
     """Raise ScenarioError for clients that cannot take over as `hand_over` says."""
-    if not any(isinstance(client, LlmClient) and client.role == "prefill" for client in clients):
+    roles = [client.role for client in clients if isinstance(client, LlmClient)]
+    if "prefill" not in roles and hand_over.policy is None:
         return
+    if hand_over.policy is not None and (lack := hand_over.policy.lacks(roles)):
+        name = type(hand_over.policy).__name__
+        raise ScenarioError(f"hand_over.policy has no effect: {name} needs {lack}, got none")
     for client in clients:
         if hand_over.transfer == "push" and isinstance(client, AfdClient):
             raise ScenarioError(
@@ -245,15 +257,15 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
             )
 
 
-def _local_pools(clients: Sequence[Client], network: Network | None) -> dict[str, str]:
+def _local_pools(members: Sequence[Tenant], network: Network | None) -> dict[str, str]:
     """Return the node of each client, by name.
 
     Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
     over, and have nobody in their node for that.
     """
-    found = {client.name: network.node_of(client.name) if network else None for client in clients}
+    found = {one.name: network.node_of(one.name) if network else None for one in members}
     pools = {name: node for name, node in found.items() if node is not None}
-    tenants_of = [tenant for tenant in tenants(clients) if tenant.sends or tenant.takes]
+    tenants_of = [tenant for tenant in members if tenant.sends or tenant.takes]
     if any(tenant.name not in pools for tenant in tenants_of):
         raise ScenarioError(
             "hand_over.pools must be global, since the network has no topology, got local; set "
@@ -261,7 +273,7 @@ def _local_pools(clients: Sequence[Client], network: Network | None) -> dict[str
         )
     for tenant in tenants_of:
         node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
-        others = [o for o in tenants_of if pools[o.name] == node]
+        others = [o for o in tenants_of if pools[o.name] == node and o is not tenant]
         if not any(other.takes if tenant.sends else other.sends for other in others):
             elsewhere = ", ".join(sorted({pools[o.name] for o in tenants_of} - {node}))
             raise ScenarioError(
@@ -272,19 +284,20 @@ def _local_pools(clients: Sequence[Client], network: Network | None) -> dict[str
     return pools
 
 
-def tenants(clients: Sequence[Client]) -> list[Tenant]:
+def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tenant]:
     """Return the clients that run engines, and what they need of a network.
 
-    A worker of a bundle is an engine.
+    A worker of a bundle is an engine. any_splits: whether clients without a role may hand over, too.
     """
     engines = [client for client in clients if isinstance(client, LlmClient)]
-    hands_over = any(client.role == "prefill" for client in engines)
+    hands_over = any_splits or any(client.role == "prefill" for client in engines)
     found = []
     for client in clients:
         if isinstance(client, AfdClient):
             found += client.tenants(takes=hands_over)
         elif isinstance(client, LlmClient):
-            config, sends = client.config, client.role == "prefill"
+            config = client.config
+            sends = client.role == "prefill" or (any_splits and client.role is None)
             found.append(
                 Tenant(
                     client.name,
@@ -293,7 +306,7 @@ def tenants(clients: Sequence[Client]) -> list[Tenant]:
                     config.tensor_parallel_size,
                     client.place,
                     sends=sends,
-                    takes=hands_over and not sends and client.scheduler.takes_over,
+                    takes=hands_over and client.role != "prefill" and client.scheduler.takes_over,
                 )
             )
     return found

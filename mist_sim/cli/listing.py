@@ -71,6 +71,7 @@ _PLACES = {
     "durations": "workload.patience, base_time and time_per_token of clients of type sequential",
     "stages": "workload.pipeline",
     "connectors": "network.connector",
+    "hand_over_policies": "hand_over.policy",
     "prices": "cost; clients.N.gpu_price takes the place of one",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "presets": "mist run NAME",

@@ -37,7 +37,8 @@ class Client(ABC):
     network: over which other clients' KV entries come; that of the run when it starts.
     place: where its GPUs are in the network; None: wherever there is room.
     num_seats: engines in the network to which KV entries may come.
-    reserves: whether it takes visits whose KV entries are not there yet, and reserves memory.
+    reserves: whether it serves prompts and answers apart: keeps KV entries for others, and reserves
+        memory for some that are not there yet.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
     served_model: name of the model that it serves; None: whatever requests name.
     history: content of the requests of all clients, for what a prefix cache could have had; None:

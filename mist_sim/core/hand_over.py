@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.views import ClientView
 
 FirstToken = Literal["prefill", "decode"]
 Transfer = Literal["pull", "push"]
 Pools = Literal["global", "local"]
+
+
+@runtime_checkable
+class HandOverPolicy(Protocol):
+    """Decides who may serve a stage, and where an answer goes on.
+
+    `candidates` is never empty and holds only clients that serve the stage. A policy reads what a
+    gateway could see, changes no client, and does not read the request's output length.
+    """
+
+    def lacks(self, roles: Sequence[str | None]) -> str | None:
+        """Return which clients it lacks to change anything, given the roles of all; or None."""
+
+    def begin(self) -> None:
+        """Begin a run: forget earlier ones."""
+
+    def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        """Return those of the candidates that the router may choose from, one at least."""
+
+    def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        """Tell whether a client without a role serves the prompt alone.
+
+        here: that client, which the router chose. candidates: who could go on, it included.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +55,14 @@ class HandOver:
         has.
     pools: who may take over. `global`: any client; `local`: those of the node of the client that
         prefilled, which takes a network with a topology (MIST, Table IV).
+    policy: which requests are handed over, and between which clients; None: as roles say.
     Raises ValueError for values that are not among these.
     """
 
     first_token: FirstToken = "prefill"
     transfer: Transfer = "pull"
     pools: Pools = "global"
+    policy: HandOverPolicy | None = None
 
     def __post_init__(self) -> None:
         if self.first_token not in get_args(FirstToken):

@@ -2,6 +2,12 @@
 
 from mist_sim.routers.affinity import PrefixAffinityRouter, SessionAffinityRouter
 from mist_sim.routers.base import ROUTERS, Router, Seeded
+from mist_sim.routers.hand_over_policies import (
+    HAND_OVER_POLICIES,
+    ConditionalPolicy,
+    FlippingPolicy,
+    OverflowPolicy,
+)
 from mist_sim.routers.load import (
     HeavyLightRouter,
     LeastOutstandingRouter,
@@ -14,10 +20,14 @@ from mist_sim.routers.simple import RandomRouter, RoundRobinRouter
 from mist_sim.routers.stages import StageRouters
 
 __all__ = [
+    "HAND_OVER_POLICIES",
     "ROUTERS",
+    "ConditionalPolicy",
+    "FlippingPolicy",
     "HeavyLightRouter",
     "LeastOutstandingRouter",
     "LoadRouter",
+    "OverflowPolicy",
     "PlacementAwareRouter",
     "PolledRouter",
     "PowerOfTwoRouter",

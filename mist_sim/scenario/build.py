@@ -55,10 +55,11 @@ def build(scenario: Scenario) -> Simulation:
         check_rows(workload.source, served_models(scenario.clients, scenario.model))
     if found.problems:
         raise summed_up(found.problems, scenario.origin)
+    hand_over = scenario.hand_over.make()
     with found.at(("network",), type(scenario.network or scenario)):
         network = scenario.network.make() if scenario.network else None
         if network is not None:
-            network.admit(tenants(clients))
+            network.admit(tenants(clients, any_splits=hand_over.policy is not None))
     if found.problems:
         raise summed_up(found.problems, scenario.origin)
     polls, routers = (scenario.view_interval, scenario.counts_sent), of_kinds(scenario.routers)
@@ -73,7 +74,7 @@ def build(scenario: Scenario) -> Simulation:
         network=network,
         power=scenario.power.make(),
         cost=scenario.cost.make() if scenario.cost else None,
-        hand_over=scenario.hand_over.make(),
+        hand_over=hand_over,
     )
 
 

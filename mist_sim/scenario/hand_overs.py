@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from mist_sim.core.hand_over import HandOver
+from mist_sim.core.hand_over import HandOver, HandOverPolicy
 from mist_sim.models import load_model
 from mist_sim.scenario.client_schemas import AfdPart, ClientPart
-from mist_sim.scenario.format.parts import Part
+from mist_sim.scenario.format.families import HAND_OVER_POLICY
+from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem
+
+HAND_OVER = part_type(
+    HandOver, meanings={HandOverPolicy | None: Annotated[Part, HAND_OVER_POLICY] | None}
+)
 
 _SAME = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8"}  # two names in vLLM
 _OPEN = {"auto", "bf16", "fp16"}  # "auto" is one of the others; specs do not say which

@@ -9,6 +9,7 @@ from mist_sim.scenario.format.families import (
     ARRIVAL,
     CONNECTOR,
     DURATION_LAW,
+    HAND_OVER_POLICY,
     LENGTH,
     PREDICTOR,
     ROUTER,
@@ -31,6 +32,7 @@ FAMILIES: Mapping[str, Family] = {
     "durations": DURATION_LAW,
     "stages": STAGE,
     "connectors": CONNECTOR,
+    "hand_over_policies": HAND_OVER_POLICY,
 }
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from mist_sim.bounds import COPIES, SEED
-from mist_sim.core.hand_over import HandOver
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.scenario.client_schemas import (
     AfdPart,
@@ -27,7 +26,7 @@ from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
-from mist_sim.scenario.hand_overs import idle_options, unlike_engines
+from mist_sim.scenario.hand_overs import HAND_OVER, idle_options, unlike_engines
 from mist_sim.scenario.headline import headline, imitated
 from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.networks import NETWORK, places_of_nobody
@@ -80,7 +79,7 @@ class Scenario(Strict):
     network: Annotated[Part, NETWORK] | None = Field(
         None, description="over which clients with roles hand over KV entries"
     )
-    hand_over: Annotated[Part, Settings(part_type(HandOver))] = Field(
+    hand_over: Annotated[Part, Settings(HAND_OVER)] = Field(
         {}, validate_default=True, description="how requests go from prefill to decode"
     )
     slo: Annotated[Part, Settings(part_type(Slo))] = Field(
@@ -252,8 +251,11 @@ class Scenario(Strict):
         Clients of types of one's own may hand over, too.
         """
         clients = dict(enumerate(self.clients))
-        roles = {k: c.part for k, c in clients.items() if c.part}
+        roles: dict[int, str | None] = {k: c.part for k, c in clients.items() if c.part}
         only_ours = all(isinstance(c, LlmPart | SequentialPart | AfdPart) for c in self.clients)
+        if self.hand_over.parameters()["policy"] is not None:
+            roles |= {k: c.part for k, c in clients.items() if c.engine}
+            only_ours = False  # what roles do not say, the policy may
         if self.network is not None and not roles and only_ours:
             yield Problem(("network",), "has no effect: no client has a role")
         if not roles and only_ours:

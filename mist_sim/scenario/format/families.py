@@ -20,7 +20,7 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.network import CONNECTORS
 from mist_sim.registry import Registry
-from mist_sim.routers import ROUTERS
+from mist_sim.routers import HAND_OVER_POLICIES, ROUTERS
 from mist_sim.scenario.format.fields import Quantity
 from mist_sim.scenario.format.other_words import instead
 from mist_sim.scenario.format.parts import Part, has_defaults, part_type, written
@@ -194,5 +194,6 @@ TIMES: Mapping[Any, Any] = {SecondsOrLaw: _TIME, SecondsOrLaw | None: _TIME | No
 """How a file says parameters that are a time or a law of times."""
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
+HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")
 STAGE = Family(STAGES, words=("prefill", "decode"))

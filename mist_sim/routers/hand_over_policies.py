@@ -1,0 +1,185 @@
+"""Policies of disaggregation: which requests are handed over, and between which clients, just now.
+
+Roles say it once for all. A policy says it request by request: it leaves the router some of the
+candidates, and says whether a client that could serve a whole answer hands it over after the
+prompt. It is asked when the request is sent, and sees what a router sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.views import ClientView
+from mist_sim.registry import Registry
+from mist_sim.units import Seconds
+
+HAND_OVER_POLICIES = Registry("hand_over_policies")
+
+
+@HAND_OVER_POLICIES.register("conditional")
+@dataclass(kw_only=True)
+class ConditionalPolicy:
+    """Short or mostly cached prompts stay where they decode, on clients without a role.
+
+    A prompt goes there if one of them would have to compute at most `max_local_tokens` of it, and
+    else to clients with role prefill, unless more than `max_waiting` requests wait at the least
+    busy of these.
+
+    max_local_tokens: uncached tokens of a prompt (>= 0). max_waiting: requests (>= 0).
+
+    Source: the two conditions of NVIDIA Dynamo's disaggregated router (0.2, "Disaggregated
+    Serving"); how much is short, and how many are many, is ours.
+    """
+
+    max_local_tokens: int = 1000
+    max_waiting: int = 2
+
+    def __post_init__(self) -> None:
+        _at_least_0(self, "max_local_tokens", "max_waiting")
+
+    def lacks(self, roles: Sequence[str | None]) -> str | None:
+        return _lacks(roles, {"with role prefill": "prefill", "without a role": None})
+
+    def begin(self) -> None:
+        """Nothing is remembered."""
+
+    def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        num_tokens = getattr(stage, "num_prompt_tokens", None)
+        if num_tokens is None:
+            return candidates
+        most = self.max_local_tokens
+        alone = [view for view in candidates if view.role is None]
+        local = [view for view in alone if num_tokens - view.prefix_tokens(request) <= most]
+        if local:
+            return Candidates(local)
+        free = any(v.role and v.num_waiting <= self.max_waiting for v in candidates)
+        return _some(candidates, (view for view in candidates if (view.role is not None) == free))
+
+    def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        return False
+
+
+@HAND_OVER_POLICIES.register("overflow")
+@dataclass(kw_only=True)
+class OverflowPolicy:
+    """A client without a role hands answers over to clients with role decode while these have room.
+
+    It goes on decoding itself when more than `max_waiting` requests wait at each of them: decode
+    memory is full then.
+
+    max_waiting: requests (>= 0).
+    """
+
+    max_waiting: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least_0(self, "max_waiting")
+
+    def lacks(self, roles: Sequence[str | None]) -> str | None:
+        return _lacks(roles, {"with role decode": "decode", "without a role": None})
+
+    def begin(self) -> None:
+        """Nothing is remembered."""
+
+    def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        if not stage.continues:
+            return candidates
+        return _some(candidates, (view for view in candidates if view.role))
+
+    def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        return any(v.role and v.num_waiting <= self.max_waiting for v in candidates)
+
+
+@HAND_OVER_POLICIES.register("flipping")
+@dataclass(kw_only=True)
+class FlippingPolicy:
+    """Clients without a role take the part that is short: prompts, or answers.
+
+    The first `num_prefill` of them begin with prompts. When a request is sent, one client changes
+    sides if the other side is short of clients, the one with the fewest requests: to prompts when
+    more than `max_waiting_tokens` tokens of prompts wait a client there, else to answers when more
+    than `max_waiting` requests wait a client there. What a client has begun it finishes. One is
+    left on each side, and between two changes lie `interval` seconds.
+
+    num_prefill: clients (>= 1). max_waiting_tokens: tokens (>= 0). max_waiting: requests (>= 0).
+    interval: seconds (>= 0).
+
+    Source: the idea is Splitwise's mixed pool (arXiv:2311.18677, §IV-B), whose machines change
+    sides with the queues; the rule is ours.
+    """
+
+    num_prefill: int = 1
+    max_waiting_tokens: int = 8192
+    max_waiting: int = 0
+    interval: Seconds = 10.0
+
+    def __post_init__(self) -> None:
+        _at_least_0(self, "max_waiting_tokens", "max_waiting", "interval")
+        if self.num_prefill < 1:
+            raise ValueError(f"num_prefill must be >= 1, got {self.num_prefill}")
+        self.begin()
+
+    def lacks(self, roles: Sequence[str | None]) -> str | None:
+        return None if list(roles).count(None) > 1 else "two clients without a role"
+
+    def begin(self) -> None:
+        """Nobody has a side."""
+        self._prefills: set[int] | None = None
+        self._changed_at = -inf
+
+    def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        numbers = [view.client_id for view in candidates if view.role is None]
+        if self._prefills is None:
+            self._prefills = set(numbers[: max(1, min(self.num_prefill, len(numbers) - 1))])
+        if not stage.continues:
+            self._change(request.sent_at, [view for view in candidates if view.role is None])
+        prefills = self._prefills
+        own = (v for v in candidates if v.role or (v.client_id in prefills) != stage.continues)
+        return _some(candidates, own)
+
+    def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        prefills = self._prefills or set()
+        return here.client_id in prefills and any(v.client_id not in prefills for v in candidates)
+
+    def _change(self, now: float, views: list[ClientView]) -> None:
+        """Let one client change sides if the other one is short."""
+        prefills = self._prefills or set()
+        prompts = [view for view in views if view.client_id in prefills]
+        answers = [view for view in views if view.client_id not in prefills]
+        if now < self._changed_at + self.interval:
+            return
+        if not prompts or not answers:
+            return
+        num_tokens = sum([view.num_waiting_tokens for view in prompts])
+        num_waiting = sum([view.num_waiting for view in answers])
+        if num_tokens > self.max_waiting_tokens * len(prompts) and len(answers) > 1:
+            prefills.add(_idlest(answers).client_id)
+        elif num_waiting > self.max_waiting * len(answers) and len(prompts) > 1:
+            prefills.remove(_idlest(prompts).client_id)
+        else:
+            return
+        self._changed_at = now
+
+
+def _lacks(roles: Sequence[str | None], wanted: Mapping[str, str | None]) -> str | None:
+    return next((f"a client {text}" for text, role in wanted.items() if role not in roles), None)
+
+
+def _idlest(views: list[ClientView]) -> ClientView:
+    return min(views, key=lambda view: view.num_outstanding)
+
+
+def _some(candidates: Candidates, chosen: Iterable[ClientView]) -> Candidates:
+    """Return those that were chosen, all where nobody was."""
+    found = Candidates(chosen)
+    return found or candidates
+
+
+def _at_least_0(policy: object, *names: str) -> None:
+    for name in names:
+        if not getattr(policy, name) >= 0:
+            raise ValueError(f"{name} must be >= 0, got {getattr(policy, name)}")
