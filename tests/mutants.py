@@ -221,8 +221,32 @@ MUTANTS = [
     Mutant(
         "a decode that was preempted keeps its old last token",
         f"{ENGINE}/step_records.py",
-        "sequence.last_token_at = max(sequence.last_token_at, self._last_decode_end)",
+        "sequence.last_token_at = max(self._last_decode_end, last)",
         "pass",
+    ),
+    Mutant(
+        "a first token from decode counts when its run of steps has ended",
+        f"{ENGINE}/lane.py",
+        "plan.num_steps = 1  # a limit of",
+        "pass  # a limit of",
+    ),
+    Mutant(
+        "the entry of a prompt's last token moves where decode computes it again",
+        f"{ENGINE}/lane.py",
+        "num_tokens=num_tokens - is_silent,",
+        "num_tokens=num_tokens,",
+    ),
+    Mutant(
+        "who waits for a prompt elsewhere is timed out by a token that is out there",
+        "clients/base.py",
+        "has_token = visit.has_token or visit.request.has_token",
+        "has_token = visit.has_token",
+    ),
+    Mutant(
+        "post-processing takes no time",
+        f"{ENGINE}/lane.py",
+        "self.env.at(self.env.now + after, MOVE).callbacks.append(come)",
+        "self.env.at(self.env.now, MOVE).callbacks.append(come)",
     ),
     Mutant(
         "a step planned ahead knows who comes a step too late",

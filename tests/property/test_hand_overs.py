@@ -252,6 +252,27 @@ def test_crowds_apart_are_exact(case):
     assert_cluster_exact(case, EVEN)
 
 
+@pytest.mark.exact
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("transfer", "first_token"),
+    [("pull", "decode"), ("push", "decode"), ("push", "prefill")],
+)
+def test_the_limit_of_a_first_token_ends_with_it_to_the_bit(transfer, first_token, num_steps):
+    """The prompt takes a step, the move two, and the first step of a long run another one."""
+    options = EngineOptions(
+        "chunked", num_blocks=40, block_size=4, max_num_seqs=2, max_num_batched_tokens=32
+    )
+    case = ClusterCase(
+        tuple(replace(options, role=role) for role in ("prefill", "decode")),
+        (Job(0.0, 8, 30, ttft_timeout=num_steps * STEP),),
+        link=(4 * 1024 / STEP, 0.0),
+        first_token=first_token,
+        transfer=transfer,
+    )
+    assert_cluster_exact(case, EVEN)
+
+
 def test_each_hard_feature_is_reached():
     seen = features_seen(
         apart() | crowds_apart(), lambda case: features(case, case.stepwise(EVEN)), WANTED
