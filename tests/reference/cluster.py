@@ -109,7 +109,7 @@ class Link:
         return self.since + max(target - self.got, 0.0) / self.rate
 
     def send(
-        self, cluster: StepwiseCluster, num_bytes: float, act: Callable[[], None], more: float
+        self, cluster: StepwiseCluster, num_bytes: float, act: Callable[[], None], more: float = 0.0
     ) -> None:
         """more: seconds beside the latency."""
         latency = self.latency + more
