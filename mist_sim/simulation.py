@@ -287,7 +287,8 @@ def _local_pools(members: Sequence[Tenant], network: Network | None) -> dict[str
 def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tenant]:
     """Return the clients that run engines, and what they need of a network.
 
-    A worker of a bundle is an engine. any_splits: whether clients without a role may hand over, too.
+    A worker of a bundle is an engine. any_splits: whether clients without a role may hand over,
+    too.
     """
     engines = [client for client in clients if isinstance(client, LlmClient)]
     hands_over = any_splits or any(client.role == "prefill" for client in engines)

@@ -100,13 +100,11 @@ class Fabric:
         """Find places for clients. Raises ScenarioError where there is no place, or no route."""
         self.routes = Routes(self.resolved.graph())
         gpus_of = find_places(self.routes.graph, tenants, spans_nodes=self.spans_nodes)
-        self._node_of = {
-            client: ", ".join(dict.fromkeys(gpu.rpartition("/")[0] for gpu in gpus))
-            for client, gpus in gpus_of.items()
-        }
+        self._node_of: dict[str, str] = {}  # of a bundle it is that of its attention workers
         self._ranks: dict[Seat, list[list[str]]] = {}  # GPUs by pipeline and tensor rank
         for tenant, own in zip(tenants, gpus_of, strict=True):
-            gpus = iter(own)
+            gpus, nodes = iter(own), dict.fromkeys(gpu.rpartition("/")[0] for gpu in own)
+            self._node_of.setdefault(tenant.name, ", ".join(nodes))
             for seat in tenant.seats:
                 ranks = [[next(gpus) for _ in range(tenant.tensor)] for _ in range(tenant.pipeline)]
                 self._ranks[seat] = ranks
