@@ -120,7 +120,7 @@ class Coordinator:
         if client and policy is not None and num_stages > 1 and client.reserves:
             if stages[0].continues or not stages[1].continues:
                 return num_stages
-            others = self.roster.near(stages[1].kind, client.name)
+            others = self.roster.near(stages[1].kind, client.name, request.model)
             if policy.hands_over(request, client.view, others):
                 return 1
         return num_stages

@@ -84,7 +84,7 @@ def test_each_rank_sends_what_it_has_of_the_layers_and_heads_of_another(p, d, ex
 )
 def test_reach_is_the_time_of_a_message_on_a_free_network(p, d, at, spans_racks):
     racks = {"nodes_per_rack": 1, "oversubscription": 4.0} if spans_racks else {}
-    network = fabric(p, d, at, transfer_overhead=1e-3, **racks)
+    network = fabric(p, d, at, connector=Connector(start=1e-3), **racks)
     assert network.reach(P, D).time(8e9) == pytest.approx(seconds(network), rel=1e-9)
     link = Link(bandwidth=1e9, latency=0.5)
     assert link.reach(P, D).time(2e9) == pytest.approx(seconds(link, Message(P, D, 2e9)))
