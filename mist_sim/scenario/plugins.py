@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mist_sim.scenario.client_schemas import CLIENT
 from mist_sim.scenario.format.families import (
     ARRIVAL,
+    AUTOSCALER,
     DURATION_LAW,
     LENGTH,
     PREDICTOR,
@@ -28,6 +29,7 @@ FAMILIES: Mapping[str, Family] = {
     "samplers": SAMPLER,
     "lengths": LENGTH,
     "durations": DURATION_LAW,
+    "autoscalers": AUTOSCALER,
     "stages": STAGE,
 }
 
