@@ -16,11 +16,13 @@ from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.json_schema import json_schema
+from mist_sim.scenario.lifecycles import PARTS
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.traces import Retries
 
@@ -59,9 +61,10 @@ SECTIONS = (
     (
         "Laws of times",
         "durations",
-        "`workload.patience`, and `base_time` and `time_per_token` of clients of type sequential",
-        ("patience", "base_time", "time_per_token"),
+        "`workload.patience`, `lifecycle.start_up.time`, `base_time` and `time_per_token`",
+        ("patience", "base_time", "time_per_token", "time"),
     ),
+    ("Autoscalers", "autoscalers", "`policy` of `lifecycle.autoscaling.N`", ("policy",)),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
     ("Connectors", "connectors", "`network.connector`", ("connector",)),
     ("Policies of disaggregation", "hand_over_policies", "`hand_over.policy`", ("policy",)),
@@ -77,6 +80,12 @@ LINKS = {
     "api": "[mapping](#api) or null",
     "network": "[mapping](#network) or null",
     "hand_over": "[mapping](#hand_over)",
+    "lifecycle": "[mapping](#lifecycle) or null",
+    "failures": "[mapping](#failures), or a list of them",
+    "on_failure": "[mapping](#on_failure)",
+    "drains": "[mapping](#drains), or a list of them",
+    "autoscaling": "[mapping](#autoscaling), or a list of them",
+    "start_up": "[mapping](#start_up) or null",
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
     "admission": "[mapping](#admission)",
@@ -121,7 +130,8 @@ def markdown(text: str) -> str:
 
 def type_of(name: str, schema: dict[str, Any]) -> str:
     """Return a property's type in words."""
-    if name in LINKS:
+    of_names = name == "clients" and "type" in schema.get("items", {})
+    if name in LINKS and not of_names:
         return LINKS[name]
     if name in FAMILY_OF and "anyOf" in schema:  # an API's `output` is a price
         heading = FAMILY_OF[name][0]
@@ -313,6 +323,7 @@ def lines() -> Iterator[str]:
     yield from plugin(CostOptions, cost)
     yield "## api"
     yield from plugin(ApiPrices, cost["properties"]["api"]["anyOf"][0])
+    yield from life(schema["properties"]["lifecycle"]["anyOf"][0])
     for heading, family, place, properties in SECTIONS:
         yield f"## {heading}"
         yield f"At {place}; the family `{family}` of `mist list`."
@@ -322,6 +333,19 @@ def lines() -> Iterator[str]:
             if cls.__module__.startswith("mist_sim."):
                 yield f"### {name}"
                 yield from plugin(cls, plugins[name])
+
+
+def life(schema: dict[str, Any]) -> Iterator[str]:
+    """Yield what is said of the life of clients."""
+    yield "## lifecycle"
+    yield "[Failures, starts and autoscaling](../guides/failures_and_autoscaling.md) shows how."
+    yield ""
+    yield from plugin(Lifecycle, schema)
+    for name, part in PARTS.items():
+        inner = schema["properties"][name]
+        inner = inner.get("items", inner.get("anyOf", [inner])[0])
+        yield f"## {name}"
+        yield from plugin(part.plugin, inner)
 
 
 def page() -> str:

@@ -8,7 +8,7 @@ queue of the algorithm is SimPy's.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 from simpy.events import Event
 
@@ -17,7 +17,7 @@ from mist_sim.clients.reservation import Reservation
 from mist_sim.clients.roster import Roster
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.visit import SERVED, Failure, HeldKv, Moved, Visit
+from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.routers import Router
@@ -29,11 +29,27 @@ Spawn = Callable[[Request], Event]
 """Sends a child; the event's value is its `Failure` when it ends, None when it is served."""
 
 
+class Absences(Protocol):
+    """What becomes of requests whose client is gone; asked only where clients may go."""
+
+    def wait(self, request: Request, kind: str) -> Generator[Event, Any, Failure | None]:
+        """Wait until a client that serves a stage comes; return why it is given up, or None."""
+
+    def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
+        """Return the stages that do what a lost visit left undone, or how its request ends."""
+
+    def after_hand_over(
+        self, request: Request, stage: Stage, kv: HeldKv
+    ) -> tuple[Stage, ...] | Failure:
+        """Return the same for a stage that would have continued from entries which are lost."""
+
+
 class Coordinator:
     """Moves requests from stage to stage.
 
     roster: the clients that there are now. spawn: sends the children of requests, whose ids count
-    down from -1. hand_over: how requests go from prefill to decode.
+    down from -1. hand_over: how requests go from prefill to decode. absences: what happens where
+    clients are gone; None: they stay.
     """
 
     def __init__(
@@ -52,6 +68,7 @@ class Coordinator:
         self._drops_first = hand_over.drops_first
         self._pushes = hand_over.transfer == "push"
         self._policy = hand_over.policy
+        self.absences: Absences | None = None
         self._num_children = 0
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
@@ -75,7 +92,13 @@ class Coordinator:
                 request.to_serve = stages[1:]
                 request.num_stages -= 1
                 continue
+            if kv is not None and kv.is_lost:
+                failure, kv, request.kv = self._without_entries(request, kv), None, None
+                continue
             client = self._route(request, stage, kv.source if kv and stage.continues else None)
+            if client is None and self.absences is not None:
+                failure = yield from self.absences.wait(request, stage.kind)
+                continue
             num_stages = self._num_stages(request, client, stages)
             if client is None or not num_stages or (stage.continues and kv is None):
                 reason = _nobody_serves(request, stage, client)
@@ -96,11 +119,7 @@ class Coordinator:
                 taken, request.kv, kv = kv, None, None
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
-            if ahead is not None:
-                ahead.fill(visit)
-            elif visit.held_kv is not None:
-                _drop(kv)
-                request.kv = kv = visit.held_kv
+            kv = _kept(request, visit, kv, ahead)
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:
@@ -167,7 +186,10 @@ class Coordinator:
         if isinstance(outcome, Moved):
             rest = self._rest(request, client, visit.stages[-1], outcome)
             request.to_serve = (rest, *later)
-        elif outcome is None:
+        elif isinstance(outcome, Lost) and self.absences is not None:
+            undone = self.absences.after_visit(visit, client)
+            return self._go_on(request, undone, len(visit.stages), later)
+        elif outcome is None or isinstance(outcome, Lost):
             raise InvariantError(
                 f"request {request.request_id} left a client without an outcome at {self.env.now} s"
             )
@@ -176,6 +198,28 @@ class Coordinator:
             request.num_stages += len(outcome.then)
             if outcome.children:
                 return (yield from self._await(request, outcome.children))
+        return None
+
+    def _without_entries(self, request: Request, kv: HeldKv) -> Failure | None:
+        """Walk on where the entries are lost from which the next stage would have continued."""
+        if self.absences is None:
+            raise InvariantError(f"{kv.source} lost KV entries at {self.env.now} s, and is there")
+        stage, *later = request.to_serve
+        rest = self.absences.after_hand_over(request, stage, kv)
+        return self._go_on(request, rest, 1, tuple(later))
+
+    def _go_on(
+        self,
+        request: Request,
+        rest: tuple[Stage, ...] | Failure,
+        num_before: int,
+        later: tuple[Stage, ...],
+    ) -> Failure | None:
+        """Walk other stages in the place of `num_before` ones; return the failure, if it is one."""
+        if isinstance(rest, Failure):
+            return rest
+        request.to_serve = (*rest, *later)
+        request.num_stages += len(rest) - num_before
         return None
 
     def _rest(self, request: Request, client: Client, stage: Stage, moved: Moved) -> Stage:
@@ -250,7 +294,20 @@ class Coordinator:
         request.chosen_ahead = client.client_id if client is not None else None
 
 
+def _kept(
+    request: Request, visit: Visit, kv: HeldKv | None, ahead: Reservation | None
+) -> HeldKv | None:
+    """Return the entries that the next stage continues from; where memory waits, they go there."""
+    if ahead is not None:
+        ahead.fill(visit)
+    elif visit.held_kv is not None:
+        _drop(kv)
+        request.kv = kv = visit.held_kv
+    return kv
+
+
 def _drop(kv: HeldKv | None) -> None:
+    """Let go of entries that no stage will continue from."""
     if kv is not None:
         kv.drop()
 

@@ -8,11 +8,12 @@ Ties in time are settled by phase:
 
 0. Gateways ask clients for their loads, where they do so from time to time.
 1. Steps end: by client id, and within a client by engine.
-2. Requests move (they arrive, enter queues again, or get their KV blocks): in the order in which
+2. Clients fail, come up, or leave: in the order in which these events were scheduled.
+3. Requests move (they arrive, enter queues again, or get their KV blocks): in the order in which
    these events were scheduled.
-3. Users whose time is up give up: by client id.
-4. Engines plan: in the order in which their steps end.
-5. Transfers that began or ended share their links anew.
+4. Users whose time is up give up: by client id.
+5. Engines plan: in the order in which their steps end.
+6. Transfers that began or ended share their links anew.
 
 An event of an earlier phase that is scheduled for the present time goes before what is left of the
 later phases. So a request that is served at the very end of its time-out is served. Results do not
@@ -33,8 +34,9 @@ from simpy.events import NORMAL, Event
 # A phase has a place for each client or engine, between it and the next phase. `MOVE` has one
 # place, that of SimPy's own time-outs; what SimPy calls urgent happens just before.
 _PLACES = 2**40
-POLL = -2 * _PLACES
-STEP_END = -_PLACES
+POLL = -2 * _PLACES - 1
+STEP_END = -_PLACES - 1
+CHANGE = -1
 MOVE = NORMAL
 GIVE_UP = _PLACES
 PLAN = 2 * _PLACES

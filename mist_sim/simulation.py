@@ -19,9 +19,11 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, did_you_mean
+from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.cost import gpu_prices
+from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Network, Tenant
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
@@ -46,6 +48,7 @@ class Simulation:
     summary. network: over which clients hand over KV entries; None where none do.
     power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
     hand_over: how requests go from prefill to decode; None: as `HandOver()` says.
+    lifecycle: clients that fail, start, drain or are scaled; None: all are up all the time.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
     clients with a role where there is no network, or that do not know the size of the blocks that
     come to them, for places that the network does not have, and for a router of a stage that no
@@ -66,6 +69,7 @@ class Simulation:
         power: PowerOptions | None = None,
         cost: CostOptions | None = None,
         hand_over: HandOver | None = None,
+        lifecycle: Lifecycle | None = None,
     ) -> None:
         clients = list(clients)
         names = [client.name for client in clients]
@@ -99,6 +103,17 @@ class Simulation:
         self.cost = cost
         if cost is not None:
             _check_prices(clients, cost)
+        self.lifecycle = lifecycle
+        if lifecycle is not None:
+            if self.hand_over != HandOver():
+                raise ScenarioError(
+                    "hand_over must be left out with lifecycle: what a failure or a drain does to "
+                    "pushed transfers, local pools, first tokens of the decode and policies is not "
+                    "simulated"
+                )
+            lifecycle.check(clients, network)
+            if lifecycle.asks_for_slo and not self.slo.is_set:
+                raise ScenarioError("slo must have a limit, which autoscaling by attainment needs")
 
     def run(
         self, progress: Progress | None = None, *, recorder: ColumnRecorder | None = None
@@ -109,10 +124,11 @@ class Simulation:
         Raises ScenarioError for input that shows itself bad during the run (a trace row), and
         InvariantError when the simulation breaks a law of its own.
         """
-        env, recorder = Environment(), recorder or ColumnRecorder()
+        env, recorder = Environment(), recorder or self._recorder()
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
         coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
+        self._begin_lives(env, coordinator, recorder)
         load = self._load_generator(env, coordinator, recorder)
         if progress is not None:
             load.on_end = _now_and_then(progress)
@@ -159,6 +175,7 @@ class Simulation:
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
+            client.may_fail = self.lifecycle is not None
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
         streams = {"router": self.router}
@@ -167,6 +184,21 @@ class Simulation:
             if isinstance(router, Seeded):
                 router.seed(self.streams.generator(stream))
         return roster
+
+    def _recorder(self) -> ColumnRecorder:
+        """Return what writes the records; where a policy asks, it counts who keeps the limits."""
+        asks = self.lifecycle is not None and self.lifecycle.asks_for_slo
+        return SloWatch(self.slo) if asks else ColumnRecorder()
+
+    def _begin_lives(
+        self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
+    ) -> None:
+        """Let clients fail, start and leave where somebody says so."""
+        if self.lifecycle is None:
+            return
+        never = lambda: math.nan  # noqa: E731
+        attainment = recorder.reader if isinstance(recorder, SloWatch) else lambda: never
+        Manager(self.lifecycle, env, coordinator, recorder, self.streams, self.network, attainment)
 
     def _load_generator(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder

@@ -68,7 +68,9 @@ _PLACES = {
     "arrivals": "workload.arrivals",
     "samplers": "workload.lengths",
     "lengths": "prompt and output of workload.lengths: {type: synthetic}",
-    "durations": "workload.patience, base_time and time_per_token of clients of type sequential",
+    "durations": "workload.patience, lifecycle.start_up.time, "
+    "base_time and time_per_token of clients of type sequential",
+    "autoscalers": "policy of lifecycle.autoscaling.N",
     "stages": "workload.pipeline",
     "connectors": "network.connector",
     "hand_over_policies": "hand_over.policy",

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from simpy.events import Event
 
-from mist_sim.clients.deadlines import Deadlines
+from mist_sim.clients.deadlines import Deadlines, given_up, limits_of
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory
 from mist_sim.clients.stay import Stay
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import KeptEntries, Request, Stage
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
-from mist_sim.core.visit import SERVED, Failure, HeldKv, Visit
+from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Visit
 from mist_sim.environment import MOVE, Environment
+from mist_sim.errors import InvariantError
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
 from mist_sim.network import Network, Seat
@@ -52,6 +53,7 @@ class Client(ABC):
         one that is like nothing. One that gives no token of that kind has no key.
     imitates: the engine whose defaults it has, for the summary; empty for none.
     machine: the GPUs that draw power for it; None for a client without any.
+    can_fail: whether what is in flight in it may be lost. may_fail: whether it may be in this run.
     """
 
     streams: Streams = Streams(0)
@@ -69,6 +71,8 @@ class Client(ABC):
     settings: Mapping[str, Setting | None] = MappingProxyType({"ttft": None, "tpot": None})
     imitates: str = ""
     machine: Machine | None = None
+    can_fail: bool = True
+    may_fail: bool = False
 
     name: str
     serves: Collection[str]
@@ -166,13 +170,20 @@ class Client(ABC):
             if visit.last_token_at != visit.last_token_at:
                 visit.last_token_at = now
         if visit.kv is not None:
-            visit.kv.drop()
+            self._drop_entries(visit, visit.kv)
         if visit.request.content and self.view.kv is not None:
             self.view.kv.finish(visit.request)
         stay = self.stays.pop(visit)
         stay.become(OUT)
         self.recorder.record_visit(self.client_id, visit)
         self.env.trigger(stay.end, now, MOVE, visit)
+
+    def _drop_entries(self, visit: Visit, kv: HeldKv) -> None:
+        """Let go of the entries with which a visit began, unless it is lost and they are there."""
+        if isinstance(visit.outcome, Lost) and kv.is_waiting:
+            visit.held_kv = kv
+        else:
+            kv.drop()
 
     def reject(self, visit: Visit, reason: str, *, is_busy: bool = False) -> None:
         """Hand back a visit that is not served; when the client `is_busy`, it might be later."""
@@ -187,40 +198,64 @@ class Client(ABC):
                 self.abort(visit)
                 return
 
+    # --- failures -------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """Lose all that is inside, in the order in which it came, and what is in flight.
+
+        Nobody chooses the client meanwhile. When it comes back it begins empty (`restart`).
+        """
+        self.halt()
+        for kv in list(self.held_kv):
+            kv.lose()
+        for visit in list(self.stays):
+            self.lose(visit, reason)
+
+    def halt(self) -> None:  # noqa: B027
+        """Discard work in flight; visits stay. Nothing to do where `abort` does not wait for it."""
+
+    def lose(self, visit: Visit, reason: str) -> None:
+        """Give up a visit that cannot go on without the client, or without its KV entries."""
+        if visit.outcome is None:
+            visit.outcome = Lost(reason)
+            self.abort(visit)
+
+    def restart(self) -> None:
+        """Come back, empty, in the same run.
+
+        Raises InvariantError where visits of the time before are still there.
+        """
+        if self.stays:
+            raise InvariantError(
+                f"{self.name} comes back at {self.env.now} s with {len(self.stays)} visits that "
+                "were lost when it failed; `abort` must let them go at once"
+            )
+        self.start(self.env, self.client_id, self.recorder)
+
+    @property
+    def held_kv(self) -> Iterable[HeldKv]:
+        """KV entries that it keeps for other clients."""
+        return ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True when it has no visit, and keeps nothing for other clients."""
+        return not self.stays and not any(True for _ in self.held_kv)
+
     # --- time limits ----------------------------------------------------------------------
 
     def _watch(self, visit: Visit) -> None:
         """Note when the sender of a visit's request gives up.
 
-        Of limits at the same instant the first one to be noted counts: the time-outs tell the
-        sender's program, and only then the user goes away.
+        Of limits at the same instant the first one to be noted counts.
         """
-        request = visit.request
-        limits = request.limits
-        if limits is None or request.arrival_time is None:
-            return
-        end, limit = request.sent_at + limits.timeout, "timeout"
-        gone_at = request.arrival_time + limits.patience
-        if gone_at < end:
-            end, limit = gone_at, "patience"
-        token_at = request.sent_at + limits.ttft_timeout
-        if token_at <= end and not request.has_token:
-            self._deadlines.add(token_at, visit, "ttft_timeout")
-        self._deadlines.add(end, visit, limit)
+        for time, limit in limits_of(visit.request):
+            self._deadlines.add(time, visit, limit)
 
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         """A time has come: the sender gives up, unless it has its first token or gave up before."""
         has_token = visit.has_token or visit.request.has_token
         if visit.outcome is not None or (limit == "ttft_timeout" and has_token):
             return
-        visit.outcome = _given_up(visit.request, limit, self.env.now)
+        visit.outcome = given_up(visit.request, limit, self.env.now)
         self.abort(visit)
-
-
-def _given_up(request: Request, limit: str, now: float) -> Failure:
-    """Return how a request ends that is given up at one of its limits."""
-    if limit == "patience":
-        return Failure("cancelled", now, "the user went away")
-    what = "answer" if limit == "timeout" else "first token"
-    seconds = getattr(request.limits, limit)
-    return Failure("timed_out", now, f"no {what} within the {limit} of {seconds:g} s")

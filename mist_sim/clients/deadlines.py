@@ -8,8 +8,36 @@ from math import inf
 
 from simpy.events import Event
 
-from mist_sim.core.visit import Visit
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
 from mist_sim.environment import Environment, give_up_phase
+
+
+def limits_of(request: Request) -> list[tuple[float, str]]:
+    """Return when the sender of a request gives up (seconds), and at which limit, in their order.
+
+    The time-outs tell the sender's program, and only then the user goes away.
+    """
+    limits = request.limits
+    if limits is None or request.arrival_time is None:
+        return []
+    end, limit = request.sent_at + limits.timeout, "timeout"
+    gone_at = request.arrival_time + limits.patience
+    if gone_at < end:
+        end, limit = gone_at, "patience"
+    token_at = request.sent_at + limits.ttft_timeout
+    if token_at <= end and not request.has_token:
+        return [(token_at, "ttft_timeout"), (end, limit)]
+    return [(end, limit)]
+
+
+def given_up(request: Request, limit: str, now: float) -> Failure:
+    """Return how a request ends that is given up at one of its limits."""
+    if limit == "patience":
+        return Failure("cancelled", now, "the user went away")
+    what = "answer" if limit == "timeout" else "first token"
+    seconds = getattr(request.limits, limit)
+    return Failure("timed_out", now, f"no {what} within the {limit} of {seconds:g} s")
 
 
 class Deadlines:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Stages
 from functools import partial
 from math import nan
@@ -28,14 +28,14 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
 from mist_sim.core.views import WAITING
-from mist_sim.core.visit import Failure, Visit
+from mist_sim.core.visit import Failure, HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.network import Message, Seat
-from mist_sim.stages import Decode, Prefill
+from mist_sim.stages import Decode, Prefill, Recomputation
 
 
 @CLIENTS.register("llm")
@@ -216,6 +216,9 @@ class LlmClient(Client):
             elif isinstance(stage, Decode):
                 num_output_tokens += stage.num_tokens
         sequence = SequenceState(visit, num_prompt_tokens, num_output_tokens)
+        first = visit.stages[0]
+        if isinstance(first, Recomputation):
+            sequence.last_token_at = first.last_token_at
         if kv is not None:
             sequence.num_tokens += num_before
             sequence.num_before = num_before
@@ -298,6 +301,16 @@ class LlmClient(Client):
         if self._gate is not None:  # it is on its way to an engine
             self._gate.prompt_is_done(sequence)
         self.finish(visit)
+
+    def halt(self) -> None:
+        """Lose the steps in flight; those that have ended count."""
+        for engine in self._engines.all:
+            engine.halt()
+
+    @property
+    def held_kv(self) -> Iterator[HeldKv]:
+        """KV entries that it keeps for clients that go on from them."""
+        return (kv for lane in self._engines.lanes for kv in lane.held_kv.values())
 
     def _receive(self, engine: int, move: KvMove) -> tuple[float, Event, float]:
         """Begin to copy blocks that another client holds.

@@ -89,12 +89,18 @@ class SequentialClient(Client):
 
     def accept(self, visit: Visit) -> None:
         service = self.env.process(self._work(visit))
-        if visit.request.limits is not None:
+        if visit.request.limits is not None or self.may_fail:
             self._services[visit] = service
 
     def abort(self, visit: Visit) -> None:
         """A visit that is given up leaves the queue, or its worker, at once."""
         self._services[visit].interrupt()
+
+    def restart(self) -> None:
+        """Come back with no visit; times go on where the last one was drawn."""
+        seconds = self._seconds
+        super().restart()
+        self._seconds = seconds
 
     def _work(self, visit: Visit) -> Generator[Event, object, None]:
         with suppress(simpy.Interrupt):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request
+from mist_sim.core.states import State
 from mist_sim.core.visit import Failure, Visit
 
 if TYPE_CHECKING:
@@ -119,4 +120,15 @@ class Recorder(Protocol):
         """At `time`, a request left a decode batch in which it had drafts verified.
 
         num_drafts: steps that verified some. num_draft_tokens, num_accepted_tokens: in all.
+        """
+
+    def record_state(self, client_id: int, time: float, state: State) -> None:
+        """A client is in another state from `time` on, seconds."""
+
+    def record_loss(
+        self, client_id: int, request_id: int, time: float, num_tokens: int, *, retried: bool
+    ) -> None:
+        """A visit was lost with its client, or with the one that had its KV entries.
+
+        num_tokens: whose entries are lost. retried: whether the request goes on at another client.
         """

@@ -33,6 +33,11 @@ class Stage:
         """Whether there is nothing to do, so that no client has to be found for it."""
         return False
 
+    @property
+    def num_emitted(self) -> int:
+        """Tokens of its answer that were emitted before, and whose KV entries it computes again."""
+        return 0
+
     def with_rest(self, num_tokens: int) -> Stage:
         """Return what is left of it when `num_tokens` tokens are left (>= 1).
 
@@ -97,6 +102,7 @@ class Request:
     has_token: whether a visit that is over emitted a token since then.
     model: that has to answer, by the name that clients serve; None: any.
     kv: entries that another client keeps for its next stage, while there are any.
+    num_losses: how often it was lost with a client since then.
     """
 
     request_id: int
@@ -116,6 +122,7 @@ class Request:
     has_token: bool = False
     model: str | None = None
     kv: KeptEntries | None = None
+    num_losses: int = 0
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served."""
@@ -124,6 +131,7 @@ class Request:
         self.num_stages = len(self.stages)
         self.chosen_ahead = None
         self.has_token = False
+        self.num_losses = 0
 
     def limits_left(self, now: float) -> Limits | None:
         """Return the limits of a child sent now: it ends when the sender of its parent gives up."""

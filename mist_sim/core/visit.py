@@ -11,7 +11,7 @@ from mist_sim.core.request import Request, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FailureStatus = Literal["rejected", "timed_out", "cancelled"]
+FailureStatus = Literal["rejected", "timed_out", "cancelled", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Moved:
 class Failure:
     """An attempt to serve a request ended without success.
 
-    status: `rejected` by the service, `timed_out` at a limit of the sender's, or `cancelled`
-        because the user went away.
+    status: `rejected` by the service, `timed_out` at a limit of the sender's, `cancelled` because
+        the user went away, or `lost` with a client that failed.
     time: when the sender gave up or was told, seconds. Work on it ends then or a step later.
     reason: why, for people.
     is_busy: the service was too busy, so that another attempt may succeed (HTTP 503, not 400).
@@ -57,7 +57,17 @@ class Failure:
     is_busy: bool = False
 
 
-Outcome = Served | Moved | Failure
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A client failed, and with it went all that it knew of the visit but the tokens it emitted.
+
+    reason: why, for people.
+    """
+
+    reason: str
+
+
+Outcome = Served | Moved | Failure | Lost
 
 
 class HeldKv:
@@ -69,6 +79,7 @@ class HeldKv:
     last_token_at: when the latest of these was emitted, seconds.
     compute_time: seconds from the first work on the prompt until all entries were there.
     num_bytes: of all entries; 0: not known.
+    is_lost: whether the client that kept them failed before they were released.
     """
 
     __slots__ = (
@@ -76,6 +87,7 @@ class HeldKv:
         "_let_go",
         "compute_time",
         "engine",
+        "is_lost",
         "last_token_at",
         "num_bytes",
         "num_output_tokens",
@@ -108,6 +120,7 @@ class HeldKv:
         self.num_bytes = num_bytes
         self._let_go: Callable[[], None] | None = let_go
         self._is_copied = False
+        self.is_lost = False
 
     def begin_copy(self) -> None:
         """A copy starts; until its end (`release`) the entries stay."""
@@ -118,6 +131,16 @@ class HeldKv:
         if self._let_go is not None:
             let_go, self._let_go = self._let_go, None
             let_go()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether they are there and nobody copies them yet."""
+        return self._let_go is not None and not self._is_copied
+
+    def lose(self) -> None:
+        """Note that the client that keeps them has failed; there is nothing left to release."""
+        self.is_lost = True
+        self._let_go = None
 
     def drop(self) -> None:
         """Note that no client will ask for them any more; a copy under way ends first."""
@@ -215,7 +238,8 @@ class Visit:
     is_cut: whether the longest context left no room for a token of it.
     outcome: how it ends, once that is decided; work on a visit that is given up goes on until the
         step in flight ends.
-    held_kv: entries that the client keeps for the next visit, set by the end of this one.
+    held_kv: entries that are kept for the next visit, set by the end of this one: those that the
+        client keeps, and after a loss those of `kv` that nobody has fetched.
     """
 
     request: Request
@@ -246,14 +270,20 @@ class Visit:
     @property
     def num_served_stages(self) -> int:
         """Stages that it has brought to their end."""
-        if isinstance(self.outcome, Failure):
+        if isinstance(self.outcome, Failure | Lost):
             return 0
         return len(self.stages) - isinstance(self.outcome, Moved)
 
     @property
     def continues(self) -> bool:
-        """True when its first token continues the answer of the visit before."""
+        """True when it goes on from the KV entries of a visit that emitted a token."""
         return self.stages[0].continues and (self.kv is None or self.kv.num_output_tokens > 0)
+
+    @property
+    def continues_answer(self) -> bool:
+        """True when its first token continues the answer of the visit before."""
+        stage = self.stages[0]
+        return stage.continues or stage.num_emitted > 0
 
     @property
     def has_token(self) -> bool:

@@ -44,8 +44,8 @@ class CostOptions:
 
     price: of the catalog's offers, on_demand or spot, where a client has no gpu_price.
     provider: whose offers; without one, the median of all.
-    billing: reservation pays for all GPUs from the start of the run to its end, use for the time
-        that they spend in steps.
+    billing: reservation pays for all GPUs from the start of the run to its end, but not while a
+        client is off, use for the time that they spend in steps.
     electricity: of what the machines draw, for those who pay it apart; none by default.
     api: what an API would ask for the same requests.
 
@@ -100,7 +100,7 @@ class Bill:
             in_steps, idle = self._ledger.energy_of(client_id, begin)
             gpu_seconds = self._ledger.busy_after(begin, client_id)
             if self._pays_idle:
-                gpu_seconds = machine.cluster.num_gpus * max(self._ledger.end - begin, 0.0)
+                gpu_seconds = self._ledger.reserved_after(begin, client_id)
                 in_steps += idle
             total += gpu_seconds * rent + in_steps * power
         return total

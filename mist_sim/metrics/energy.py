@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.step_figures import run_periods
 from mist_sim.units import Watts
@@ -50,7 +51,8 @@ class PowerOptions:
 class Spent:
     """What the steps of one client took, by request and idle; GPU seconds or joules.
 
-    by_request: in the order of the recorder's requests. idle: while no step ran.
+    by_request: in the order of the recorder's requests. idle: while no step ran. GPUs of a client
+    that has failed draw nothing and are still reserved; those of one that is off are neither.
     """
 
     by_request: Array
@@ -104,6 +106,17 @@ class Ledger:
         ends = [times[-1] for times in self._recorder.step_ends if len(times)]
         return float(max([*ends, requests["finished_at"].max(initial=0.0)]))
 
+    @cached_property
+    def lives(self) -> Lives:
+        """When clients were up, and when they were not."""
+        return Lives(self._recorder, self.end)
+
+    def reserved_after(self, begin: float, client_id: int) -> float:
+        """Return the GPU seconds for which a client was reserved, from a time on."""
+        machine = self.machines[client_id]
+        num_gpus = machine.cluster.num_gpus if machine else 0
+        return num_gpus * self.lives.seconds(client_id, RESERVED, begin)
+
     def energy(self, client_id: int) -> Spent:
         """Return the joules of a client in the whole run."""
         return self._spent(client_id)[0]
@@ -132,7 +145,7 @@ class Ledger:
             return 0.0, 0.0
         runs = self._runs[client_id]
         in_steps = float(sum((r.energy * _share_after(r, begin)).sum() for r in runs))
-        gpu_seconds = machine.cluster.num_gpus * max(self.end - begin, 0.0)
+        gpu_seconds = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED, begin)
         idle = max(gpu_seconds - self.busy_after(begin, client_id), 0.0)
         return in_steps, idle * self._watts(machine.idle_watts)
 
@@ -195,11 +208,14 @@ class Ledger:
             nothing = Spent(np.zeros(num_requests), 0.0)
             return nothing, nothing
         runs = self._runs[client_id]
-        idle = max(machine.cluster.num_gpus * self.end - self.busy_after(0.0, client_id), 0.0)
+        busy = self.busy_after(0.0, client_id)
+        powered = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED)
+        idle = max(powered - busy, 0.0)
+        unused = max(self.reserved_after(0.0, client_id) - busy, 0.0)
         prompts = self._prompt_weights(client_id)
         energy = self._by_token(runs, "energy", prompts)
         seconds = self._by_token(runs, "gpu_seconds", prompts)
-        return Spent(energy, idle * self._watts(machine.idle_watts)), Spent(seconds, idle)
+        return Spent(energy, idle * self._watts(machine.idle_watts)), Spent(seconds, unused)
 
     def _by_token(self, runs: list[_Runs], name: str, prompts: Array) -> Array:
         """Return what all runs of a client took, by request. prompts: weights of the prompts."""

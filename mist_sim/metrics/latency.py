@@ -27,7 +27,7 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.visit import Visit
+from mist_sim.core.visit import Lost, Visit
 
 Array = NDArray[np.float64]
 
@@ -53,10 +53,10 @@ def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
     last_token_at = nan
     for visit in visits:
         if not visit.num_output_tokens:
-            if visit.continues and not visit.is_cut:
+            if visit.continues and not (visit.is_cut or isinstance(visit.outcome, Lost)):
                 seconds, num_gaps = nan, num_gaps + 1
             continue
-        if visit.continues:
+        if visit.continues_answer:
             seconds += visit.last_token_at - last_token_at
             num_gaps += visit.num_output_tokens
         else:

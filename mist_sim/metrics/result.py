@@ -15,6 +15,7 @@ from mist_sim.metrics.cost import Bill, CostOptions
 from mist_sim.metrics.energy import Ledger, PowerOptions
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.lives import states_frame
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.spending import add_to_clients, add_to_requests, spending_summary
 from mist_sim.metrics.summary import summarise
@@ -149,6 +150,11 @@ class Result:
         """KV entries that went from one place to another (see `frames.transfers_frame`)."""
         return frames.transfers_frame(self.recorder, self.client_names)
 
+    @cached_property
+    def client_states(self) -> pd.DataFrame:
+        """When clients were up, started, drained, or were away (see `lives.states_frame`)."""
+        return states_frame(self.ledger.lives, self.client_names)
+
     def token_times(self, request_id: int) -> Array:
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
@@ -202,5 +208,6 @@ class Result:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
         tables = ["requests", "stages", "steps", "clients"]
         tables += ["transfers"] if len(self.transfers) else []
+        tables += ["client_states"] if len(self.client_states) else []
         for name in tables:
             getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)

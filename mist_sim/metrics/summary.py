@@ -12,6 +12,7 @@ from mist_sim.metrics import latency, stats
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.lives import Lives, lives_summary
 from mist_sim.metrics.rates import Mask, rate, throughput
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.stability import Stays, stability
@@ -57,6 +58,7 @@ def summarise(
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
         **_stability(recorder, c, of_users, open_loop=open_loop),
         "estimates": dict(estimates),
+        **_lives(recorder, c, counted, warmup),
     }
     if assumed:
         summary["assumed"] = {name: list(options) for name, options in assumed.items()}
@@ -117,6 +119,14 @@ def _stability(
         times[~np.isnan(times)],
     )
     return {"unstable": found == "unstable", "stability": found}
+
+
+def _lives(
+    recorder: ColumnRecorder, c: dict[str, Any], counted: Mask, warmup: float
+) -> dict[str, Any]:
+    """Return what came of clients that fail, start and leave."""
+    lives = Lives(recorder, float(c["finished_at"].max(initial=0.0)))
+    return lives_summary(recorder, lives, {"status": c["status"][counted]}, warmup)
 
 
 def _samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
@@ -242,7 +252,11 @@ def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
 def _failures(c: dict[str, Any], counted: Mask) -> dict[str, int]:
     """Return how many requests failed in which way, and what the attempts in vain have cost."""
     by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
-    failures = {f"num_{name}": by_status[code] for code, name in enumerate(STATUSES) if code}
+    failures = {
+        f"num_{name}": by_status[code]
+        for code, name in enumerate(STATUSES)
+        if name not in ("finished", "lost")  # of these, `lives_summary` tells
+    }
     return {
         **failures,
         "num_retries": int((c["num_attempts"][counted] - 1).sum()),

@@ -182,6 +182,17 @@ class Fabric:
         slowest = max((share / bandwidth for share, bandwidth in each), default=0.0)
         return Reach(latency, slowest / self.connector.efficiency)
 
+    def clients_on(self, node: str) -> list[str]:
+        """Return the names of the clients that have GPUs on a node, in their order."""
+        found = {
+            seat.client: None
+            for seat, ranks in self._ranks.items()
+            for gpus in ranks
+            for gpu in gpus
+            if gpu.rpartition("/")[0] == node
+        }
+        return list(found)
+
     def _between(self, source: Seat, destination: Seat) -> list[_Way]:
         ways = self._ways.get((source, destination))
         if ways is None:

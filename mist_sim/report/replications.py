@@ -27,6 +27,7 @@ _COUNTS = (
     ("requests rejected", "num_rejected"),
     ("requests timed out", "num_timed_out"),
     ("requests cancelled", "num_cancelled"),
+    ("requests lost", "num_lost"),
     ("input tokens", "total_input_tokens"),
     ("output tokens", "total_output_tokens"),
     ("simulated time", "duration"),

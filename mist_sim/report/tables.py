@@ -68,10 +68,24 @@ def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "requests timed out", count(summary["num_timed_out"]), ""
     if summary["num_cancelled"]:
         yield "requests cancelled", count(summary["num_cancelled"]), "by users who went away"
+    yield from _lives(summary)
     if summary["num_retries"]:
         yield "sent again", count(summary["num_retries"]), "times"
     if wasted := summary["wasted_input_tokens"] + summary["wasted_output_tokens"]:
         yield "tokens computed in vain", count(wasted), "input and output"
+
+
+def _lives(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what came of clients that fail, start and leave."""
+    if "mean_clients_up" not in summary:
+        return
+    if summary["num_lost"]:
+        yield "requests lost", count(summary["num_lost"]), "with clients that failed"
+    if summary["num_retried_visits"]:
+        yield "sent to another client", count(summary["num_retried_visits"]), "times"
+    failed, started = summary["num_client_failures"], summary["num_client_starts"]
+    what = f"on average; {failed:,} failures, {started:,} starts"
+    yield "clients up", number(summary["mean_clients_up"]), what
 
 
 def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -128,8 +142,8 @@ def nothing_finished(summary: Mapping[str, Any]) -> str:
     """Return why there are no latencies."""
     if not summary["failed"]:
         return "No request arrived after the warm-up, so nothing was measured."
-    ways = ("rejected", "timed out", "cancelled")
-    counts = ((summary[f"num_{way.replace(' ', '_')}"], way) for way in ways)
+    ways = ("rejected", "timed out", "cancelled", "lost")
+    counts = ((summary.get(f"num_{way.replace(' ', '_')}", 0), way) for way in ways)
     failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
     return f"No request finished: {failed}. There are no latencies."
 

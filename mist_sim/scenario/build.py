@@ -12,6 +12,7 @@ from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.metrics import Result
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
+from mist_sim.scenario.lifecycles import made
 from mist_sim.scenario.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.workload import WorkloadSpec
@@ -62,6 +63,12 @@ def build(scenario: Scenario) -> Simulation:
             network.admit(tenants(clients, any_splits=hand_over.policy is not None))
     if found.problems:
         raise summed_up(found.problems, scenario.origin)
+    lives = made(scenario.lifecycle, scenario.clients) if scenario.lifecycle else None
+    with found.at(("lifecycle",), type(scenario.lifecycle or scenario)):
+        if lives is not None:
+            lives.check(clients, network)
+    if found.problems:
+        raise summed_up(found.problems, scenario.origin)
     polls, routers = (scenario.view_interval, scenario.counts_sent), of_kinds(scenario.routers)
     return Simulation(
         clients=clients,
@@ -75,6 +82,7 @@ def build(scenario: Scenario) -> Simulation:
         power=scenario.power.make(),
         cost=scenario.cost.make() if scenario.cost else None,
         hand_over=hand_over,
+        lifecycle=lives,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mist_sim.scenario.client_schemas import CLIENT
 from mist_sim.scenario.format.families import (
     ARRIVAL,
+    AUTOSCALER,
     CONNECTOR,
     DURATION_LAW,
     HAND_OVER_POLICY,
@@ -30,6 +31,7 @@ FAMILIES: Mapping[str, Family] = {
     "samplers": SAMPLER,
     "lengths": LENGTH,
     "durations": DURATION_LAW,
+    "autoscalers": AUTOSCALER,
     "stages": STAGE,
     "connectors": CONNECTOR,
     "hand_over_policies": HAND_OVER_POLICY,

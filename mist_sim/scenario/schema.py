@@ -28,6 +28,7 @@ from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.hand_overs import HAND_OVER, idle_options, unlike_engines
 from mist_sim.scenario.headline import headline, imitated
+from mist_sim.scenario.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
 from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.networks import NETWORK, places_of_nobody
 from mist_sim.scenario.routing import (
@@ -90,6 +91,9 @@ class Scenario(Strict):
     )
     cost: Annotated[Part, Settings(_COST)] | None = Field(
         None, description="which prices count, where the cost of the run is asked for"
+    )
+    lifecycle: Annotated[Part, Settings(LIFECYCLE)] | None = Field(
+        None, description="clients that fail, start, drain or are scaled"
     )
     warmup: Duration = Field(
         0.0, description="time at the start whose arrivals do not count in the summary"
@@ -201,7 +205,11 @@ class Scenario(Strict):
         yield from router_problems(self.routers, self.workload, self.clients)
         yield from poll_problems(self.view_interval, self.counts_sent, routers)
         yield from model_problems(self.workload, served_models(self.clients, self.model))
-        yield from useless_options(self.workload, self.clients, routers)
+        yield from useless_options(self.workload, self.clients, routers, self.lifecycle)
+        limits = self.slo.make()
+        yield from problems_of_lives(
+            self.lifecycle, self.clients, self.network, has_slo=limits.is_set
+        )
 
     def _engine_of_nobody(self) -> Iterable[Problem]:
         if self.engine and not any(isinstance(client, LlmPart) for client in self.clients):
@@ -256,7 +264,8 @@ class Scenario(Strict):
         if self.hand_over.parameters()["policy"] is not None:
             roles |= {k: c.part for k, c in clients.items() if c.engine}
             only_ours = False  # what roles do not say, the policy may
-        if self.network is not None and not roles and only_ours:
+        used = roles or names_nodes(self.lifecycle)
+        if self.network is not None and not used and only_ours:
             yield Problem(("network",), "has no effect: no client has a role")
         if not roles and only_ours:
             yield from idle_options(self.hand_over)

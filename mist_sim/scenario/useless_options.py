@@ -13,7 +13,10 @@ from mist_sim.stages import Rag
 
 
 def useless_options(
-    workload: WorkloadSpec, clients: Iterable[ClientPart], routers: Iterable[Part]
+    workload: WorkloadSpec,
+    clients: Iterable[ClientPart],
+    routers: Iterable[Part],
+    lives: Part | None = None,
 ) -> Iterable[Problem]:
     """Yield the options of a workload that no client looks at, and those that clients miss.
 
@@ -26,7 +29,8 @@ def useless_options(
     if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
         yield from _useless_priorities(workload, engines)
-        yield from _useless_retries(workload, engines)
+        may_fail = bool(getattr(lives, "failures", ()))
+        yield from _useless_retries(workload, engines, may_fail=may_fail)
     yield from _useless_numbers(workload, clients)
     yield from _missing_deadlines(workload, engines)
     yield from _deadlines_of_nobody(workload)
@@ -89,13 +93,18 @@ def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
         )
 
 
-def _useless_retries(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
+def _useless_retries(
+    workload: WorkloadSpec, engines: list[EngineConfig], *, may_fail: bool
+) -> Iterable[Problem]:
     if workload.retries is None:
         return
     why_not = {
         "timed_out": "there is no timeout and no ttft_timeout",
         "rejected": "no client has admission, which turns requests away",
+        "lost": "no client fails",
     }
+    if may_fail:
+        del why_not["lost"]
     if workload.timeout is not None or workload.ttft_timeout is not None:
         del why_not["timed_out"]
     if any(engine.turns_away for engine in engines):

@@ -1,7 +1,7 @@
 """The vocabulary of stages, and pipelines as ordered combinations of them (MIST §III-B)."""
 
 from mist_sim.core.request import Stage
-from mist_sim.stages.llm import Decode, Prefill, Reasoning
+from mist_sim.stages.llm import Decode, Prefill, Reasoning, Recomputation
 from mist_sim.stages.pipeline import completion, validate_pipeline
 from mist_sim.stages.processing import Postprocess, Preprocess, ToolCall
 from mist_sim.stages.registry import STAGES
@@ -16,6 +16,7 @@ __all__ = [
     "Preprocess",
     "Rag",
     "Reasoning",
+    "Recomputation",
     "Stage",
     "ToolCall",
     "completion",

@@ -25,6 +25,24 @@ class Prefill(Stage):
             raise ValueError(f"num_prompt_tokens must be > 0, got {self.num_prompt_tokens}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputation(Prefill):
+    """Compute a prompt again with the tokens of its answer, and emit the next one of these.
+
+    What a gateway sends to another client when the one that had the KV entries has failed.
+
+    num_prompt_tokens: of the prompt and the tokens that were emitted. num_before: how many were
+    emitted. last_token_at: when the latest was, seconds; NaN without any.
+    """
+
+    num_before: int
+    last_token_at: float
+
+    @property
+    def num_emitted(self) -> int:
+        return self.num_before
+
+
 @STAGES.register("decode")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode(Stage):

@@ -15,6 +15,7 @@ random cases come from fixed seeds, so that a check that passes keeps passing.
 """
 
 from mist_sim.core.candidates import Candidates
+from mist_sim.testing.autoscalers import check_autoscaler
 from mist_sim.testing.clients import check_client
 from mist_sim.testing.laws import check_duration_law
 from mist_sim.testing.predictors import check_predictor
@@ -27,6 +28,7 @@ from mist_sim.testing.views import FakeView
 __all__ = [
     "Candidates",
     "FakeView",
+    "check_autoscaler",
     "check_client",
     "check_duration_law",
     "check_predictor",

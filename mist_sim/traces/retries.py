@@ -22,7 +22,7 @@ class Retries:
     jitter: share of a wait, at most, that is left out at random (0 to 1): the wait is multiplied
         by 1 - jitter x U, with U uniform on [0, 1).
     on: which failures are tried again. A rejection is only when the service was too busy; a
-        request that can never be served is not sent again.
+        request that can never be served is not sent again. One is lost with a client that failed.
     Source: the defaults are those of OpenAI's Python client (openai-python, `_constants.py`
     and `_calculate_retry_timeout` in `_base_client.py`).
     """
@@ -32,7 +32,7 @@ class Retries:
     factor: float = 2.0
     max_backoff: Seconds = 8.0
     jitter: float = 0.25
-    on: tuple[Literal["timed_out", "rejected"], ...] = ("timed_out", "rejected")
+    on: tuple[Literal["timed_out", "rejected", "lost"], ...] = ("timed_out", "rejected", "lost")
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_attempts <= _MOST:
@@ -48,8 +48,8 @@ class Retries:
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter must be in [0, 1], got {self.jitter}")
         for status in self.on:
-            if status not in ("timed_out", "rejected"):
-                raise ValueError(f"on must list timed_out or rejected, got {status!r}")
+            if status not in ("timed_out", "rejected", "lost"):
+                raise ValueError(f"on must list timed_out, rejected or lost, got {status!r}")
         if not self.on:
             raise ValueError("on must have at least one entry, got none")
 

@@ -22,6 +22,7 @@ from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import PREDICTORS
+from mist_sim.lifecycle import AUTOSCALERS
 from mist_sim.models import load_model
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
@@ -216,6 +217,16 @@ LAWS_TO_CHECK: Configurations = {
     "uniform": [{"low": 0.0, "high": 1.0}],
 }
 
+AUTOSCALERS_TO_CHECK: Configurations = {
+    "queue_length": [{"target": 4.0}, {"target": 0.5, "counts": "waiting"}],
+    "utilisation": [{}, {"target": 0.3, "of": "kv_cache"}],
+    "slo_attainment": [{}, {"below": 0.5, "above": 0.9, "step": 3}],
+    "schedule": [
+        {"at": (0.0, 60.0), "clients": (0, 4)},
+        {"at": (0.0, 60.0), "clients": (0, 4), "period": 86_400.0},
+    ],
+}
+
 FAMILIES: list[tuple[Registry, Configurations]] = [
     (CLIENTS, CLIENTS_TO_CHECK),
     (ROUTERS, ROUTERS_TO_CHECK),
@@ -224,6 +235,7 @@ FAMILIES: list[tuple[Registry, Configurations]] = [
     (STAGES, STAGES_TO_CHECK),
     (TRACE_READERS, READERS_TO_CHECK),
     (DURATIONS, LAWS_TO_CHECK),
+    (AUTOSCALERS, AUTOSCALERS_TO_CHECK),
 ]
 
 
@@ -302,6 +314,11 @@ def test_trace_readers(name, tmp_path):
 @pytest.mark.parametrize("factory", each(DURATIONS, LAWS_TO_CHECK))
 def test_duration_laws(factory):
     testing.check_duration_law(factory)
+
+
+@pytest.mark.parametrize("factory", each(AUTOSCALERS, AUTOSCALERS_TO_CHECK))
+def test_autoscalers(factory):
+    testing.check_autoscaler(factory)
 
 
 def test_a_worker_with_a_function_that_draws():

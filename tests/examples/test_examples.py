@@ -28,6 +28,11 @@ EXPECTED = {
         r"off +vllm-0.14 +3,\d{3} .* 5.[78] times\noff +vllm-0.19 +0 .* 1.0 times\n(on .*\n){2}",
     ),
     "compare_schedulers.py": ([], r"continuous +\d+\.\d.*\n(chunked, \d+ tokens.*\n){2}"),
+    "dead_node.py": ([], r"nothing happens .* 0\.0\na node dies +\d.*\na node dies, one is spare "),
+    "slo_through_failure.py": (
+        [],
+        r" 50 +█{30} +\d.*oooo\n +60 .*oo\n(.*\n)+ 220 +0.0% +oooo\n(.*\n)+.* o{8}\n\d+ requests",
+    ),
     "dollars_and_joules.py": (
         [],
         r"1 x h100-sxm +0.72 +0.51 .* fitted\n2 x a100-80gb-sxm +.* fitted\n2 x l40s .* spec-only",

@@ -545,7 +545,7 @@ def test_planned_ahead_a_full_queue_counts_who_no_plan_knows_yet():
         (lambda: Retries(factor=0.5), r"factor must be in \[1, 100\], got 0.5"),
         (lambda: Retries(jitter=1.5), r"jitter must be in \[0, 1\], got 1.5"),
         (lambda: Retries(on=()), "on must have at least one entry"),
-        (lambda: Retries(on=("cancelled",)), "on must list timed_out or rejected"),
+        (lambda: Retries(on=("cancelled",)), "on must list timed_out, rejected or lost"),
         (lambda: ExponentialDuration(mean=0.0), "mean must be finite and > 0 s"),
         (lambda: LogNormalDuration(mean=1.0, std=900.0), "std must be <= 100 x mean"),
         (lambda: UniformDuration(low=3.0, high=3.0), "high must be finite and > low"),

@@ -101,6 +101,7 @@ class AfdClient(Client):
     kv_cache_dtype: str = "auto"
     role: str = field(default="decode", init=False)
     settings = MappingProxyType({"tpot": None})  # nobody compared it
+    can_fail = False  # a pass in flight is not discarded
 
     def __post_init__(self) -> None:
         super().__init__(self.name, (Decode.kind,))

@@ -91,6 +91,7 @@ class Lane:
         self._longest_run = _LONGEST_RUN
         self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self._released: list[SequenceState] = []  # whose held blocks are free then
+        self.held_kv: dict[SequenceState, HeldKv] = {}  # that other clients may ask for
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         swap_space = state.swap_space
@@ -226,7 +227,8 @@ class Lane:
                 come(_)
 
         def come(_: Event) -> None:
-            self._records.move(move, num_bytes, now, self.env.now)
+            if kv is None or not kv.is_lost:
+                self._records.move(move, num_bytes, now, self.env.now)
             sequence.num_coming -= 1
             if not sequence.num_coming:
                 self.engine.end_load(sequence, self)
@@ -300,9 +302,9 @@ class Lane:
         num_blocks, num_tokens = self.state.held[sequence]
         visit = sequence.visit
         is_silent = visit.is_silent
-        return HeldKv(
+        self.held_kv[sequence] = kv = HeldKv(
             self.load.name,
-            lambda: self.engine.release(sequence, self),
+            lambda: self._release(sequence),
             num_tokens=num_tokens - is_silent,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_output_tokens=sequence.num_output_tokens - is_silent,
@@ -311,6 +313,14 @@ class Lane:
             compute_time=visit.last_token_at - visit.started_at,
             num_bytes=0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes,
         )
+        return kv
+
+    def _release(self, sequence: SequenceState) -> None:
+        """Free what was held of a sequence; who waits for the client to be empty may look."""
+        del self.held_kv[sequence]
+        self.engine.release(sequence, self)
+        for watcher in self.load.watchers:
+            watcher(self.load)
 
     def release_after_run(self, sequence: SequenceState) -> None:
         """Free what was held of a sequence at the end of the run in flight, which should be cut."""
@@ -347,6 +357,8 @@ class Lane:
             self.gate.prompt_is_done(sequence)
         visit.num_output_tokens = sequence.num_new_tokens
         visit.num_computed_tokens = sequence.num_computed_tokens
+        if visit.num_output_tokens:
+            visit.last_token_at = sequence.last_token_at
         self._leave(visit, None)
 
     def let_go(self, finished: Sequence[SequenceState] = ()) -> None:

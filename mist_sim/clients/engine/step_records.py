@@ -105,26 +105,27 @@ class StepRecords:
 
     def emit(self, sequence: SequenceState, now: float) -> None:
         """A prefill ended: note the token that it emitted."""
-        visit, num_tokens = sequence.visit, sequence.num_output_tokens
+        visit, last = sequence.visit, sequence.last_token_at
         if visit.is_silent:
             return
         if visit.first_token_at != visit.first_token_at:
             visit.first_token_at = now
-        if num_tokens > 1:
-            self._recorder.record_gap(self._track, now, now - sequence.last_token_at, 1)
+        if last == last:
+            self._recorder.record_gap(self._track, now, now - last, 1)
         sequence.last_token_at = now
         sequence.first_step = self._num_steps
-        if num_tokens < sequence.num_target_tokens:
+        if sequence.num_output_tokens < sequence.num_target_tokens:
             self._newly_decoding.append(sequence)
 
     def evict(self, sequence: SequenceState) -> None:
         """A sequence lost its memory: close its stay in the decode batch, if it was there."""
         if sequence in self._newly_decoding:
-            self._newly_decoding.remove(sequence)
-        if sequence.first_step is not None:
+            self._newly_decoding.remove(sequence)  # no decode step has given it a token since
+        elif sequence.first_step is not None:
             last = sequence.last_token_at
             if last == last or sequence.visit.has_token:
                 sequence.last_token_at = max(self._last_decode_end, last)
+        if sequence.first_step is not None:
             self.finish(sequence)
 
     def resume(self, sequence: SequenceState) -> None:

@@ -21,7 +21,9 @@ class EndedAnswers:
         self._lengths: dict[tuple[str | None, str | None], AnswerLengths] = {}
 
     def join(self, state: ClientState) -> None:
-        """Learn from a client too."""
+        """Learn from a client too, once if it comes back as it was."""
+        if state in self._states:
+            return
         state.answers = partial(self._of, state)
         self._states.append(state)
         if self._listens:

@@ -23,11 +23,19 @@ class PrefixHolders:
         self.block_size = block_size
         self.asked = 0
         self._of: dict[Hashable, int] = {}
+        self._followers: dict[int, _Follower] = {}
 
     def watch(self, client_id: int, kv: KvView) -> None:
         """Follow the caches of a client."""
-        if not kv.watch(_Follower(self._of, 1 << client_id)):
+        self._followers[client_id] = follower = _Follower(self._of, 1 << client_id)
+        if not kv.watch(follower):
             self.asked |= 1 << client_id
+
+    def forget(self, client_id: int) -> None:
+        """Follow the caches of a client no longer, and forget what they had."""
+        self.asked &= ~(1 << client_id)
+        if follower := self._followers.pop(client_id, None):
+            follower.stop()
 
     def levels(self, request: Request, clients: int) -> list[tuple[int, int]]:
         """Return who of some clients may have a prefix, deepest first, and at most how long it is.
@@ -59,6 +67,17 @@ class _Follower:
         self._holders = holders
         self._bit = bit
         self._again: dict[Hashable, int] = {}  # caches that have an id, less one
+
+    def stop(self) -> None:
+        """Take out what the client has; what its caches tell from now on changes nothing."""
+        holders, bit = self._holders, self._bit
+        mine = [content_id for content_id, clients in holders.items() if clients & bit]
+        self._holders = dict.fromkeys(mine, bit)
+        for content_id in mine:
+            if clients := holders[content_id] ^ bit:
+                holders[content_id] = clients
+            else:
+                del holders[content_id]
 
     def enter(self, content_id: Hashable) -> None:
         holders, bit = self._holders, self._bit

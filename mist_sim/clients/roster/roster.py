@@ -62,6 +62,11 @@ class Roster:
         del self._clients[client_id]
         self._forget_candidates()
 
+    def forget(self, client: Client) -> None:
+        """Forget what the prefix caches of a client had, which has left and lost them."""
+        for holders in self._holders.values():
+            holders.forget(client.client_id)
+
     def get(self, client_id: int) -> Client | None:
         """Return the client of a number; None when there is none now."""
         return self._clients.get(client_id)

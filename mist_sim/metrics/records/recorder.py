@@ -12,19 +12,22 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request
-from mist_sim.core.visit import SERVED, Failure, Visit
+from mist_sim.core.states import State
+from mist_sim.core.visit import SERVED, Failure, Lost, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.metrics.records.run_tables import (
+    loss_table,
     move_table,
     request_table,
+    state_table,
     step_table,
     token_table,
     visit_table,
 )
 from mist_sim.stages import Prefill
 
-STATUSES = ("finished", "rejected", "timed_out", "cancelled")
+STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
 """How a request may end; position is the code in the table of requests."""
 
 _kind = attrgetter("kind")
@@ -42,7 +45,10 @@ class ColumnRecorder:
     begins how many each decode step gave (-1: one each). step_tokens: for each track, tokens that
     each decode step gave in all; empty where that is its decodes. drafts: a row for each stay of
     a request in a decode batch that verified drafts. moves: a row for KV entries of a request that
-    went from one place to another; move_names: the kinds and places in it.
+    went from one place to another; move_names: the kinds and places in it. states: a
+    row for each change of a client's state, named in state_names; losses: a row a visit that was
+    lost with its client, or with the one that had its KV entries. Both are empty where no client
+    changes its state.
     """
 
     def __init__(self) -> None:
@@ -61,6 +67,9 @@ class ColumnRecorder:
         self.reasons = Categories()
         self.reasons.code(None)  # code 0: finished
         self.pipelines = Categories()
+        self.states = state_table()
+        self.state_names = Categories()
+        self.losses = loss_table()
 
     def add_track(self, client_id: int) -> int:
         """Begin the columns of an engine or a rank; return its number."""
@@ -76,8 +85,9 @@ class ColumnRecorder:
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """Add a row to the visits."""
-        is_served = visit.outcome is SERVED or visit.failure is None
-        num_served = len(visit.stages) if visit.outcome is SERVED else visit.num_served_stages
+        outcome = visit.outcome
+        is_served = outcome is SERVED or not isinstance(outcome, Failure | Lost)
+        num_served = len(visit.stages) if outcome is SERVED else visit.num_served_stages
         self.visits.append(
             (
                 visit.request.request_id,
@@ -111,7 +121,10 @@ class ColumnRecorder:
         for visit in visits:
             if first_token_at != first_token_at:
                 first_token_at = visit.first_token_at
-            queued += visit.started_at - visit.queued_at
+            begun_at = visit.started_at
+            if begun_at != begun_at and isinstance(visit.outcome, Lost):
+                begun_at = visit.finished_at  # it was lost before its turn
+            queued += begun_at - visit.queued_at
             num_output_tokens += visit.num_output_tokens
             num_preemptions += visit.num_preemptions
             num_queried += visit.num_queried_tokens
@@ -239,6 +252,19 @@ class ColumnRecorder:
         self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int
     ) -> None:
         self.drafts.append((time, num_drafts, num_draft_tokens, num_accepted_tokens))
+
+    def record_state(self, client_id: int, time: float, state: State) -> None:
+        """Note that a client is in another state from now on."""
+        self.states.append((client_id, time, self.state_names.code(state)))
+
+    def record_loss(
+        self, client_id: int, request_id: int, time: float, num_tokens: int, *, retried: bool
+    ) -> None:
+        """Note that a visit was lost, and whether its request goes on at another client.
+
+        num_tokens: whose KV entries were lost with it.
+        """
+        self.losses.append((request_id, client_id, time, num_tokens, retried))
 
     def decode_tokens(self, track: int) -> NDArray[np.int64]:
         """Return the tokens that each step of a track gave its decodes in all."""

@@ -79,6 +79,16 @@ def move_table() -> Table:
     )
 
 
+def state_table() -> Table:
+    """Return an empty table of the states that clients come to."""
+    return Table(client_id="i4", time="f8", state="i4")
+
+
+def loss_table() -> Table:
+    """Return an empty table of visits that were lost with a client."""
+    return Table(request_id="i8", client_id="i4", time="f8", num_tokens="i8", retried="?")
+
+
 def step_table() -> Table:
     """Return an empty table of one track's runs of steps."""
     return Table(

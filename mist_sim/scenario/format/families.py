@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -18,10 +24,11 @@ from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS, SecondsOrLaw
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.predictors import PREDICTORS
+from mist_sim.lifecycle import AUTOSCALERS
 from mist_sim.network import CONNECTORS
 from mist_sim.registry import Registry
 from mist_sim.routers import HAND_OVER_POLICIES, ROUTERS
-from mist_sim.scenario.format.fields import Quantity
+from mist_sim.scenario.format.fields import Duration, Quantity, as_tuple
 from mist_sim.scenario.format.other_words import instead
 from mist_sim.scenario.format.parts import Part, has_defaults, part_type, written
 from mist_sim.scenario.format.paths import named_file
@@ -192,6 +199,10 @@ DURATION_LAW = Family(
 _TIME = Annotated[float | Part, OrLaw(DURATION_LAW)]
 TIMES: Mapping[Any, Any] = {SecondsOrLaw: _TIME, SecondsOrLaw | None: _TIME | None}
 """How a file says parameters that are a time or a law of times."""
+AUTOSCALER = Family(
+    AUTOSCALERS,
+    meanings={"at": Annotated[tuple[Duration, ...], BeforeValidator(as_tuple)]},
+)
 SAMPLER = Family(SAMPLERS, meanings={LengthDistribution: Annotated[Part, LENGTH]})
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)

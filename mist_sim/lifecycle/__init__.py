@@ -1,0 +1,33 @@
+"""The life of clients: they fail, are repaired, start, drain, and are scaled (DESIGN §11)."""
+
+from mist_sim.lifecycle.autoscaling import (
+    AUTOSCALERS,
+    Autoscaler,
+    Autoscaling,
+    GroupView,
+    QueueLength,
+    Schedule,
+    SloAttainment,
+    Utilisation,
+)
+from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
+from mist_sim.lifecycle.manager import Manager
+from mist_sim.lifecycle.options import Lifecycle
+from mist_sim.lifecycle.start_up import StartUp
+
+__all__ = [
+    "AUTOSCALERS",
+    "Autoscaler",
+    "Autoscaling",
+    "Drain",
+    "Failures",
+    "GroupView",
+    "Lifecycle",
+    "Manager",
+    "OnFailure",
+    "QueueLength",
+    "Schedule",
+    "SloAttainment",
+    "StartUp",
+    "Utilisation",
+]

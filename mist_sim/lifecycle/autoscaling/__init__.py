@@ -1,0 +1,21 @@
+"""How many clients of a group run: policies, and what starts and drains clients for them."""
+
+from mist_sim.lifecycle.autoscaling.base import AUTOSCALERS, Autoscaler, GroupView
+from mist_sim.lifecycle.autoscaling.options import Autoscaling
+from mist_sim.lifecycle.autoscaling.policies import (
+    QueueLength,
+    Schedule,
+    SloAttainment,
+    Utilisation,
+)
+
+__all__ = [
+    "AUTOSCALERS",
+    "Autoscaler",
+    "Autoscaling",
+    "GroupView",
+    "QueueLength",
+    "Schedule",
+    "SloAttainment",
+    "Utilisation",
+]

@@ -1,0 +1,51 @@
+"""The seam between a group of clients and a policy that says how many of them should be up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from mist_sim.registry import Registry
+
+AUTOSCALERS = Registry("autoscalers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """What an autoscaler sees of its group.
+
+    now: seconds. num_up, num_starting: clients that take requests, and that will soon.
+    num_waiting, num_running: requests that wait in these clients or for one to come, and that
+    they work on.
+    busy: share of the time since the last look in which a client had a request, the mean over
+    those that are up; NaN without any.
+    kv_usage: share of the KV blocks of those that are up which requests hold; NaN without any.
+    attainment: share of the requests which ended since the last look that kept the limits of the
+    scenario's slo; NaN without any.
+    """
+
+    now: float
+    num_up: int
+    num_starting: int
+    num_waiting: int
+    num_running: int
+    busy: float
+    kv_usage: float
+    attainment: float
+
+    @property
+    def num_clients(self) -> int:
+        """Clients that are up or will soon be."""
+        return self.num_up + self.num_starting
+
+
+@runtime_checkable
+class Autoscaler(Protocol):
+    """Say how many clients should be up.
+
+    It is asked at every look; its answer is brought between the group's `min` and `max`. It
+    changes nothing, and decides by the view alone.
+    """
+
+    def wanted(self, group: GroupView) -> int:
+        """Return how many clients should be up (>= 0)."""

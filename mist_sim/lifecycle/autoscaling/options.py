@@ -1,0 +1,67 @@
+"""What is said of a group that is scaled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mist_sim.lifecycle.autoscaling.base import Autoscaler
+from mist_sim.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """A group of clients of which as many run as a policy wants.
+
+    clients: their names, or that of a group of copies; the first ones start first.
+    policy: how many are wanted.
+    min: clients that are always wanted; with 0 the group may go, and the first request that finds
+        nobody starts one.
+    max: the most that are wanted; None: all.
+    initial: those that are up at the start of the run; None: as many as `min`.
+    interval: time between two looks.
+    cool_down: time after any change in which none is taken away.
+
+    Raises ValueError for a group of nobody, and for numbers and times out of range.
+    """
+
+    clients: tuple[str, ...]
+    policy: Autoscaler
+    min: int = 1
+    max: int | None = None
+    initial: int | None = None
+    interval: Seconds = 10.0
+    cool_down: Seconds = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("clients must have at least one entry, got none")
+        if self.min < 0:
+            raise ValueError(f"min must be >= 0, got {self.min}")
+        if self.max is not None and self.max < 1:
+            raise ValueError(f"max must be >= 1, got {self.max}")
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"min must be <= max ({self.max}), got {self.min}")
+        if self.initial is not None:
+            most = math.inf if self.max is None else self.max
+            if not self.min <= self.initial <= most:
+                raise ValueError(
+                    f"initial must be in [min, max] ([{self.min}, {most}]), got {self.initial}"
+                )
+        if not 0 < self.interval < math.inf:
+            raise ValueError(f"interval must be finite and > 0 s, got {self.interval}")
+        if not 0 <= self.cool_down < math.inf:
+            raise ValueError(f"cool_down must be finite and >= 0 s, got {self.cool_down}")
+
+    def problem(self, num_clients: int) -> str | None:
+        """Return what is wrong with the numbers for a group of so many clients, or None."""
+        for name in ("min", "max", "initial"):
+            number = getattr(self, name)
+            if number is not None and number > num_clients:
+                return f"{name} must be <= {num_clients}, the clients of the group, got {number}"
+        return None
+
+    @property
+    def num_at_first(self) -> int:
+        """Clients that are up at the start of the run."""
+        return self.min if self.initial is None else self.initial

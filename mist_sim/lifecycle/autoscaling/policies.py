@@ -1,0 +1,137 @@
+"""Policies of autoscaling: by queue length, utilisation, SLO attainment, or a schedule."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from mist_sim.lifecycle.autoscaling.base import AUTOSCALERS, GroupView
+from mist_sim.units import Seconds
+
+_EPSILON = 1e-9  # of a client, so that rounding does not add one
+
+
+@AUTOSCALERS.register("queue_length")
+@dataclass(frozen=True, kw_only=True)
+class QueueLength:
+    """As many clients as there are requests for, so many to a client.
+
+    target: requests for each client (> 0).
+    counts: all that are there (outstanding), or only those that wait.
+
+    Source: the Kubernetes autoscaler with a target for an average value, ceil(requests / target);
+    with all of them it is the concurrency target of Knative and KServe.
+    """
+
+    target: float
+    counts: Literal["outstanding", "waiting"] = "outstanding"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target < math.inf:
+            raise ValueError(f"target must be finite and > 0 requests, got {self.target}")
+
+    def wanted(self, group: GroupView) -> int:
+        running = group.num_running if self.counts == "outstanding" else 0
+        return _ceil((group.num_waiting + running) / self.target)
+
+
+@AUTOSCALERS.register("utilisation")
+@dataclass(frozen=True, kw_only=True)
+class Utilisation:
+    """As many clients as bring their mean utilisation to a target.
+
+    target: share of it, in (0, 1].
+    of: time, the share of the time since the last look in which a client had a request; or
+        kv_cache, the share of the KV blocks that requests hold.
+
+    Source: the Kubernetes autoscaler: ceil(clients x utilisation / target); it leaves the number
+    as it is where the ratio is within 0.1 of 1.
+    """
+
+    target: float = 0.7
+    of: Literal["time", "kv_cache"] = "time"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= 1:
+            raise ValueError(f"target must be in (0, 1], got {self.target}")
+
+    def wanted(self, group: GroupView) -> int:
+        used = group.busy if self.of == "time" else group.kv_usage
+        ratio = used / self.target
+        if ratio != ratio or abs(ratio - 1) <= _TOLERANCE:
+            return group.num_clients
+        return _ceil(group.num_up * ratio)
+
+
+_TOLERANCE = 0.1  # kube-controller-manager's --horizontal-pod-autoscaler-tolerance
+
+
+@AUTOSCALERS.register("slo_attainment")
+@dataclass(frozen=True, kw_only=True)
+class SloAttainment:
+    """More clients while too few requests keep the limits of the slo, fewer while nearly all do.
+
+    below: attainment under which `step` clients are added, in (0, 1].
+    above: attainment from which one is taken away, in [below, 1]; while any wait, none is.
+    step: clients that are added at a time (>= 1).
+    """
+
+    below: float = 0.95
+    above: float = 0.995
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.below <= 1:
+            raise ValueError(f"below must be in (0, 1], got {self.below}")
+        if not self.below <= self.above <= 1:
+            raise ValueError(f"above must be in [{self.below}, 1], got {self.above}")
+        if self.step < 1:
+            raise ValueError(f"step must be >= 1, got {self.step}")
+
+    def wanted(self, group: GroupView) -> int:
+        if group.attainment < self.below:
+            return group.num_clients if group.num_starting else group.num_clients + self.step
+        if group.attainment >= self.above and not group.num_waiting:
+            return max(group.num_clients - 1, 0)
+        return group.num_clients
+
+
+@AUTOSCALERS.register("schedule")
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """As many clients as a plan says.
+
+    at: when the number changes, ascending from 0 s on.
+    clients: how many there are from each of these times on.
+    period: after which the plan begins again; None: never.
+    """
+
+    at: tuple[Seconds, ...]
+    clients: tuple[int, ...]
+    period: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if not self.at or self.at[0] != 0:
+            raise ValueError(f"at must begin with 0 s, got {list(self.at)}")
+        if any(later <= earlier for earlier, later in pairwise(self.at)):
+            raise ValueError(f"at must be ascending, got {list(self.at)}")
+        if len(self.clients) != len(self.at):
+            raise ValueError(
+                f"clients must have a number for each of {len(self.at)} times, "
+                f"got {len(self.clients)}"
+            )
+        if min(self.clients) < 0:
+            raise ValueError(f"clients must be >= 0, got {min(self.clients)}")
+        if self.period is not None and not self.at[-1] < self.period < math.inf:
+            raise ValueError(f"period must be finite and > {self.at[-1]} s, got {self.period}")
+
+    def wanted(self, group: GroupView) -> int:
+        time = group.now if self.period is None else group.now % self.period
+        return self.clients[bisect_right(self.at, time) - 1]
+
+
+def _ceil(number: float) -> int:
+    return math.ceil(number - _EPSILON)

@@ -1,0 +1,141 @@
+"""When clients fail, and when they are repaired: at given times, or at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from numpy.random import Generator as Rng
+
+from mist_sim.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Clients that fail, at given times or again and again.
+
+    clients: their names, or those of groups of copies. At a given time they fail together; at
+        random each fails for itself.
+    node: a node of the network's topology, with which all clients fail that have GPUs on it.
+    at: when they fail, from the start of the run.
+    repair: how long they are away after `at`, before they start again; None: for good.
+    mtbf: mean time between a repair and the next failure, exponential.
+    mttr: mean time to repair, exponential.
+
+    Raises ValueError for a failure of nobody, or at no time, and for times that are not positive.
+    """
+
+    clients: tuple[str, ...] = ()
+    node: str | None = None
+    at: tuple[Seconds, ...] = ()
+    repair: Seconds | None = None
+    mtbf: Seconds | None = None
+    mttr: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.clients) == (self.node is not None):
+            got = "both" if self.clients else "neither: a failure of nobody"
+            raise ValueError(f"clients must be given, or node, got {got}")
+        if bool(self.at) == (self.mtbf is not None):
+            raise ValueError(f"at must be given, or mtbf, got {'both' if self.at else 'neither'}")
+        for time in self.at:
+            if not 0 <= time < math.inf:
+                raise ValueError(f"at must be finite and >= 0 s, got {time}")
+        if (self.mtbf is None) != (self.mttr is None):
+            raise ValueError("mttr must be given with mtbf, and only then")
+        if self.repair is not None and not self.at:
+            raise ValueError("repair must be left out with mtbf, which has mttr")
+        for name in ("repair", "mtbf", "mttr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be finite and > 0 s, got {value}")
+
+    def together(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return which of some clients fail together. names: all that the failure is about."""
+        if self.at or self.node is not None:
+            return [tuple(names)]
+        return [(name,) for name in names]
+
+    def changes(self, rng: Rng) -> Iterator[Change]:
+        """Yield failures and repairs of those who fail together, in order of time."""
+        if self.at:
+            yield from self._at_given_times()
+            return
+        now = 0.0
+        while self.mtbf is not None and self.mttr is not None:
+            now += max(rng.exponential(self.mtbf), math.ulp(now))
+            yield Change(now, "fail")
+            now += max(rng.exponential(self.mttr), math.ulp(now))
+            yield Change(now, "repair")
+
+    def _at_given_times(self) -> Iterator[Change]:
+        what: Literal["fail", "leave"] = "leave" if self.repair is None else "fail"
+        found = [Change(time, what) for time in self.at]
+        if self.repair is not None:
+            found += [Change(time + self.repair, "repair") for time in self.at]
+        yield from sorted(found, key=lambda change: change.time)
+
+
+class Change(NamedTuple):
+    """What happens to clients at a time (seconds); those who `leave` fail for good."""
+
+    time: float
+    what: Literal["fail", "leave", "repair"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Clients that take no more requests from a time on, finish those they have, and leave.
+
+    clients: their names, or those of groups of copies.
+    at: when it begins, from the start of the run.
+    back: how long after `at` they start again; one that is not empty by then takes requests again
+        as it is. None: never.
+
+    Raises ValueError for a drain of nobody, and for times out of range.
+    """
+
+    clients: tuple[str, ...]
+    at: Seconds
+    back: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("clients must have at least one entry, got none")
+        if not 0 <= self.at < math.inf:
+            raise ValueError(f"at must be finite and >= 0 s, got {self.at}")
+        if self.back is not None and not 0 < self.back < math.inf:
+            raise ValueError(f"back must be finite and > 0 s, got {self.back}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnFailure:
+    """What becomes of the requests inside a client that fails.
+
+    policy: retry sends each to another client, as a prompt with the tokens that it has got so far,
+        whose KV entries are computed again; the user keeps these tokens. resume does the same, but
+        where a prefill client still keeps the entries, which the decode client had not begun to
+        fetch, another decode client goes on from them. fail ends it as lost.
+    max_retries: how often a request may be sent to another client; the next loss ends it.
+
+    Source: the migration of requests in NVIDIA Dynamo (`--migration-limit`), which appends the
+    tokens so far to the prompt.
+    Raises ValueError for less than no retries.
+    """
+
+    policy: Literal["retry", "resume", "fail"] = "retry"
+    max_retries: int = 3
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("retry", "resume", "fail"):
+            raise ValueError(f"policy must be retry, resume or fail, got {self.policy!r}")
+        if self.policy == "fail" and self.max_retries != OnFailure.max_retries:
+            raise ValueError("max_retries must be left out with policy: fail, which has none")
+        if self.max_retries < 0:
+            raise ValueError(f"max_retries must be >= 0, got {self.max_retries}")
+
+
+RETRY = OnFailure()
+"""What happens where nothing is said."""

@@ -1,0 +1,203 @@
+"""The clients of a run and their states: who is up, who starts, drains, or has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol
+
+from simpy.events import Event
+
+from mist_sim.clients import Client
+from mist_sim.clients.roster import Roster
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.states import State
+from mist_sim.core.views import ClientState
+from mist_sim.environment import CHANGE, Environment
+
+
+class Listener(Protocol):
+    """Hears what changes."""
+
+    def came_up(self, client: Client) -> None:
+        """A client takes visits from now on."""
+
+    def went_away(self) -> None:
+        """Some clients take none any more, perhaps for good."""
+
+
+def serves(client: Client, kind: str, model: str | None) -> bool:
+    """Whether a client serves a kind of stage, and a model where one is named."""
+    return kind in client.serves and (model is None or client.served_model in (None, model))
+
+
+class Member:
+    """A client, and what is known of it.
+
+    state: what it does. is_wanted: whether it should be up. will_return: whether it will be,
+    though it drains. num_faults: failures that are not
+    repaired. is_gone: whether it failed for good. is_scaled: whether an autoscaler starts it.
+    num_starts: of it, so that a start that was given up is known as such.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.state: State = "up"
+        self.is_wanted = True
+        self.will_return = False
+        self.is_gone = False
+        self.is_scaled = False
+        self.num_faults = 0
+        self.num_starts = 0
+        self.watch: Callable[[ClientState], None] | None = None  # while it drains
+
+    @property
+    def may_come(self) -> bool:
+        """Whether it takes visits, or may do so later."""
+        return not self.is_gone and (self.is_wanted or self.will_return or self.is_scaled)
+
+
+class Fleet:
+    """Changes the states of clients, and tells the roster, the records and a listener.
+
+    start_seconds: how long a client takes to start.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        roster: Roster,
+        recorder: Recorder,
+        start_seconds: Callable[[Client], float],
+    ) -> None:
+        self._env = env
+        self._roster = roster
+        self._recorder = recorder
+        self._start_seconds = start_seconds
+        self.members: dict[str, Member] = {client.name: Member(client) for client in roster}
+        self.listener: Listener
+
+    def begin(self, off: Iterable[str]) -> None:
+        """Write the first states. off: clients that do not run at first."""
+        for name in off:
+            member = self.members[name]
+            member.is_wanted = False
+            self._roster.leave(member.client.client_id)
+            member.state = "off"
+        for member in self.members.values():
+            self._recorder.record_state(member.client.client_id, self._env.now, member.state)
+
+    def why_nobody(self, kind: str, model: str | None) -> str | None:
+        """Return why no client serves a kind of stage, and a model, now or later; None: one may."""
+        serving = [m for m in self.members.values() if serves(m.client, kind, model)]
+        if any(member.may_come for member in serving):
+            return None
+        gone = ", ".join(member.client.name for member in serving)
+        why = f"all that do have failed or left for good: {gone}" if gone else "none is there"
+        of = "" if model is None else f" of {model}"
+        return f"no client serves the stage {kind!r}{of}; {why}"
+
+    # --- failures -------------------------------------------------------------------------
+
+    def fail(self, names: Sequence[str], *, for_good: bool) -> None:
+        """Let clients fail at the same time; what they had is lost."""
+        failing = []
+        for name in names:
+            member = self.members[name]
+            member.num_faults += 1
+            member.is_gone = member.is_gone or for_good
+            if member.is_scaled:
+                member.is_wanted = False  # it comes back when its autoscaler wants it
+            if member.state in ("starting", "up", "draining"):
+                self._leave_roster(member)
+                self._become(member, "failed")
+                failing.append(member.client)
+        for client in failing:
+            client.fail(f"{client.name}: failed while it had the request")
+        self._lose_entries()
+        for client in failing:
+            self._roster.forget(client)
+        self.listener.went_away()
+
+    def _lose_entries(self) -> None:
+        """Give up visits that would go on from KV entries which were lost."""
+        for member in self.members.values():
+            client = member.client
+            for visit in [v for v in client.stays if v.kv is not None and v.kv.is_lost]:
+                source = visit.kv.source if visit.kv else ""
+                client.lose(visit, f"{source}: failed while it kept KV entries of the request")
+
+    def repair(self, names: Sequence[str]) -> None:
+        """Let clients start that have failed, unless something else keeps them down."""
+        for name in names:
+            member = self.members[name]
+            member.num_faults -= 1
+            if member.num_faults:
+                continue
+            if member.state == "failed":
+                self._become(member, "off")
+            if member.is_wanted:
+                self.start(member)
+            else:
+                self.listener.went_away()
+
+    # --- start and drain ------------------------------------------------------------------
+
+    def start(self, member: Member) -> None:
+        """Let a client start that is off, or take visits again that drains."""
+        member.is_wanted = True
+        member.will_return = False
+        if member.state == "draining":
+            view = member.client.view
+            view.watchers = tuple(each for each in view.watchers if each != member.watch)
+            self._join(member)
+        elif member.state == "off" and not member.num_faults:
+            self._become(member, "starting")
+            member.num_starts += 1
+            env = self._env
+            ready = env.at(env.now + self._start_seconds(member.client), CHANGE)
+            ready.callbacks.append(partial(self._ready, member, member.num_starts))
+
+    def _ready(self, member: Member, start: int, _: Event) -> None:
+        if member.state == "starting" and member.num_starts == start:
+            member.client.restart()
+            self._join(member)
+
+    def drain(self, member: Member) -> None:
+        """Let a client take no more visits; it is off when those it has are over."""
+        member.is_wanted = False
+        if member.state == "starting":
+            self._become(member, "off")
+        elif member.state == "up":
+            self._roster.leave(member.client.client_id)
+            self._become(member, "draining")
+            member.watch = partial(self._watch, member)
+            member.client.view.watchers += (member.watch,)
+            self._off_if_empty(member)
+        self.listener.went_away()
+
+    def _watch(self, member: Member, _: ClientState) -> None:
+        """Look whether a client is empty when all is done that is done now."""
+        if member.state == "draining":
+            look = self._env.at(self._env.now, CHANGE)
+            look.callbacks.append(lambda _: self._off_if_empty(member))
+
+    def _off_if_empty(self, member: Member) -> None:
+        if member.state == "draining" and member.client.is_empty:
+            self._become(member, "off")
+            self._roster.forget(member.client)
+
+    # --- what follows ---------------------------------------------------------------------
+
+    def _join(self, member: Member) -> None:
+        self._roster.join(member.client)
+        self._become(member, "up")
+        self.listener.came_up(member.client)
+
+    def _leave_roster(self, member: Member) -> None:
+        if member.state == "up":
+            self._roster.leave(member.client.client_id)
+
+    def _become(self, member: Member, state: State) -> None:
+        member.state = state
+        self._recorder.record_state(member.client.client_id, self._env.now, state)

@@ -1,0 +1,122 @@
+"""Puts the life of the clients of one run together, and lets it begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
+
+from simpy.events import Event
+
+from mist_sim.clients import Client
+from mist_sim.clients.roster import Roster
+from mist_sim.coordinator import Coordinator
+from mist_sim.core.recorder import Recorder
+from mist_sim.environment import CHANGE, Environment
+from mist_sim.lifecycle.absences import Policy
+from mist_sim.lifecycle.autoscaling import Autoscaling
+from mist_sim.lifecycle.autoscaling.controller import Controller
+from mist_sim.lifecycle.failures import Drain, Failures
+from mist_sim.lifecycle.fleet import Fleet
+from mist_sim.lifecycle.gateway import Gateway
+from mist_sim.lifecycle.options import Lifecycle
+from mist_sim.lifecycle.start_up import StartTimes
+from mist_sim.network import Network
+from mist_sim.rng import Streams
+
+
+class Manager:
+    """Lets clients fail, drain and start, and tells gateway and autoscalers of it.
+
+    attainment: returns, for each autoscaler one, what tells the share of requests that kept the
+    limits since it was asked last.
+    """
+
+    def __init__(
+        self,
+        options: Lifecycle,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        streams: Streams,
+        network: Network | None,
+        attainment: Callable[[], Callable[[], float]],
+    ) -> None:
+        self._options = options
+        self._env = env
+        self._streams = streams
+        roster: Roster = coordinator.roster
+        starts = StartTimes(options.start_up, streams)
+        self._fleet = fleet = Fleet(
+            env, roster, recorder, lambda client: starts.seconds(client.name, client.machine)
+        )
+        self._gateway = gateway = Gateway(env, fleet.why_nobody, self._activate)
+        numbers = {client.name: client.client_id for client in roster}
+        coordinator.absences = Policy(env, recorder, gateway, options.on_failure, numbers)
+        self._controllers: list[Controller] = []
+        fleet.listener = self
+        fleet.begin([name for group in options.autoscaling for name in _off_at_first(group)])
+        for group in options.autoscaling:
+            self._controllers.append(self._controller(group, attainment()))
+        for position, failure in enumerate(options.failures):
+            names = options.failing(failure, network)
+            for number, together in enumerate(failure.together(names)):
+                env.start(self._fail(failure, together, f"failures {position}: {number}"))
+        for drain in options.drains:
+            env.start(self._drain(drain))
+
+    def _controller(self, group: Autoscaling, attainment: Callable[[], float]) -> Controller:
+        members = [self._fleet.members[name] for name in group.clients]
+        at_gateway = partial(self._gateway.num_waiting, [member.client for member in members])
+        return Controller(
+            self._env,
+            self._fleet,
+            members,
+            group,
+            num_at_gateway=at_gateway,
+            attainment=attainment,
+        )
+
+    def _fail(
+        self, failure: Failures, names: Sequence[str], stream: str
+    ) -> Generator[Event, Any, None]:
+        """Let clients fail together, and be repaired."""
+        for time, what in failure.changes(self._streams.generator(stream)):
+            yield self._env.at(max(time, self._env.now), CHANGE)
+            if what == "repair":
+                self._fleet.repair(names)
+            else:
+                self._fleet.fail(names, for_good=what == "leave")
+
+    def _drain(self, drain: Drain) -> Generator[Event, Any, None]:
+        members = [self._fleet.members[name] for name in drain.clients]
+        yield self._env.at(drain.at, CHANGE)
+        for member in members:
+            member.will_return = drain.back is not None
+            self._fleet.drain(member)
+        if drain.back is not None:
+            yield self._env.at(drain.at + drain.back, CHANGE)
+            for member in members:
+                self._fleet.start(member)
+
+    # --- what the fleet and the gateway tell ------------------------------------------------
+
+    def came_up(self, client: Client) -> None:
+        """Let requests go on that wait for a client."""
+        self._gateway.came_up(client)
+        for controller in self._controllers:
+            controller.came_up(client.name)
+
+    def went_away(self) -> None:
+        """Let autoscalers replace clients, and reject requests that nobody will serve."""
+        for controller in self._controllers:
+            controller.replace()
+        self._gateway.went_away()
+
+    def _activate(self) -> None:
+        for controller in self._controllers:
+            controller.activate()
+
+
+def _off_at_first(group: Autoscaling) -> Sequence[str]:
+    return group.clients[group.num_at_first :]

@@ -1,0 +1,132 @@
+"""What is said of the life of clients: failures, drains, starts, autoscaling."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mist_sim.clients import Client
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.lifecycle.autoscaling import Autoscaling, SloAttainment
+from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
+from mist_sim.lifecycle.start_up import StartUp
+from mist_sim.network import Fabric, Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifecycle:
+    """Clients that come and go during a run. Without any of it they are up all the time.
+
+    failures: who fails, and when.
+    on_failure: what becomes of the requests inside.
+    drains: who leaves when the requests inside are done, and when.
+    autoscaling: groups of which as many clients run as a policy wants.
+    start_up: how long a client takes to start that was repaired, drained or is added; None: no
+        time.
+    """
+
+    failures: tuple[Failures, ...] = ()
+    on_failure: OnFailure = RETRY
+    drains: tuple[Drain, ...] = ()
+    autoscaling: tuple[Autoscaling, ...] = ()
+    start_up: StartUp | None = None
+
+    def check(self, clients: Sequence[Client], network: Network | None) -> None:
+        """Raise ScenarioError where it does not go with the clients of a run, or with its network.
+
+        Names are those of clients.
+        """
+        known = {client.name: client for client in clients}
+        for position, failure in enumerate(self.failures):
+            place = f"failures.{position}"
+            for name in self.failing(failure, network, place):
+                _check_name(name, known, f"{place}.clients")
+                if not known[name].can_fail:
+                    raise ScenarioError(
+                        f"{place}: {name} must not fail, since {type(known[name]).__name__} does "
+                        "not lose what is in flight"
+                    )
+                self._check_comes_up(failure, known[name], place)
+        for position, drain in enumerate(self.drains):
+            for name in drain.clients:
+                _check_name(name, known, f"drains.{position}.clients")
+        self._check_groups(known)
+
+    def failing(
+        self, failure: Failures, network: Network | None, place: str = "failures"
+    ) -> tuple[str, ...]:
+        """Return the names of the clients that a failure is about. Raises ScenarioError for none.
+
+        place: where it stands, for messages.
+        """
+        if failure.node is None:
+            return failure.clients
+        if not isinstance(network, Fabric):
+            raise ScenarioError(
+                f"{place}.node must be left out without network.topology, which has nodes"
+            )
+        names = tuple(network.clients_on(failure.node))
+        if not names:
+            raise ScenarioError(
+                f"{place}.node must be one that a client has GPUs on, got {failure.node!r}: a "
+                "failure of nobody"
+            )
+        return names
+
+    def _check_comes_up(self, failure: Failures, client: Client, place: str) -> None:
+        """Raise ScenarioError for a client that fails again before it can be up."""
+        start = self.start_up
+        if failure.mtbf is None or start is None:
+            return
+        if start.time is None:
+            seconds = start.seconds(client.machine, client.name)
+        elif isinstance(start.time, float | int):
+            seconds = start.time
+        else:
+            return
+        if seconds > failure.mtbf:
+            raise ScenarioError(
+                f"{place}.mtbf must be >= the {seconds:.4g} s that {client.name} takes to start, "
+                f"got {failure.mtbf} s; it would hardly ever be up"
+            )
+
+    def _check_groups(self, known: dict[str, Client]) -> None:
+        for position, group in enumerate(self.autoscaling):
+            for name in group.clients:
+                _check_name(name, known, f"autoscaling.{position}.clients")
+            first, *others = (known[name] for name in group.clients)
+            for other in others:
+                if {*other.serves, other.served_model} != {*first.serves, first.served_model}:
+                    raise ScenarioError(
+                        f"autoscaling.{position}.clients must serve the same stages and model, got "
+                        f"{first.name}: {', '.join(sorted(first.serves))}; "
+                        f"{other.name}: {', '.join(sorted(other.serves))}"
+                    )
+            if problem := group.problem(len(group.clients)):
+                raise ScenarioError(f"autoscaling.{position}.{problem}")
+        members = Counter(name for group in self.autoscaling for name in group.clients)
+        for name, count in members.items():
+            if count > 1:
+                raise ScenarioError(f"autoscaling: {name} must be in one group, got {count}")
+            if any(name in drain.clients for drain in self.drains):
+                raise ScenarioError(f"drains: {name} must not be in a group that is scaled")
+
+    @property
+    def asks_for_slo(self) -> bool:
+        """Whether a policy looks at the limits of the slo."""
+        return any(isinstance(group.policy, SloAttainment) for group in self.autoscaling)
+
+    @property
+    def starts_anybody(self) -> bool:
+        """Whether a client starts during the run, so that `start_up` is used."""
+        comes_back = any(failure.repair or failure.mtbf for failure in self.failures)
+        return comes_back or bool(self.autoscaling) or any(d.back for d in self.drains)
+
+
+def _check_name(name: str, known: dict[str, Client], place: str) -> None:
+    if name not in known:
+        raise ScenarioError(
+            f"{place} must name clients, got {name!r}{did_you_mean(name, known)} "
+            f"Known: {', '.join(known)}"
+        )

@@ -1,0 +1,62 @@
+"""What is left of a request whose client has failed: the stages that another one serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mist_sim.core.request import Stage
+from mist_sim.core.visit import HeldKv, Visit
+from mist_sim.stages import Decode, Prefill, Recomputation
+
+
+def rest_of(visit: Visit) -> tuple[Stage, ...]:
+    """Return the stages that do what a lost visit has not done."""
+    return rest(visit.stages, visit.kv, visit.num_output_tokens, visit.last_token_at)
+
+
+def rest(
+    stages: Sequence[Stage], kv: HeldKv | None, num_new: int = 0, last_token_at: float = 0.0
+) -> tuple[Stage, ...]:
+    """Return stages that go on after a loss of all KV entries.
+
+    The prompt and the tokens so far are a new prompt, whose prefill emits the next token. Stages
+    of another kind, and prompts without a token, are done again from the beginning.
+
+    kv: the entries with which the stages began, that are lost now. num_new: tokens emitted since
+    then, the latest at `last_token_at`, seconds.
+    """
+    first = stages[0]
+    if isinstance(first, Prefill) and num_new:
+        num_known, num_left_out = first.num_prompt_tokens, num_new
+        num_emitted = first.num_emitted + num_new
+    elif isinstance(first, Decode) and kv is not None:
+        num_known, num_left_out = kv.num_prompt_tokens + kv.num_output_tokens, num_new + 1
+        num_emitted = kv.num_output_tokens + num_new
+        last_token_at = last_token_at if num_new else kv.last_token_at
+    else:
+        return tuple(stages)
+    again = Recomputation(
+        num_prompt_tokens=num_known + num_new, num_before=num_emitted, last_token_at=last_token_at
+    )
+    return (again, *_without(stages, num_left_out))
+
+
+def _without(stages: Sequence[Stage], num_tokens: int) -> Iterator[Stage]:
+    """Yield decodes without their first tokens, and none that has no token left."""
+    for stage in stages:
+        if isinstance(stage, Decode):
+            num_left = stage.num_tokens - num_tokens
+            num_tokens = max(-num_left, 0)
+            if num_left > 0:
+                yield stage.with_rest(num_left)
+
+
+def num_lost_tokens(visit: Visit) -> int:
+    """Return how many tokens had KV entries that were lost with a visit."""
+    kv, num_new = visit.kv, visit.num_output_tokens
+    if kv is not None:
+        return kv.num_tokens + num_new
+    first = visit.stages[0]
+    if isinstance(first, Prefill) and num_new:
+        return first.num_prompt_tokens + num_new - 1
+    return visit.num_computed_tokens

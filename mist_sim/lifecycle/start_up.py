@@ -1,0 +1,127 @@
+"""How long a client takes to start: its weights on their way to the GPUs, then its engine.
+
+The weights go storage -> host -> device, in a pipeline as fast as its slowest part. Of a format
+there is one figure that was fitted, on the 8B model of the measurements alone: 30 loads of
+Llama-3.1-8B (16.06 GB) in random order on an H100 SXM with an NVMe of 29.4 GB/s, mean 4.437 s from
+safetensors and 0.678 s in ServerlessLLM's format. Tests score both on 32B models. docs/background/
+lifecycle.md has the table.
+Source: github.com/ServerlessLLM/ServerlessLLM, benchmarks/results/h100_2025 (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from mist_sim.durations import SecondsOrLaw, draws
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.machine import Machine
+from mist_sim.rng import Streams
+from mist_sim.units import BytesPerSecond, Seconds
+
+Format = Literal["safetensors", "sllm"]
+
+SAFETENSORS_RATE = 3.62e9
+"""Bytes/s at which one process reads safetensors from storage and copies them to its GPU.
+
+16.06 GB / 4.437 s. Slower than storage and links: pages are mapped one by one.
+"""
+SLLM_EFFICIENCY = 0.806
+"""Share of the slowest link that ServerlessLLM's format reaches: 16.06 GB / 0.678 s / 29.4 GB/s."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartUp:
+    """How long a client takes from its start until it takes requests.
+
+    time: all of it, the same for every start or a law of it; takes the place of the others.
+    storage: rate at which weights come from storage to the host; None: they are there already, as
+        in the page cache.
+    format: of the files. safetensors is read by one process a GPU at 3.62 GB/s each; sllm
+        (ServerlessLLM) at 80.6 % of what storage and host links carry.
+    compilation: time to compile the model, with tracing; 0 s where a cache has it.
+    graph_capture: time to capture CUDA graphs; 0 s where there are none.
+    other: engine start beside these: profiling, the KV cache.
+
+    The engine's times are those of Llama-3-8B on one H100 with a cold cache. They vary with model,
+    version and host more than with size: a 70B model took 85 s to compile and 60 s to capture.
+    Source: vLLM pull request 11005 (2024-12-09, -O3): Dynamo 4.6 s, compilation 14.77 s, capture
+    15 s of 39.34 s.
+    Raises ValueError for values out of range.
+    """
+
+    time: SecondsOrLaw | None = None
+    storage: BytesPerSecond | None = None
+    format: Format = "safetensors"
+    compilation: Seconds = 19.37
+    graph_capture: Seconds = 15.0
+    other: Seconds = 4.97
+
+    def __post_init__(self) -> None:
+        if self.storage is not None and not 0 < self.storage < math.inf:
+            raise ValueError(f"storage must be finite and > 0 B/s, got {self.storage}")
+        if isinstance(self.time, float | int) and not 0 <= self.time < math.inf:
+            raise ValueError(f"time must be finite and >= 0 s, got {self.time}")
+        for name in ("storage", "format", "compilation", "graph_capture", "other"):
+            if self.time is not None and getattr(self, name) != getattr(StartUp, name):
+                raise ValueError(f"{name} must be left out with time, which is all of the start")
+        if self.format not in ("safetensors", "sllm"):
+            raise ValueError(f"format must be safetensors or sllm, got {self.format!r}")
+        for name in ("compilation", "graph_capture", "other"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+
+    def load_seconds(self, num_bytes: float, num_gpus: int, host_bandwidth: float) -> float:
+        """Return how long weights take to come to the GPUs that share them.
+
+        num_bytes: of all weights. host_bandwidth: bytes/s from the host to one GPU.
+        """
+        to_host = math.inf if self.storage is None else self.storage
+        slowest = min(to_host, num_gpus * host_bandwidth)
+        if self.format == "sllm":
+            return num_bytes / (SLLM_EFFICIENCY * slowest)
+        return num_bytes / min(slowest, num_gpus * SAFETENSORS_RATE)
+
+    def seconds(self, machine: Machine | None, name: str) -> float:
+        """Return how long a client takes whose time is not given.
+
+        machine: its GPUs; a client without any has no weights and no engine. name: for messages.
+        Raises ScenarioError for weights of an engine whose GPUs nobody knows.
+        """
+        if machine is None:
+            raise ScenarioError(
+                f"start_up must have a time, since nobody knows the GPUs and weights of {name}"
+            )
+        cluster = machine.cluster
+        ranks = cluster.tensor_parallel_size
+        num_bytes = ranks * machine.model.weight_bytes_per_rank(ranks, cluster.expert_parallel_size)
+        num_gpus = ranks * cluster.pipeline_parallel_size
+        load = self.load_seconds(num_bytes, num_gpus, cluster.gpu.host_bandwidth)
+        return load + self.compilation + self.graph_capture + self.other
+
+
+class StartTimes:
+    """How long each start of a client takes; a law has a stream of its own for each client."""
+
+    def __init__(self, options: StartUp | None, streams: Streams) -> None:
+        self._options = options
+        self._streams = streams
+        self._drawn: dict[str, Iterator[float]] = {}
+
+    def seconds(self, name: str, machine: Machine | None) -> float:
+        """Return how long the next start of a client takes; nothing where nobody says."""
+        options = self._options
+        if options is None:
+            return 0.0
+        time = options.time
+        if time is None:
+            return options.seconds(machine, name)
+        if isinstance(time, float | int):
+            return float(time)
+        if name not in self._drawn:
+            rng = self._streams.generator(f"{name}: start-up")
+            self._drawn[name] = draws(time, rng, "lifecycle.start_up.time", block=64)
+        return next(self._drawn[name])

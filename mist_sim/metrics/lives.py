@@ -1,0 +1,112 @@
+"""How long clients were up, started, drained, or were away, from the records of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mist_sim.core.states import State
+from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POWERED: tuple[State, ...] = ("starting", "up", "draining")
+"""In which GPUs draw power, if only idle."""
+RESERVED: tuple[State, ...] = (*POWERED, "failed")
+"""In which GPUs are paid for."""
+
+
+class Period(NamedTuple):
+    """A client was in a state from start to end, seconds."""
+
+    client_id: int
+    state: State
+    start: float
+    end: float
+
+
+class Lives:
+    """The states of all clients in a run; where none is written, all are up all the time.
+
+    end: of the run, seconds.
+    """
+
+    def __init__(self, recorder: ColumnRecorder, end: float) -> None:
+        self.end = end
+        self._of: dict[int, list[Period]] = {}
+        rows: dict[str, Any] = recorder.states.columns()
+        names: list[Any] = recorder.state_names.values
+        changes: dict[int, list[tuple[float, State]]] = {}
+        columns = (rows[name].tolist() for name in ("client_id", "time", "state"))
+        for client_id, time, state in zip(*columns, strict=True):
+            changes.setdefault(client_id, []).append((time, names[state]))
+        for client_id, mine in changes.items():
+            ends = [*(time for time, _ in mine[1:]), max(end, mine[-1][0])]
+            self._of[client_id] = [
+                Period(client_id, state, start, until)
+                for (start, state), until in zip(mine, ends, strict=True)
+                if until > start
+            ]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether clients change their states."""
+        return bool(self._of)
+
+    @property
+    def periods(self) -> list[Period]:
+        """All periods, by client and in order of time."""
+        return [period for client_id in sorted(self._of) for period in self._of[client_id]]
+
+    def seconds(self, client_id: int, states: Collection[State], begin: float = 0.0) -> float:
+        """Return how long a client was in some states from a time on."""
+        if client_id not in self._of:
+            return max(self.end - begin, 0.0)
+        return sum(
+            max(period.end - max(period.start, begin), 0.0)
+            for period in self._of[client_id]
+            if period.state in states
+        )
+
+
+def states_frame(lives: Lives, client_names: Sequence[str]) -> pd.DataFrame:
+    """A row a period of a client in one state: off, starting, up, draining, failed.
+
+    start, end: seconds. Empty where all clients are up all the time.
+    """
+    import pandas as pd
+
+    rows = [(client_names[p.client_id], p.state, p.start, p.end) for p in lives.periods]
+    return pd.DataFrame(rows, columns=["client", "state", "start", "end"])
+
+
+def lives_summary(
+    recorder: ColumnRecorder, lives: Lives, counted: dict[str, Any], begin: float
+) -> dict[str, Any]:
+    """Return what came of clients that fail, start and leave; nothing where none does.
+
+    counted: columns of the requests that count. begin: the end of the warm-up; clients are counted
+    from there on.
+
+    num_lost: requests that ended because a client failed. num_lost_visits: that were lost with
+    one, num_retried_visits: of which the request went on elsewhere. lost_kv_tokens: whose KV
+    entries were lost. num_client_failures, num_client_starts: how often that happened.
+    mean_clients_up: over time.
+    """
+    if not lives.is_told:
+        return {}
+    losses: dict[str, Any] = recorder.losses.columns()
+    states = [period.state for period in lives.periods if period.start >= begin]
+    ids = {period.client_id for period in lives.periods}
+    seconds = max(lives.end - begin, 0.0)
+    up = sum(lives.seconds(client_id, ("up", "draining"), begin) for client_id in ids)
+    return {
+        "num_lost": int((counted["status"] == STATUSES.index("lost")).sum()),
+        "num_lost_visits": len(losses["time"]),
+        "num_retried_visits": int(losses["retried"].sum()),
+        "lost_kv_tokens": int(losses["num_tokens"].sum()),
+        "num_client_failures": states.count("failed"),
+        "num_client_starts": states.count("starting"),
+        "mean_clients_up": up / seconds if seconds else 0.0,
+    }

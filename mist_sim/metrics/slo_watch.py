@@ -1,0 +1,60 @@
+"""Counts, while a run goes on, which requests keep the limits of the slo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import nan
+
+import numpy as np
+
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
+from mist_sim.metrics.goodput import Slo
+from mist_sim.metrics.latency import decode_time
+from mist_sim.metrics.records.recorder import ColumnRecorder
+
+
+class SloWatch(ColumnRecorder):
+    """A recorder that knows how many requests have ended and how many of them kept all limits."""
+
+    def __init__(self, slo: Slo) -> None:
+        super().__init__()
+        self._slo = slo
+        self._num_ended = self._num_kept = 0
+
+    def record_end(
+        self,
+        request: Request,
+        visits: list[Visit],
+        time: float,
+        failure: Failure | None = None,
+        num_attempts: int = 1,
+        in_vain: Sequence[Visit] = (),
+    ) -> None:
+        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        if request.parent_id is None:
+            self._num_ended += 1
+            self._num_kept += failure is None and self._is_kept(request, visits, time)
+
+    def _is_kept(self, request: Request, visits: list[Visit], time: float) -> bool:
+        arrival = nan if request.arrival_time is None else request.arrival_time
+        tokens = (v.first_token_at for v in visits if v.has_token)
+        seconds, num_gaps = decode_time(visits)
+        ttft, e2el = next(tokens, nan) - arrival, time - arrival
+        tpot = seconds / num_gaps if num_gaps else nan
+        times = [np.array([seconds]) for seconds in (ttft, tpot, e2el)]
+        return bool(self._slo.kept(times[0], times[1], times[2], np.array([num_gaps]))[0])
+
+    def reader(self) -> Callable[[], float]:
+        """Return what tells the share of requests that kept the limits since its last call.
+
+        NaN where none has ended.
+        """
+        seen = [0, 0]
+
+        def share() -> float:
+            num_ended, num_kept = self._num_ended - seen[0], self._num_kept - seen[1]
+            seen[:] = self._num_ended, self._num_kept
+            return num_kept / num_ended if num_ended else nan
+
+        return share
