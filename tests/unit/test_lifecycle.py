@@ -227,9 +227,7 @@ class FirstCandidate:
         return candidates[0].client_id
 
 
-@pytest.mark.parametrize(
-    "hand_over", [{"transfer": "push"}, {"first_token": "decode"}, {"policy": "overflow"}]
-)
+@pytest.mark.parametrize("hand_over", [{"transfer": "push"}, {"first_token": "decode"}])
 def test_other_ways_to_hand_over_are_refused(hand_over):
     scenario = {
         "model": "llama-3.1-8b",
