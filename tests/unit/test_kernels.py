@@ -210,3 +210,20 @@ def test_a_config_may_hold_counted_experts():
     for wrong in ({"four": 5}, {"4": "5"}):
         with pytest.raises(ScenarioError, match="experts_reached must give numbers of experts"):
             ModelSpec.from_config(config | {"experts_reached": wrong}, name="tiny", source="tiny")
+
+
+# ------------------------------------------------------------------ figures of the catalog
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "h200", "l40s", "b200", "b300", "rtx-pro-6000"])
+@pytest.mark.parametrize("weights", ["fp8", "int8"])
+def test_experts_of_8_bits_are_no_slower_than_those_of_16(name, weights):
+    spec, model = load_gpu(name), load_model("qwen3-235b-a22b")
+    if spec.flops.get(weights, 0.0) < spec.flops["bf16"]:
+        pytest.skip(f"{name} multiplies {weights} slower than 16 bits")
+    wide, narrow = (
+        RooflinePredictor(each, Cluster(spec, tensor_parallel_size=8))
+        for each in (model, model.with_dtypes(weights=weights))
+    )
+    for batch in (*(StepBatch((), n, 1000 * n) for n in (1, 8, 64, 256)), StepBatch(((4096, 0),))):
+        assert narrow.parts(batch)["experts"] < 1.05 * wide.parts(batch)["experts"], batch
