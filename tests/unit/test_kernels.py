@@ -164,6 +164,11 @@ def test_a_spec_file_changes_one_figure_of_a_kernel(tmp_path):
         ("kernels.decode_attention.beside_prompts = 0.5", "beside_prompts must be >= 1"),
         ('architecture = "hoper"', "architecture has no 'hoper'; did you mean 'hopper'"),
         ("kernels = 3", "kernels must be a table"),
+        ("kernels.bf16.padding = 5", "kernels.bf16: padding must be left out, got 5; it counts"),
+        ("kernels.experts_fp8.per_pair = 5", "kernels.experts_fp8: per_pair must be left out"),
+        ("kernels.fp8.beside_prompts = 2", "kernels.fp8: beside_prompts must be left out"),
+        ('kernels.vector.serial = "1 us"', "kernels.vector: serial must be left out"),
+        ('kernels.prefill_attention.per_input = "1 us"', "prefill_attention: per_input must be"),
     ],
 )
 def test_figures_that_cannot_be(tmp_path, text, message):
