@@ -33,6 +33,7 @@ class Goal(NamedTuple):
 _PROFILE, _WITH_HOST = "requests: layer profile", "all requests"
 _SILICON, _ROOFLINE = "measured kernels, held out", "points: roofline, held out"
 _PLAIN = "a plain scenario (8,192 tokens a step, no think time, no prompt_token)"
+_BUDGET = "the engine's token budget decides, and it is not said"
 _QUEUES = "prompts at TP 2 are 22.5 % off, those at TP 8 4.4 %"
 GOALS = [
     *(
@@ -59,7 +60,7 @@ GOALS = [
     Goal(_ROOFLINE, "TPOT, mean", "spread", 4),
     Goal(_ROOFLINE, "TTFT, mean", "middle", 25),
     Goal(_ROOFLINE, "TTFT, mean", "spread", 13),
-    Goal(_PLAIN, "TTFT, mean", "spread", 25, "the engine's token budget decides, and it is not said"),
+    Goal(_PLAIN, "TTFT, mean", "spread", 25, _BUDGET),
 ]
 _LABELS = {
     _PROFILE: "vLLM 0.19, layer profile, 3 ms a step with prompts as on every machine",
