@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 Rows = list[KernelRows]
 
+_VIDUR_PRODUCTS = {
+    "attn_pre_proj": "qkv_proj",
+    "attn_post_proj": "o_proj",
+    "mlp_up_proj": "gate_up_proj",
+    "mlp_down_proj": "down_proj",
+}
+
 
 def read_layers(path: Path, gpu: GpuSpec, model: ModelSpec | None) -> Rows:
     """Return the kernels of a table, whichever of these forms it has.
@@ -37,9 +44,36 @@ def read_layers(path: Path, gpu: GpuSpec, model: ModelSpec | None) -> Rows:
         raise ScenarioError(f"{path}: {error}") from error
     for columns, read in _FORMS.items():
         if set(columns) <= set(table.columns):
-            return list(read(table, gpu, _Sizes(path, model)))
+            table = _checked(table, columns, path)
+            found = read(table, gpu, _Sizes(path, model))
+            return [rows.only(rows.seconds > 0) for rows in found]
     forms = "; ".join(", ".join(columns) for columns in _FORMS)
     raise ScenarioError(f"{path}: no table of kernels. Columns of one have: {forms}")
+
+
+def _checked(table: pd.DataFrame, columns: tuple[str, ...], path: Path) -> pd.DataFrame:
+    """Return a table with numbers as numbers; an empty time was not measured, nor was one of 0.
+
+    Raises ScenarioError that names the line of what is no number.
+    """
+    import pandas as pd
+
+    for name in columns:
+        if name in _WORDS:
+            continue
+        least = 1 if name in _DIVISORS else 0
+        values = pd.to_numeric(table[name], errors="coerce").astype(float)
+        right = values.between(least, np.inf, inclusive="left")
+        if "time" in name or "latency" in name:
+            right |= table[name].isna()
+        if not right.all():
+            line = int(np.argmin(right.to_numpy()))
+            raise ScenarioError(
+                f"{path}: line {line + 2}: {name} must be a number >= {least}, "
+                f"got {str(table[name].iloc[line])!r}"
+            )
+        table = table.assign(**{name: values})
+    return table
 
 
 class _Sizes:
@@ -108,7 +142,7 @@ def _by_layer(
 def _first(table: pd.DataFrame, gpu: GpuSpec, sizes: _Sizes) -> Iterator[KernelRows]:
     table = table[table["latency(ns)"] > 0]
     for ranks, rows in table.groupby("tp_size"):
-        matrices = sizes.matrices(int(str(ranks)))
+        matrices = sizes.matrices(int(float(str(ranks))))
         plain = {name: sides for name, sides in matrices.items() if "_up" not in name}
         yield from _by_layer(rows, "layer_name", plain, gpu, ("input", "latency(ns)", 1e-9))
 
@@ -119,17 +153,11 @@ def _second(table: pd.DataFrame, gpu: GpuSpec, sizes: _Sizes) -> Iterator[Kernel
 
 def _vidur(table: pd.DataFrame, gpu: GpuSpec, sizes: _Sizes) -> Iterator[KernelRows]:
     keys = ["n_head", "n_kv_head", "n_embd", "n_expanded_embd", "num_tensor_parallel_workers"]
-    ours = {
-        "attn_pre_proj": "qkv_proj",
-        "attn_post_proj": "o_proj",
-        "mlp_up_proj": "gate_up_proj",
-        "mlp_down_proj": "down_proj",
-    }
     for values, rows in table.groupby(keys):
-        heads, kv, h, inner, ranks = (int(str(value)) for value in values)
+        heads, kv, h, inner, ranks = (int(float(str(value))) for value in values)
         width = h // heads
         matrices = _matrices(h, h // ranks, max(1, kv // ranks) * width, inner // ranks)
-        for theirs, name in ours.items():
+        for theirs, name in _VIDUR_PRODUCTS.items():
             time = rows[f"time_stats.{theirs}.median"] * 1e-3
             yield _products(rows["num_tokens"], time, gpu, *matrices[name])
 
@@ -192,12 +220,30 @@ def _profile(table: pd.DataFrame, gpu: GpuSpec, sizes: _Sizes) -> Iterator[Kerne
         yield _attention_rows(phase, seconds[here], gpu, heads, tokens, lengths)
 
 
+_WORDS = {"layer", "layer_name", "is_prefill"}
+_DIVISORS = {"tp_size", "num_tensor_parallel_workers", "n_head", "n_q_head", "n_kv_head"}
+_VIDUR_SIZES = ("n_kv_head", "n_embd", "num_tensor_parallel_workers")
+# all columns that a form needs
 _FORMS: Mapping[
     tuple[str, ...], Callable[[pd.DataFrame, GpuSpec, _Sizes], Iterator[KernelRows]]
 ] = {
     ("layer_name", "input", "tp_size", "latency(ns)"): _first,
     ("layer", "tokens", "time_us"): _second,
-    ("time_stats.attn_pre_proj.median", "num_tokens", "n_head"): _vidur,
-    ("time_stats.attn_prefill.median", "prefill_chunk_size", "kv_cache_size"): _attention,
+    (
+        "num_tokens",
+        "n_head",
+        "n_expanded_embd",
+        *_VIDUR_SIZES,
+        *(f"time_stats.{name}.median" for name in _VIDUR_PRODUCTS),
+    ): _vidur,
+    (
+        "is_prefill",
+        "batch_size",
+        "prefill_chunk_size",
+        "kv_cache_size",
+        "n_q_head",
+        *_VIDUR_SIZES,
+        "time_stats.attn_prefill.median",
+    ): _attention,
     ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"): _profile,
 }

@@ -106,3 +106,25 @@ def kernel_of(kernels: Mapping[str, Kernel], name: str) -> Kernel:
 
 
 FIGURES = tuple(item.name for item in fields(Kernel))
+
+_EXPERTS = tuple(name for name in KERNELS if name.startswith("experts_"))
+_PROMPTS = tuple(name for name in KERNELS if "prefill_attention" in name)
+_DECODES = tuple(name for name in KERNELS if "decode_attention" in name)
+_ONLY_OF = {
+    "serial": (*PRODUCTS, *_EXPERTS, *_PROMPTS),
+    "per_input": (*PRODUCTS, *_EXPERTS),
+    "padding": (*_EXPERTS, *_PROMPTS),
+    "per_pair": _PROMPTS,
+    "beside_prompts": _DECODES,
+}
+
+
+def check_figures(name: str, kernel: Kernel) -> None:
+    """Raise ValueError for a figure that changes nothing in kernels of a kind."""
+    for figure, kinds in _ONLY_OF.items():
+        value = getattr(kernel, figure)
+        if name not in kinds and value != getattr(_PLAIN, figure):
+            raise ValueError(
+                f"kernels.{name}: {figure} must be left out, got {value:g}; it counts for "
+                f"{', '.join(kinds)}"
+            )

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.hardware.kernels import KERNELS, Kernel
+from mist_sim.hardware.kernels import KERNELS, Kernel, check_figures
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
@@ -266,6 +266,7 @@ class GpuSpec:
                 raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
         if self.attention_slots is not None and self.attention_slots < 1:
             raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
-        for kernel in self.kernels:
-            _check_choice("kernels", kernel, KERNELS)
+        for kind, kernel in self.kernels.items():
+            _check_choice("kernels", kind, KERNELS)
+            check_figures(kind, kernel)
         _check_choice("confidence", self.confidence, get_args(Confidence))

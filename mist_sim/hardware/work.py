@@ -89,8 +89,7 @@ def _experts(
 ) -> Demand:
     """Return what the routed experts of a GPU ask, on average over the ranks."""
     ranks, t = cluster.expert_parallel_size, cluster.tensor_parallel_size
-    missed = 1.0 - moe.num_experts_per_token / moe.num_experts
-    touched = moe.num_experts * (1.0 - missed**routed) / ranks
+    touched = _reached(moe, routed) / ranks
     times = counts.num_steps * model.num_moe_layers
     found = Demand(np.zeros_like(routed), np.zeros_like(routed))
     for one in operators.routed_experts(model, moe, 1, 0, t, ranks):
@@ -101,6 +100,15 @@ def _experts(
         expert = float(one.bytes) / cluster.gpu.memory_bandwidth
         found = found + Demand(np.zeros_like(routed), times * touched * expert)
     return found
+
+
+def _reached(moe: MoeSpec, routed: Array) -> Array:
+    """Return `MoeSpec.distinct_experts` of many numbers of tokens, whole or not."""
+    if moe.experts_reached:
+        tokens, experts = zip((0, 0.0), *moe.experts_reached, strict=True)
+        return np.asarray(np.interp(routed, tokens, experts))
+    missed = 1.0 - moe.num_experts_per_token / moe.num_experts
+    return np.asarray(moe.num_experts * (1.0 - missed**routed))
 
 
 def _attention(

@@ -154,7 +154,8 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield SPEC_ONLY
     if "assumed" in summary:
         options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
-        fitted = ("overhead.step", "overhead.sequence")
+        exposed = ("overhead.exposed_step", "overhead.exposed_sequence")
+        fitted = ("overhead.step", "overhead.sequence", *exposed)
         if times := [name for name in options if name in fitted]:
             yield (
                 f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "

@@ -132,12 +132,11 @@ def _errors(points: pd.DataFrame, name: str) -> NDArray[np.float64]:
 
 def _splitwise(file: Path) -> Iterator[MeasuredRun]:
     for gpu, hardware in SPLITWISE_GPUS.items():
-        fitted = gpu.startswith("a100")
         yield MeasuredRun(
             name=f"Llama-2-70B and BLOOM-176B, {hardware}, single prompts and tokens: roofline",
             engine="vLLM of 2023",
             provenance="splitwise-sim, MIT",
-            fitted="prefill.mfu, on prompts of Llama-2-70B at TP 2" if fitted else "",
+            fitted="",
             rows=partial(_splitwise_rows, file, gpu, hardware),
         )
 

@@ -174,3 +174,47 @@ def test_tables_that_cannot_be(tmp_path, content, options, message):
 def test_a_folder_without_tables_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match="no tables of vLLM's kernels"):
         calibrate_kernels(tmp_path, H100)
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "row", "problem"),
+    [
+        ("dense.csv", "layer,tokens,time_us", "qkv_proj,1,abc", "time_us must be a number >= 0"),
+        ("dense.csv", "layer,tokens,time_us", "qkv_proj,few,9", "tokens must be a number >= 0"),
+        ("dense.csv", "layer,tokens,time_us", "qkv_proj,,9", "tokens must be a number >= 0"),
+        ("dense.csv", "layer,tokens,time_us", "qkv_proj,1,-9", "time_us must be a number >= 0"),
+        ("dense.csv", "layer,tokens,time_us", "qkv_proj,inf,9", "tokens must be a number >= 0"),
+        (
+            "layers.csv",
+            "layer_name,input,tp_size,latency(ns)",
+            "q_proj,1,0,900",
+            "tp_size must be a number >= 1",
+        ),
+    ],
+)
+def test_cells_that_are_no_figures_are_named(tmp_path, name, header, row, problem):
+    file = tmp_path / name
+    file.write_text(f"{header}\n{row}\n")
+    with pytest.raises(ScenarioError, match=rf"{name}: line 2: {problem}, got "):
+        calibrate_kernels(file, load_gpu("rtx-pro-6000"), load_model("llama-3.1-8b"))
+
+
+def test_a_table_without_a_column_that_is_needed_is_refused(tmp_path):
+    file = tmp_path / "mlp.csv"
+    file.write_text("num_tokens,n_head,time_stats.attn_pre_proj.median\n1,32,0.1\n")
+    with pytest.raises(ScenarioError, match=r"mlp.csv: no table of kernels. .*n_kv_head"):
+        calibrate_kernels(file, load_gpu("h100-sxm"), None)
+
+
+def test_kernels_that_were_not_timed_are_left_out(tmp_path):
+    """A time of 0, and a cell that is empty."""
+    rows = [f"qkv_proj,{8 * n},{20 + n}" for n in range(1, 41)]
+    texts = {"all.csv": rows, "some.csv": [*rows, "qkv_proj,400,0", "qkv_proj,500,"]}
+    fits = []
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("\n".join(["layer,tokens,time_us", *lines]) + "\n")
+        found = calibrate_kernels(
+            tmp_path / name, load_gpu("rtx-pro-6000"), load_model("llama-3.1-8b")
+        )
+        fits.append(found.fits)
+    assert fits[0] == fits[1]

@@ -164,6 +164,11 @@ def test_a_spec_file_changes_one_figure_of_a_kernel(tmp_path):
         ("kernels.decode_attention.beside_prompts = 0.5", "beside_prompts must be >= 1"),
         ('architecture = "hoper"', "architecture has no 'hoper'; did you mean 'hopper'"),
         ("kernels = 3", "kernels must be a table"),
+        ("kernels.bf16.padding = 5", "kernels.bf16: padding must be left out, got 5; it counts"),
+        ("kernels.experts_fp8.per_pair = 5", "kernels.experts_fp8: per_pair must be left out"),
+        ("kernels.fp8.beside_prompts = 2", "kernels.fp8: beside_prompts must be left out"),
+        ('kernels.vector.serial = "1 us"', "kernels.vector: serial must be left out"),
+        ('kernels.prefill_attention.per_input = "1 us"', "prefill_attention: per_input must be"),
     ],
 )
 def test_figures_that_cannot_be(tmp_path, text, message):
@@ -210,3 +215,20 @@ def test_a_config_may_hold_counted_experts():
     for wrong in ({"four": 5}, {"4": "5"}):
         with pytest.raises(ScenarioError, match="experts_reached must give numbers of experts"):
             ModelSpec.from_config(config | {"experts_reached": wrong}, name="tiny", source="tiny")
+
+
+# ------------------------------------------------------------------ figures of the catalog
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "h200", "l40s", "b200", "b300", "rtx-pro-6000"])
+@pytest.mark.parametrize("weights", ["fp8", "int8"])
+def test_experts_of_8_bits_are_no_slower_than_those_of_16(name, weights):
+    spec, model = load_gpu(name), load_model("qwen3-235b-a22b")
+    if spec.flops.get(weights, 0.0) < spec.flops["bf16"]:
+        pytest.skip(f"{name} multiplies {weights} slower than 16 bits")
+    wide, narrow = (
+        RooflinePredictor(each, Cluster(spec, tensor_parallel_size=8))
+        for each in (model, model.with_dtypes(weights=weights))
+    )
+    for batch in (*(StepBatch((), n, 1000 * n) for n in (1, 8, 64, 256)), StepBatch(((4096, 0),))):
+        assert narrow.parts(batch)["experts"] < 1.05 * wide.parts(batch)["experts"], batch

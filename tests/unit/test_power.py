@@ -101,6 +101,17 @@ def test_work_is_that_which_the_roofline_times(model, shape):
     assert seconds <= (compute + memory) * (1 + 1e-9)
 
 
+def test_experts_that_were_counted_are_read_and_no_others():
+    """24 decodes that reach 30 experts of a layer, and not the 101 of uniform routing."""
+    plain, cluster = load_model("qwen3-30b-a3b"), Cluster(H100)
+    counted = replace(plain, moe=replace(plain.moe, experts_reached=((8, 10.0), (40, 50.0))))
+    counts, _ = one_step(**SHAPES["decode"])
+    expert = 3 * plain.hidden_size * plain.moe.intermediate_size * 2 / H100.memory_bandwidth
+    fewer = (plain.moe.distinct_experts(24) - 30) * plain.num_layers * expert
+    seconds = [float(step_demand(model, cluster, counts).memory[0]) for model in (plain, counted)]
+    assert seconds[0] - seconds[1] == pytest.approx(fewer)
+
+
 def test_work_adds_up_over_the_steps_of_a_run():
     spec, cluster = load_model("llama-3.1-8b"), Cluster(H100)
     steps = [one_step(0, 0, 0, 8, 8 * 500 + 8 * step)[0] for step in range(5)]

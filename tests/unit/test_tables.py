@@ -591,6 +591,17 @@ def test_rows_of_experts_that_cannot_be_are_refused(tmp_path, row, problem):
         TablePredictor(EXPERTS, mist.Cluster(H100), str(tmp_path / "tp1"), "layer_profile")
 
 
+def test_a_rank_cannot_reach_experts_that_others_have(tmp_path):
+    """Half of the 128 lie on each of two ranks."""
+    expert_table(tmp_path)
+    folder = tmp_path / "tp1"
+    header = "ep,tokens,activated_experts,time_us"
+    (folder / "moe.csv").write_text(f"{header}\n1,8,128,40\n2,8,64,40\n2,64,65,80\n")
+    problem = r"moe.csv: line 4: activated_experts must be >= 1 and <= 64, .*, got 65"
+    with pytest.raises(ScenarioError, match=problem):
+        TablePredictor(EXPERTS, mist.Cluster(H100), str(folder), "layer_profile")
+
+
 def test_experts_profiled_by_the_ranks_that_share_them(tmp_path):
     """With `ep` a rank is given all tokens, each for its share of the experts; as LLMServingSim."""
     expert_table(tmp_path)

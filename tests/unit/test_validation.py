@@ -32,6 +32,13 @@ clients: [{name: llm, gpu: h100-sxm}]
 RUN = "name: ours\nengine: mist-sim\nprovenance: this test\nscenario: scenario.yaml\n"
 
 
+def test_nothing_is_fitted_on_single_prompts_and_tokens(tmp_path):
+    """The efficiencies of both cards are from other tables, which the catalog names."""
+    assert [run.fitted for run in known._splitwise(tmp_path / "rows.csv")] == ["", ""]
+    for name in known.SPLITWISE_GPUS:
+        assert "aiconfigurator-core" in mist.load_gpu(name).sources["prefill.mfu"]
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Return a run that 'measured' 10 % longer latencies than the simulation has."""

@@ -106,15 +106,20 @@ def _between(most: float) -> Array:
 
 
 def check_reached(rows: pd.DataFrame, moe: MoeSpec, where: str) -> None:
-    """Refuse rows without tokens or experts, or with more experts than the model has.
+    """Refuse rows without tokens or experts, or with more experts than the rank has.
 
     Raises ScenarioError that names the line.
     """
-    for name, most in (("tokens", np.inf), ("activated_experts", moe.num_experts)):
-        wrong = (rows[name] < 1) | (rows[name] > most)
+    ranks = rows[RANKS] if RANKS in rows else rows["tokens"] * 0.0 + 1.0
+    of_a_rank = np.ceil(moe.num_experts / ranks)
+    for name in AXES:
+        wrong = rows[name] < 1
+        if name == "activated_experts":
+            wrong |= rows[name] > of_a_rank
         if wrong.any():
             line = rows.index[wrong][0]
-            limit = f" and <= {most}, the model's experts" if most < np.inf else ""
+            whose = "the model's experts" if ranks[line] == 1 else "the experts of a rank"
+            limit = "" if name == "tokens" else f" and <= {of_a_rank[line]:g}, {whose}"
             raise ScenarioError(
                 f"{where}: line {line}: {name} must be >= 1{limit}, got {rows[name][line]:g}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
@@ -25,27 +26,38 @@ def with_exposed_time(
 
     Step times that were measured whole have it in them, as those of a plug-in are taken to.
     """
+    return replace(overhead, **_exposed(overhead, predictor, version))
+
+
+def _exposed(
+    overhead: EngineOverhead, predictor: PipelinePredictor, version: EngineVersion
+) -> dict[str, Any]:
+    """Return what a version does not hide, as far as nobody says it."""
     traits = predictor.traits
     if not (traits.kernels_only or traits.beyond_prompts):
-        return overhead
-    unsaid = {
-        name: version.default(f"overhead.{name}")
-        for name in EXPOSED
-        if getattr(overhead, name) is None
-    }
-    return replace(overhead, **unsaid)
+        return {}
+    unsaid = (name for name in EXPOSED if getattr(overhead, name) is None)
+    return {name: version.default(f"overhead.{name}") for name in unsaid}
 
 
 def assumed_times(
-    overhead: EngineOverhead, predictor: PipelinePredictor, gpu: GpuSpec
+    overhead: EngineOverhead,
+    predictor: PipelinePredictor,
+    gpu: GpuSpec,
+    planned_ahead: EngineVersion | None = None,
 ) -> tuple[str, ...]:
     """Return the options that are not set, on a GPU for which their default is an assumption.
 
     overhead: with what the GPU's entry says.
+    planned_ahead: the version of an engine that schedules asynchronously; None: it does not.
     """
     said: dict[str, float | None] = {}
-    if predictor.traits.kernels_only and device_of(gpu).name != FITTED_ON:
+    elsewhere = device_of(gpu).name != FITTED_ON
+    if predictor.traits.kernels_only and elsewhere:
         said = {"overhead.step": overhead.step, "overhead.sequence": overhead.sequence}
+    if planned_ahead and elsewhere:
+        exposed = _exposed(overhead, predictor, planned_ahead)
+        said |= {f"overhead.{name}": None for name, seconds in exposed.items() if seconds}
     if predictor.traits.beyond_prompts:
         said["overhead.prefill_step"] = overhead.prefill_step
     return tuple(name for name, seconds in said.items() if seconds is None)

@@ -122,13 +122,14 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
         check_sums_over_links(predictor)
     check_times_links(predictor, config)
     overhead = own_time(config.overhead, predictor, gpu)
-    assumed = assumed_times(overhead, predictor, gpu)
+    planned_ahead = version_of(config.engine) if config.async_scheduling else None
+    assumed = assumed_times(overhead, predictor, gpu, planned_ahead)
     num_tokens = getattr(scheduler, "max_num_batched_tokens", None) or longest
     worth = assumed_host(predictor, config, model, cluster, min(num_tokens, longest))
     if worth:
         assumed += ("host",)
-    if config.async_scheduling:
-        overhead = with_exposed_time(overhead, predictor, version_of(config.engine))
+    if planned_ahead:
+        overhead = with_exposed_time(overhead, predictor, planned_ahead)
     config = replace(config, scheduler=scheduler, overhead=overhead)
     draft = None
     if config.speculative_config:
