@@ -101,7 +101,7 @@ def exposed_time(runs: pd.DataFrame) -> tuple[float, float]:
     Beyond the longer of kernels and default host time, in dense runs on H100 that the host does
     not bound: their kernels are the ones known best. Least squares of logarithms, soft L1 loss.
     """
-    host = EngineOverhead().around(_NoKernels())
+    host = EngineOverhead().around(NoKernels())
     known = runs[~runs["host_bound"] & ~runs["experts"] & (runs["gpu"] == "h100-sxm")]
     hidden = [host.step_time(StepBatch((), number, number)) for number in known["batch"]]
     longer = np.maximum(known["kernels"], hidden)
@@ -115,7 +115,7 @@ def exposed_time(runs: pd.DataFrame) -> tuple[float, float]:
     return float(found.x[0]), float(found.x[1])
 
 
-class _NoKernels:
+class NoKernels:
     """A predictor of kernels that take no time: what is left is the default host time."""
 
     traits = PredictorTraits(kernels_only=True)
