@@ -282,8 +282,7 @@ class Visit:
     @property
     def continues_answer(self) -> bool:
         """True when its first token continues the answer of the visit before."""
-        stage = self.stages[0]
-        return stage.continues or stage.num_emitted > 0
+        return self.continues or self.stages[0].num_emitted > 0
 
     @property
     def has_token(self) -> bool:
