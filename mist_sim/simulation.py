@@ -216,8 +216,8 @@ def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
     for client in clients:
         if client.machine is None and client.estimate is not None:
             raise ScenarioError(
-                f"cost must be None, since nobody knows the GPUs of {client.name}; make it with "
-                "llm_client, or set its `machine`"
+                f"cost must be None, since nobody knows the GPUs of {client.name}; leave it out, "
+                "or make that client with llm_client, or set its `machine`"
             )
     gpu_prices([client.machine for client in clients], cost)
 

@@ -39,8 +39,11 @@ class HardwareOptions:
 
         Raises ScenarioError for options that are missing or wrong, and for what does not fit.
         """
+        missing = [f"--{name}" for name in ("model", "gpu") if getattr(self, name) is None]
         if self.model is None or self.gpu is None:
-            raise ScenarioError(f"{', '.join(self.said)}: --model and --gpu must be given as well")
+            raise ScenarioError(
+                f"{', '.join(self.said)}: {' and '.join(missing)} must be given as well"
+            )
         if self.ffn_cards is None or self.network_bandwidth is None:
             raise ScenarioError(
                 "--ffn-cards and --network-bandwidth must be given with --model: how many cards "

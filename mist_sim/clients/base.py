@@ -44,7 +44,7 @@ class Client(ABC):
     served_model: name of the model that it serves; None: whatever requests name.
     history: content of the requests of all clients, for what a prefix cache could have had; None:
         nobody asks.
-    estimate: where its step times come from, for the summary; None where they are given.
+    estimate: where its step times come from, for the summary; None for a client without GPUs.
     assumed: its options that were not set and whose default is an assumption: fitted on another
         GPU, a `max_model_len` for which it has too little memory, or the `host` of its GPUs.
     assumed_host: what that host is worth: the milliseconds that GPUs spend on one another in a step

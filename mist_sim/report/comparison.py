@@ -91,10 +91,18 @@ def _plane(plane: Mapping[str, Any], names: list[str]) -> RenderableType:
     low, high = (_ms(plane["tpot_limits_s"][k]) for k in (0, -1))
     share = f"{100 * plane['attainment_asked']:g} %"
     meaning = ", ".join(f"{letter} {name}" for name, letter in letters.items())
+    is_open = (
+        f"; {plane['num_open']} of the ties are of scenarios that attain the highest rate, "
+        f"{plane['rates'][-1]:g} /s: higher --rates may tell them apart"
+    )
     return Group(
         Text(f"limit on TTFT (down), on TPOT (across: {low} to {high} ms), for {share}"),
         *map(Text, lines),
-        Text(f"{meaning}; small letters: not clear at the rates that were run", style="dim"),
+        Text(
+            f"{meaning}; small letters: not clear at the rates that were run"
+            f"{is_open if plane['num_open'] else ''}",
+            style="dim",
+        ),
     )
 
 

@@ -171,6 +171,12 @@ class SloPlane:
             found |= (self.winners == name) & beaten
         return found
 
+    @property
+    def num_open(self) -> int:
+        """Pairs under which the best attain every rate that was run: their tie tells nothing."""
+        all_attained = np.any([np.isinf(r.high) for r in self.goodput.values()], axis=0)
+        return int(np.count_nonzero(all_attained & (self.winners == TIE)))
+
     def _scaled(self, name: str, rates: Array) -> Array:
         return rates / (self.num_gpus[name] or 1) if self.by_gpu else rates
 
@@ -221,6 +227,7 @@ class SloPlane:
             "by_gpu": self.by_gpu,
             "winners": self.winners.tolist(),
             "is_clear": self.is_clear.tolist(),
+            "num_open": self.num_open,
             "goodput": {name: reading.value.tolist() for name, reading in self.goodput.items()},
         }
 

@@ -21,7 +21,7 @@ def bundle(**options):
     return AfdClient("bundle", **(plain | options))
 
 
-def simulated(client, rows, bandwidth=1e15, **workload):
+def simulated(client, rows, bandwidth=1e15, cost=None, **workload):
     """Serve rows (arrival, prompt, answer) on a bundle behind a prefill client."""
     prefill = mist.llm_client("prefill", model="llama-3.1-8b", gpu="h100-sxm", role="prefill")
     items = [mist.TraceRow(p, o, arrival_time=t) for t, p, o in rows]
@@ -29,6 +29,7 @@ def simulated(client, rows, bandwidth=1e15, **workload):
         clients=[prefill, client],
         workload=mist.Workload(mist.Rows(items), mist.TraceArrivals(), PIPELINE, **workload),
         network=mist.Link(bandwidth=bandwidth),
+        cost=cost,
     ).run()
 
 
@@ -245,3 +246,13 @@ def test_a_simulation_made_in_python_needs_a_network():
     workload = mist.Workload(mist.Rows([mist.TraceRow(9, 9)]), mist.AllAtOnce(), PIPELINE)
     with pytest.raises(mist.ScenarioError, match="network must be given"):
         mist.Simulation(clients=[prefill, bundle(**FAST)], workload=workload)
+
+
+@pytest.mark.parametrize("coefficients", [SIX | {"cycle_s": 1e-3}, FAST])
+def test_what_a_bundle_costs_is_not_taken_for_nothing(coefficients):
+    """Its GPUs are not known, whether its coefficients are given or published."""
+    result = simulated(bundle(**coefficients), [(0.0, 100, 3)])
+    assert result.summary["power_unknown"] == ["bundle"]
+    assert "energy_j" not in result.summary
+    with pytest.raises(mist.ScenarioError, match="nobody knows the GPUs of bundle"):
+        simulated(bundle(**coefficients), [(0.0, 100, 3)], cost=mist.CostOptions())

@@ -21,6 +21,7 @@ from mist_sim.report.comparison import comparison_table
 from mist_sim.scenario.replicate import seeds_from
 from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
+from mist_sim.search.gpus import num_gpus
 from mist_sim.search.request_times import RequestTimes, Target
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import (
@@ -147,6 +148,24 @@ def test_the_best_of_each_figure_is_marked(capsys):
 def test_without_gpus_there_is_nothing_by_gpu():
     assert isnan(case("a", gpus=0).figures["output_throughput_per_gpu"])
     assert isnan(case("a", gpus=None).figures["num_gpus"])
+
+
+def test_a_bundle_with_coefficients_of_its_own_is_not_without_gpus():
+    six = dict.fromkeys(("alpha_a", "beta_a", "alpha_f", "beta_f", "alpha_c", "beta_c"), 1)
+    bundle = {"type": "afd", "attention_workers": 2, "slots": 4, "cycle_s": "1 us"}
+    clients = [APART["clients"][0], {"name": "bundle", **bundle, **six}]
+    data = {name: value for name, value in APART.items() if name != "cost"}
+    assert num_gpus(Scenario.from_dict(data | {"clients": clients})) is None
+
+
+def test_a_tie_at_the_highest_rate_is_said_to_be_none(capsys):
+    """Both attain all rates under the loose limits, so that nobody knows who attains more."""
+    options = PlaneOptions(ttft=(1e-6, 100.0), tpot=(1e-6, 10.0), num_points=2, rates=(5.0, 10.0))
+    found = compare(both(), plane=options, jobs=1)
+    assert found.plane.summary["num_open"] == 1
+    assert found.plane.winners[1, 1] == "tie"
+    found.show()
+    assert "the highest rate, 10 /s" in " ".join(capsys.readouterr().out.split())
 
 
 # ------------------------------------------------------------------------------ same workload

@@ -125,8 +125,8 @@ class AfdClient(Client):
             layers=self.layers,
             joint_steps=self.joint_steps,
         )
-        if base is not None and not any(value is not None for value in given.values()):
-            self.estimate = "fitted"  # as all that are published are
+        published = base is not None and not any(value is not None for value in given.values())
+        self.estimate = "fitted" if published else "given"  # all that are published are fitted
         model = load_model(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
         self.kv_bytes_per_token = model.kv_bytes_per_token
         self._model = model
