@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from itertools import zip_longest
 
 from mist_sim.core.request import Request
@@ -40,20 +41,27 @@ def check_same_workload(scenarios: Mapping[str, Scenario]) -> None:
 
 def _difference(one: Scenario, other: Scenario) -> str | None:
     """Return what differs, with both values; None where nothing does."""
-    for name in ("slo", "warmup", "replications"):
+    mine, yours = build(one), build(other)
+    for limit in (field.name for field in fields(mine.slo)):
+        values = getattr(mine.slo, limit), getattr(yours.slo, limit)
+        if (found := _unlike(f"slo.{limit}", *values)) is not None:
+            return found
+    for name in ("warmup", "replications"):
         if (found := _unlike(name, getattr(one, name), getattr(other, name))) is not None:
             return found
-    left, right = build(one).workload, build(other).workload
+    left, right = mine.workload, yours.workload
     for name in ("closed_loop", "retries"):
         if (found := _unlike(name, getattr(left, name), getattr(right, name))) is not None:
             return found
     pairs = zip_longest(
         left.requests(Streams(one.seed)), right.requests(Streams(other.seed)), fillvalue=None
     )
-    for number, (mine, yours) in enumerate(pairs):
-        if mine is None or yours is None:
-            return f"{number} requests in one of two, and more in the other,"
-        if (found := _unlike_requests(mine, yours)) is not None:
+    for number, (request, its_like) in enumerate(pairs):
+        if request is None:
+            return f"the number of requests is {number} and more"
+        if its_like is None:
+            return f"the number of requests is more and {number}"
+        if (found := _unlike_requests(request, its_like)) is not None:
             return found
     return None
 

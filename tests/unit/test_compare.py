@@ -176,11 +176,14 @@ def test_a_tie_at_the_highest_rate_is_said_to_be_none(capsys):
     [
         ({"seed": 1}, "arrival_time of request 0 is "),
         ({"workload.arrivals.rate": "21 /s"}, "arrival_time of request 0 is "),
-        ({"workload.lengths.num_requests": 81}, "80 requests in one of two"),
+        (
+            {"workload.lengths.num_requests": 81},
+            "the number of requests is 80 and more in apart and together",
+        ),
         ({"workload.lengths.name": "azure-code-2023"}, "num_prompt_tokens of request 0 is "),
         ({"workload.timeout": "60 s"}, "limits of request 0 is None and "),
         ({"workload.arrivals": {"type": "closed_loop", "concurrency": 4}}, "closed_loop is None"),
-        ({"slo.ttft": "1 s"}, "slo is "),
+        ({"slo.ttft": "1 s"}, "slo.ttft is 0.15 and 1.0 in apart and together"),
         ({"warmup": "1 s"}, "warmup is 0.0 and 1.0 in apart and together."),
         ({"replications": 3}, "replications is 1 and 3"),
     ],
