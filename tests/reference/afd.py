@@ -46,6 +46,7 @@ class ReferenceBundle:
         self.waiting: list[Decoding] = []
         self.events: list = []
         self.numbers = count()
+        self.planned: set[float] = set()  # times at which `start` comes
         self.now = 0.0
 
     def serve(self, arrivals: list[tuple[float, int, int]]) -> list[list[float]]:
@@ -60,6 +61,12 @@ class ReferenceBundle:
 
     def at(self, time, phase, action):
         heappush(self.events, (time, phase, next(self.numbers), action))
+
+    def plan(self, time):
+        """Let `start` come once at a time: else a busy bundle gathers one more with every pass."""
+        if time not in self.planned:
+            self.planned.add(time)
+            self.at(time, PLAN, self.start)
 
     def come(self, request):
         self.waiting.append(request)
@@ -113,7 +120,7 @@ class ReferenceBundle:
 
     def arrive(self, request):
         self.arrived[request.batch].append(request)
-        self.at(max(self.now, self.ready[request.batch]), PLAN, self.start)
+        self.plan(max(self.now, self.ready[request.batch]))
 
     def may_begin(self, batch):
         """Tell whether a batch is back and has something to do."""
@@ -125,8 +132,9 @@ class ReferenceBundle:
 
     def start(self):
         """Begin the pass of the batch that has been ready longest, if attention is free."""
+        self.planned.discard(self.now)
         if self.attention_free > self.now:
-            self.at(self.attention_free, PLAN, self.start)
+            self.plan(self.attention_free)
             return
         config, batches = self.config, range(self.config.batches)
         able = [k for k in batches if self.may_begin(k)]
@@ -149,7 +157,7 @@ class ReferenceBundle:
         self.ready[batch] = self.ffn_free + leg
         self.layers_left[batch] -= 1
         self.at(self.ready[batch], END, lambda: self.back(batch))
-        self.at(self.attention_free, PLAN, self.start)
+        self.plan(self.attention_free)
 
     def let_in(self, batch):
         """Let those who have arrived join a batch whose step begins; all, of a joint one."""
@@ -167,7 +175,7 @@ class ReferenceBundle:
     def back(self, batch):
         """A batch is back from the FFN: its step ends, or the next layer begins."""
         if self.layers_left[batch]:
-            self.at(self.now, PLAN, self.start)
+            self.plan(self.now)
             return
         if not self.config.joint_steps:
             self.end([batch])
@@ -187,7 +195,7 @@ class ReferenceBundle:
                     self.members[batch].remove(request)
                     self.seated.remove(request)
         self.give_slots()
-        self.at(self.now, PLAN, self.start)
+        self.plan(self.now)
 
 
 @dataclass
