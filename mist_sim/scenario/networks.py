@@ -69,13 +69,19 @@ NETWORK = NetworkSettings(
 )
 
 
+_UNPLACED = {"place": None, "ffn_place": None, "attention_gpus": 1, "ffn_gpus": 1}
+"""Keys of a client that only a topology gives a meaning, and their values without one."""
+
+
 def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Iterable[Problem]:
-    """Yield places of clients where the network has none."""
+    """Yield places of clients, and GPUs that take them, where the network has none."""
     if network is not None and network.plugin is Fabric:
         return
     for position, client in enumerate(clients):
-        for key in ("place", "ffn_place"):
-            if isinstance(client, LlmPart | AfdPart) and getattr(client, key, None) is not None:
+        if not isinstance(client, LlmPart | AfdPart):
+            continue
+        for key, unsaid in _UNPLACED.items():
+            if getattr(client, key, unsaid) != unsaid:
                 yield Problem(
                     ("clients", position, key), "has no effect: the network has no topology"
                 )

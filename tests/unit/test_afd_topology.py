@@ -130,11 +130,20 @@ def test_a_network_without_a_topology_is_refused():
         served(bundle(), mist.Link(bandwidth=1e9))
 
 
-@pytest.mark.parametrize("key", ["communication", "place", "ffn_place"])
-def test_a_scenario_without_a_topology_is_refused(key):
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("communication", "topology"),
+        ("place", "node0"),
+        ("ffn_place", "node0"),
+        ("attention_gpus", 2),
+        ("ffn_gpus", 2),
+    ],
+)
+def test_a_scenario_without_a_topology_is_refused(key, value):
     client = {"name": "b", "type": "afd", "attention_workers": 2, "slots": 8, "cycle_s": "10 us"}
     client |= {"coefficients": "deepseek-v3-ascend-910c"}
-    client |= {key: "topology" if key == "communication" else "node0"}
+    client |= {key: value}
     scenario = {
         "model": "llama-3.1-8b",
         "workload": {
