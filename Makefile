@@ -10,11 +10,12 @@ NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep fuzz exact lint bench clean
+.PHONY: help demo test pages test-deep fuzz exact lint bench clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
 	@echo "make test   install the developer's tools and run all tests"
+	@echo "make pages  run the pages of the documentation, and the examples that take long"
 	@echo "make exact  the exactness tests that catch most mistakes in an engine, in half a minute"
 	@echo "make test-deep  all that make test leaves out, and ten times as many random examples"
 	@echo "make fuzz   20,000 damaged scenarios, 5,000 traces and 1,000 short runs of extremes"
@@ -27,6 +28,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
+
+pages: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m page -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
 test-deep: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m deep -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)

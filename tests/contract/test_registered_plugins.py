@@ -289,7 +289,7 @@ def test_routers(factory):
     testing.check_router(factory)
 
 
-@pytest.mark.parametrize("factory", each(SCHEDULERS, SCHEDULERS_TO_CHECK, most=3))
+@pytest.mark.parametrize("factory", each(SCHEDULERS, SCHEDULERS_TO_CHECK, most=2))
 def test_schedulers(factory):
     testing.check_scheduler(factory)
 

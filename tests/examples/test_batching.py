@@ -6,6 +6,7 @@ from docs.compare_batching import CADENCES, COLUMNS, cells, runs
 from tests.conftest import ROOT
 
 
+@pytest.mark.page
 def test_the_table_of_strategies(shared):
     page = (ROOT / "docs/background/batching.md").read_text("utf-8")
     assert f"| | {' | '.join(COLUMNS)} |" in page

@@ -26,7 +26,21 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", WITH_BLOCKS, ids=name)
+QUICK = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/background/parallelism.md",
+    "docs/guides/own_stage.md",
+)
+"""Pages of every run of the tests; the others are for `make pages`."""
+
+
+def marked(path):
+    marks = [] if name(path) in QUICK else [pytest.mark.page]
+    return pytest.param(path, marks=marks, id=name(path))
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in WITH_BLOCKS])
 def test_blocks_run_and_print_what_the_page_shows(path, tmp_path):
     command = [sys.executable, str(ROOT / "docs/run_blocks.py"), str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -73,7 +73,13 @@ def test_every_example_is_listed_here():
     assert sorted(EXPECTED) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+LONG = ("slo_through_failure.py", "dead_node.py", "largest_rate.py", "attention_ffn_compared.py")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.page] if name in LONG else []) for name in EXPECTED],
+)
 def test_example(name, tmp_path):
     arguments, output = EXPECTED[name]
     (tmp_path / "azure.csv").write_text(AZURE)

@@ -18,6 +18,7 @@ def make_validation():
     return module
 
 
+@pytest.mark.page
 def test_the_tables_are_current(shared, make_validation):
     measurements = shared("measurements")
     pytest.importorskip("aiconfigurator_core")  # the page has its step times too

@@ -185,6 +185,7 @@ def test_users_of_several_clients_are_exact(case, predictor, data):
         event(feature)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("strategy", [clusters(), closed_loops()], ids=["open", "closed"])
 def test_each_hard_feature_of_clusters_is_reached(strategy):
     wanted = ("steps of two clients end at the same time", "timed_out", "rejected")

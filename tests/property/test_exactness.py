@@ -296,6 +296,7 @@ HARD_AHEAD = ("preempted after its end", "preempted more than twice")
 HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("strategy", "wanted"),
     [(cases(), HARD), (ahead(), HARD_AHEAD), (alike_in_windows(), HARD_IN_WINDOWS)],

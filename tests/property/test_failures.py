@@ -192,6 +192,7 @@ def test_failures_inside_runs_are_exact(data, predictor):
         event(feature)
 
 
+@pytest.mark.deep
 def test_each_hard_feature_of_failures_is_reached():
     wanted = (
         "lost with tokens",

@@ -273,6 +273,7 @@ def test_the_limit_of_a_first_token_ends_with_it_to_the_bit(transfer, first_toke
     assert_cluster_exact(case, EVEN)
 
 
+@pytest.mark.deep
 def test_each_hard_feature_is_reached():
     seen = features_seen(
         apart() | crowds_apart(), lambda case: features(case, case.stepwise(EVEN)), WANTED
