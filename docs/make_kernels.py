@@ -1,6 +1,6 @@
 """Writes docs/background/kernels.md and its pictures.
 
-    python docs/make_kernels.py --grid /tmp/grid.parquet
+    python docs/make_kernels.py --grid grid.parquet
 
 Takes minutes. Needs matplotlib and the extra `silicon`, and the public measurements beside the
 repository. `kernels_before.json` holds the score of the roofline as it was before kernels had
