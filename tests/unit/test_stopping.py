@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 if os.name != "posix":
     pytest.skip("signals as POSIX has them", allow_module_level=True)
 
-ENOUGH = 30.0  # seconds for a process to begin
+ENOUGH = 120.0  # to start processes, on a machine that is busy with others
 SOON = 10.0  # seconds, on a busy machine: it takes about one, and the runs a minute
 SLOW = """
 import os, signal, sys, time
@@ -64,7 +64,7 @@ def computing(*args: str, num_workers: int = 1) -> Iterator[subprocess.Popen[str
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
-            wait(lambda: len(pids()) == num_workers or process.poll() is not None, ENOUGH)
+            wait(lambda: len(pids()) >= num_workers or process.poll() is not None, ENOUGH)
             assert process.poll() is None, process.communicate()
             yield process
         finally:
