@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
 from mist_sim.cli.run import presets
 from mist_sim.cli.settings import overrides_of
 
@@ -57,34 +58,24 @@ def compare(
     any_workload: bool = typer.Option(
         False, "--any-workload", help="Compare scenarios whose workloads or limits differ, too."
     ),
-    jobs: int | None = typer.Option(
-        None, metavar="N", help="Runs at a time; one a core without it."
-    ),
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the results into this new or empty folder."
-    ),
-    force: bool = typer.Option(
-        False, "--force", help="Replace earlier results in DIR; files of others stay."
-    ),
+    jobs: Jobs = None,
+    out: Out = None,
+    force: Force = False,
     as_json: bool = typer.Option(
         False, "--json", help="Print the results as JSON in place of the tables."
     ),
-    quiet: bool = typer.Option(
-        False, "--quiet", "-q", help="Print nothing but the results and errors."
-    ),
+    quiet: Quiet = False,
 ) -> None:
     """Run several scenarios on the same workload and compare them."""
     from mist_sim.cli.search_input import interval_of, times_of
     from mist_sim.cli.session import Session, note
-    from mist_sim.errors import ScenarioError
     from mist_sim.report.plane_picture import MISSING, can_draw
     from mist_sim.scenario import Scenario
     from mist_sim.search.comparison import compare
     from mist_sim.search.goodput import GoodputOptions
     from mist_sim.search.slo_plane import PlaneOptions
 
-    if force and out is None:
-        raise ScenarioError("--force has no effect without --out; give --out too")
+    require_out(force, out)
     searched = {"--attainment": attainment, "--rates": rates}
     _require("--goodput or --slo-plane", with_goodput or plane, searched)
     _require("--goodput", with_goodput, {"--tolerance": tolerance})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
+from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
 from mist_sim.cli.run import presets
 from mist_sim.cli.settings import overrides_of
 
@@ -42,21 +41,13 @@ def goodput(
     replications: int | None = typer.Option(
         None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
     ),
-    jobs: int | None = typer.Option(
-        None, metavar="N", help="Runs at a time; one a core without it."
-    ),
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the results into this new or empty folder."
-    ),
-    force: bool = typer.Option(
-        False, "--force", help="Replace earlier results in DIR; files of others stay."
-    ),
+    jobs: Jobs = None,
+    out: Out = None,
+    force: Force = False,
     as_json: bool = typer.Option(
         False, "--json", help="Print the results as JSON in place of the tables."
     ),
-    quiet: bool = typer.Option(
-        False, "--quiet", "-q", help="Print nothing but the results and errors."
-    ),
+    quiet: Quiet = False,
 ) -> None:
     """Find the largest arrival rate at which a scenario attains its SLO.
 
@@ -64,12 +55,10 @@ def goodput(
     """
     from mist_sim.cli.search_input import interval_of
     from mist_sim.cli.session import Session
-    from mist_sim.errors import ScenarioError
     from mist_sim.scenario import Scenario
     from mist_sim.search.goodput import GoodputOptions, find_goodput
 
-    if force and out is None:
-        raise ScenarioError("--force has no effect without --out; give --out too")
+    require_out(force, out)
     overrides = overrides_of(settings)
     if replications is not None:
         overrides["replications"] = replications

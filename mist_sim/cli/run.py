@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mist_sim.cli.options import Force, Out, Quiet, require_out
 from mist_sim.cli.settings import overrides_of
 
 MISSED = 3
@@ -59,12 +60,8 @@ def run(
     jobs: int | None = typer.Option(
         None, metavar="N", help="Replications that run at a time; one a core without it."
     ),
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the results into this new or empty folder."
-    ),
-    force: bool = typer.Option(
-        False, "--force", help="Replace earlier results in DIR; files of others stay."
-    ),
+    out: Out = None,
+    force: Force = False,
     as_json: bool = typer.Option(
         False, "--json", help="Print the summary as JSON in place of the tables."
     ),
@@ -73,9 +70,7 @@ def run(
         "--strict",
         help="End with 3 when no request finishes, the run is unstable, or a limit is missed.",
     ),
-    quiet: bool = typer.Option(
-        False, "--quiet", "-q", help="Print nothing but the results and errors."
-    ),
+    quiet: Quiet = False,
 ) -> None:
     """Simulate a scenario and print its results."""
     from mist_sim.cli.session import Session
@@ -93,8 +88,7 @@ def run(
             "--from-vllm must say both the server and its load"
         )
     loaded = _load(scenario, overrides)
-    if force and out is None:
-        raise ScenarioError("--force has no effect without --out; give --out too")
+    require_out(force, out)
     if jobs is not None and loaded.replications == 1:
         raise ScenarioError("--jobs has no effect on one run; give --replications too")
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)

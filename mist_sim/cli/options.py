@@ -1,0 +1,30 @@
+"""Options that several verbs have, with the same words in all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Jobs = Annotated[
+    int | None, typer.Option(metavar="N", help="Runs at a time; one a core without it.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write the results into this new or empty folder."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace earlier results in DIR; files of others stay.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but the results and errors.")
+]
+
+
+def require_out(force: bool, out: Path | None) -> None:
+    """Refuse --force where nothing is written; raises ScenarioError."""
+    from mist_sim.errors import ScenarioError
+
+    if force and out is None:
+        raise ScenarioError("--force has no effect without --out; give --out too")
