@@ -20,7 +20,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError, brief
-from mist_sim.routers import Router
+from mist_sim.routers import RefusalError, Router
 from mist_sim.stages import Decode, Prefill
 
 _HANDED_OVER = (Prefill.kind, Decode.kind)
@@ -95,7 +95,10 @@ class Coordinator:
             if kv is not None and kv.is_lost:
                 failure, kv, request.kv = self._without_entries(request, kv), None, None
                 continue
-            client = self._route(request, stage, kv.source if kv and stage.continues else None)
+            client = self._choose(request, stage, kv)
+            if isinstance(client, Failure):
+                failure = client
+                break
             if client is None and self.absences is not None:
                 failure = yield from self.absences.wait(request, stage.kind)
                 continue
@@ -126,9 +129,15 @@ class Coordinator:
                 failure = yield from self._follow(request, client, visit, later)
         request.kv = None
         _drop(kv)
-        if ahead is not None and failure is not None:
-            yield from ahead.cancel(failure, visits)
+        yield from _cancel(ahead, failure, visits)
         return failure
+
+    def _choose(self, request: Request, stage: Stage, kv: HeldKv | None) -> Client | Failure | None:
+        """Return the client of the next stage, how the router turns it away, or None: nobody."""
+        try:
+            return self._route(request, stage, kv.source if kv and stage.continues else None)
+        except RefusalError as refusal:
+            return Failure("rejected", self.env.now, str(refusal), is_busy=True)
 
     def _num_stages(
         self, request: Request, client: Client | None, stages: tuple[Stage, ...]
@@ -290,7 +299,10 @@ class Coordinator:
 
     def _ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
         """Let the router choose now for a stage that comes after the next visit, at `source`."""
-        client = self._route(request, stage, source if stage.continues else None)
+        try:
+            client = self._route(request, stage, source if stage.continues else None)
+        except RefusalError:
+            return  # it is asked again when the stage begins
         request.chosen_ahead = client.client_id if client is not None else None
 
 
@@ -304,6 +316,14 @@ def _kept(
         _drop(kv)
         request.kv = kv = visit.held_kv
     return kv
+
+
+def _cancel(
+    ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
+) -> Generator[Event, Any, None]:
+    """Let nobody wait for a prompt of a request that failed before."""
+    if ahead is not None and failure is not None:
+        yield from ahead.cancel(failure, visits)
 
 
 def _drop(kv: HeldKv | None) -> None:

@@ -12,6 +12,7 @@ from time import monotonic
 from simpy.events import Event
 
 from mist_sim.clients import AfdClient, Client, LlmClient
+from mist_sim.clients.flows import check_flows, let_flow
 from mist_sim.clients.roster import Roster
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
@@ -170,6 +171,7 @@ class Simulation:
             self.network.start(env)
         if self.hand_over.policy is not None:
             self.hand_over.policy.begin()
+        let_flow(self.clients, self.hand_over.policy)
         roster = Roster()
         roster.pools = self._pools
         for client in self.clients:
@@ -263,6 +265,7 @@ def _check_hand_overs(clients: Sequence[Client], network: Network | None, any_sp
 def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
     """Raise ScenarioError for clients that cannot take over as `hand_over` says."""
     roles = [client.role for client in clients if isinstance(client, LlmClient)]
+    check_flows(clients, hand_over.policy)
     if "prefill" not in roles and hand_over.policy is None:
         return
     if hand_over.policy is not None and (lack := hand_over.policy.lacks(roles)):
@@ -330,7 +333,7 @@ def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tena
             found += client.tenants(takes=hands_over)
         elif isinstance(client, LlmClient):
             config = client.config
-            sends = client.role == "prefill" or (any_splits and client.role is None)
+            sends = client.role not in ("decode", None) or (any_splits and client.role is None)
             found.append(
                 Tenant(
                     client.name,

@@ -27,14 +27,19 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 from mist_sim.units import DollarsPerHour, Watts
 
-Role = Literal["prefill", "decode"]
+Role = Literal["prefill", "decode", "p_heavy", "d_heavy"]
 
 ROLES: Mapping[Role | None, frozenset[str]] = {
     None: frozenset({Prefill.kind, Decode.kind}),
     "prefill": frozenset({Prefill.kind}),
     "decode": frozenset({Decode.kind}),
+    "p_heavy": frozenset({Prefill.kind, Decode.kind}),
+    "d_heavy": frozenset({Prefill.kind, Decode.kind}),
 }
 """The stages that a client of each role serves."""
+
+FLOWING_ROLES: frozenset[Role | None] = frozenset({"p_heavy", "d_heavy"})
+"""Roles of clients between which answers flow (TaiChi)."""
 
 WeightDtype = Literal["fp8", "int8", "int4"]
 Count = Annotated[int, ">= 1"]
@@ -73,7 +78,9 @@ class EngineConfig:
     tensor_parallel_size: GPUs that share every layer.
     pipeline_parallel_size: ranks that each have some of the layers.
     role: prefill or decode for a client that serves only this; a prompt's KV entries are handed
-        over from one to the other on the network. Without a role it serves both, in one visit.
+        over from one to the other on the network. p_heavy or d_heavy for one with large or small
+        chunks that serves both, and whose answers may go on at the other kind (TaiChi; takes
+        hand_over.policy: flowing). Without a role it serves both, in one visit.
     data_parallel_size: engines of the client, each with that many GPUs and a cache of its own; a
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
@@ -159,7 +166,34 @@ class EngineConfig:
                 f"{self.pipeline_parallel_size}, got {self.prefill_interval}; vLLM counts the "
                 "steps of all micro-batches together, which is not simulated"
             )
+        self._check_flowing()
         self._check_planning_ahead()
+
+    def _check_flowing(self) -> None:
+        """Raise ScenarioError for what is not simulated where answers flow."""
+        if self.role not in FLOWING_ROLES:
+            return
+        scheduler = self.scheduler
+        for name, is_wrong, rule in (
+            ("pipeline_parallel_size", self.pipeline_parallel_size > 1, "be 1"),
+            ("speculative_config", self.speculative_config is not None, "be left out"),
+            ("scheduler", scheduler is not None and not scheduler.by_piece, "be chunked"),
+            (
+                "scheduler.order",
+                getattr(scheduler, "order", "fcfs") != "fcfs",
+                "be fcfs, which lets those first who come with their KV entries",
+            ),
+            (
+                "scheduler.preemption",
+                scheduler is not None and scheduler.preemption != "recompute",
+                "be recompute",
+            ),
+        ):
+            if is_wrong:
+                raise ScenarioError(
+                    f"{name} must {rule} with role {self.role}; answers that flow are not "
+                    "simulated otherwise"
+                )
 
     def _check_planning_ahead(self) -> None:
         if self.async_scheduling and self.no_planning_ahead:
@@ -188,6 +222,8 @@ class EngineConfig:
             return f"pipeline_parallel_size {self.pipeline_parallel_size}"
         if self.speculative_config:
             return "speculative_config, where nobody knows a step ahead who finishes"
+        if self.role in FLOWING_ROLES:
+            return f"role {self.role}, where answers leave between two steps"
         return ""
 
     @property

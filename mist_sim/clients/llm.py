@@ -12,8 +12,10 @@ from simpy.events import Event
 from mist_sim.clients.base import Client
 from mist_sim.clients.decode.draft_paths import DraftPaths
 from mist_sim.clients.decode.speculative_clock import Speculation
+from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.engine_config import ROLES, EngineConfig
@@ -24,7 +26,10 @@ from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
+from mist_sim.clients.scheduling.flow import flow_of
+from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.flow import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
 from mist_sim.core.views import WAITING
@@ -49,6 +54,7 @@ class LlmClient(Client):
         makes an engine a pipeline with as many lanes as ranks.
     memory: the KV cache of each engine.
     rules: what the version of its engines decides; None: as vLLM 0.12.
+    flow: when answers leave for another client; the simulation's policy of hand-overs sets it.
     Raises ScenarioError for parts that do not go together.
     """
 
@@ -94,6 +100,7 @@ class LlmClient(Client):
         self.async_scheduling = bool(config.async_scheduling)
         self.admission = config.admission
         self.role = config.role
+        self.flow: FlowRule | None = None
         self.reserves = True
         self.kv_block_bytes = memory.kv_block_bytes
         self._num_layers = memory.num_layers
@@ -130,12 +137,15 @@ class LlmClient(Client):
         )
         self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
         self.view.kv = self._kv_state
+        self.view.prefill = PrefillEstimate(self._engines, self.scheduler, self.predictor)
+        self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
         self.view.role = self.role
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
+        flow = flow_of(self.flow) if self.flow is not None else None
         state = LaneState(
             self.memory.manager(self._tier_links[engine]),
-            self.scheduler.new_queue(),
+            EntriesFirst() if flow else self.scheduler.new_queue(),
             max_num_seqs=max_num_seqs,
             speculation=self._speculation(),
             swap_space=self.memory.swap_space,
@@ -144,9 +154,11 @@ class LlmClient(Client):
             by_piece=self.scheduler.by_piece,
             rules=self.rules,
             cadence=self._cadence(),
+            tells_joins=flow is not None,
         )
         self.lane_states.append(state)
-        return Lane(
+        make = Lane if flow is None else partial(FlowingLane, flow=flow)
+        return make(
             self.env,
             self.scheduler,
             state,

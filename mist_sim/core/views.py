@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -43,6 +43,8 @@ class ClientView(Protocol):
     num_answer_tokens(request): how long the client's part of the answer may become, an estimate:
         the mean of visits that ended there or at clients of the same role and model, those with
         prompts of about as many tokens (equal powers of two) where there is one; 0 before any.
+    transfer_time_from(source, num_tokens): seconds in which the KV entries of so many tokens would
+        come to it from another client, on a network that is free; 0 where there is none.
     transfer_time(request): seconds in which the KV entries that a request brings (`Request.kv`)
         come to it on a network that is free; 0 where it brings none.
 
@@ -56,6 +58,11 @@ class ClientView(Protocol):
     num_remaining_tokens: tokens that its outstanding requests may still emit, an estimate: for
         each `num_answer_tokens` less what it has emitted, and at least 1. What is emitted is
         known of engines alone.
+    num_prefill_tokens: tokens of prompts that are still to be computed, of those that wait and of
+        those that run.
+    prefill_time(request): seconds until the request's prompt would be computed if it came now,
+        an estimate: the prompts before it, and it, at the chunks of the engine and beside its
+        decodes; 0 at a client without an engine.
     prefix_tokens(request): tokens of the request's prompt that would not be computed if it came
         now, since its prefix cache, or a tier below, has their blocks; 0 without prefix caching.
         With several engines it is what the one has that would take the request, the least loaded.
@@ -88,8 +95,29 @@ class ClientView(Protocol):
     @property
     def num_remaining_tokens(self) -> float: ...
     def num_answer_tokens(self, request: Request, /) -> float: ...
+    def transfer_time_from(self, source: ClientView, num_tokens: int, /) -> float: ...
     def transfer_time(self, request: Request, /) -> float: ...
+    @property
+    def num_prefill_tokens(self) -> int: ...
+    def prefill_time(self, request: Request, /) -> float: ...
     def prefix_tokens(self, request: Request, /) -> int: ...
+
+
+class PrefillView(Protocol):
+    """What a client with engines tells of prompts that it has to compute (see `ClientView`)."""
+
+    def num_tokens(self) -> int: ...
+    def seconds(self, num_tokens: int, /) -> float:
+        """Return when a prompt with so many tokens to compute would be, in seconds from now."""
+
+
+class _Entries(NamedTuple):
+    """KV entries that a client would keep."""
+
+    source: str
+    num_tokens: int
+    num_bytes: float
+    engine: int = 0
 
 
 class KvView(Protocol):
@@ -135,6 +163,8 @@ class ClientState:
     kv: tells about its KV memory; None where it has none. is_watched: whether it tells what its
         caches have.
     answers: how long answers there have become. time_from: seconds in which KV entries come to it.
+    prefill: tells of prompts that it has to compute; None where it has no engine.
+    token_bytes: of the KV entries of a token; 0: not known.
     """
 
     __slots__ = (
@@ -153,8 +183,10 @@ class ClientState:
         "num_waiting",
         "num_waiting_tokens",
         "phase_watchers",
+        "prefill",
         "role",
         "time_from",
+        "token_bytes",
         "visits",
         "watchers",
     )
@@ -177,6 +209,8 @@ class ClientState:
         self.is_watched = False
         self.answers: Callable[[], AnswerLengths] | None = None
         self.time_from: Callable[[KeptEntries], float] | None = None
+        self.prefill: PrefillView | None = None
+        self.token_bytes = 0.0
 
     def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
         """Tell a watcher from now on when a request comes or goes, and when it changes its phase.
@@ -256,6 +290,21 @@ class ClientState:
 
     def transfer_time(self, request: Request) -> float:
         return self.time_from(request.kv) if request.kv and self.time_from else 0.0
+
+    def transfer_time_from(self, source: ClientView, num_tokens: int) -> float:
+        if self.time_from is None:
+            return 0.0
+        entries = _Entries(source.name, num_tokens, num_tokens * self.token_bytes)
+        return self.time_from(entries)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return self.prefill.num_tokens() if self.prefill else self.num_waiting_tokens
+
+    def prefill_time(self, request: Request) -> float:
+        if self.prefill is None:
+            return 0.0
+        return self.prefill.seconds(request.num_prompt_tokens - self.prefix_tokens(request))
 
     def prefix_tokens(self, request: Request) -> int:
         return self.kv.prefix_tokens(request) if self.kv else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mist_sim.core.request import Request, Stage
 
@@ -70,6 +70,16 @@ class Lost:
 Outcome = Served | Moved | Failure | Lost
 
 
+class Pace(NamedTuple):
+    """From which token on the time per token of an answer counts.
+
+    time: when it was emitted, seconds. num_tokens: of the answer, that one included.
+    """
+
+    time: float
+    num_tokens: int
+
+
 class HeldKv:
     """KV entries of a request that a client keeps after a visit, for the client of the next one.
 
@@ -80,6 +90,7 @@ class HeldKv:
     compute_time: seconds from the first work on the prompt until all entries were there.
     num_bytes: of all entries; 0: not known.
     is_lost: whether the client that kept them failed before they were released.
+    pace: of an answer that another client began to decode; None: it goes on from the latest token.
     """
 
     __slots__ = (
@@ -93,6 +104,7 @@ class HeldKv:
         "num_output_tokens",
         "num_prompt_tokens",
         "num_tokens",
+        "pace",
         "source",
     )
 
@@ -108,6 +120,7 @@ class HeldKv:
         engine: int = 0,
         compute_time: float = 0.0,
         num_bytes: float = 0.0,
+        pace: Pace | None = None,
     ) -> None:
         """let_go: called once, when the entries are not needed any more."""
         self.source = source
@@ -118,6 +131,7 @@ class HeldKv:
         self.engine = engine
         self.compute_time = compute_time
         self.num_bytes = num_bytes
+        self.pace = pace
         self._let_go: Callable[[], None] | None = let_go
         self._is_copied = False
         self.is_lost = False

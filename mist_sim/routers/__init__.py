@@ -1,13 +1,15 @@
 """Routing policies: which client serves a request's next stages (MIST §III-C1)."""
 
 from mist_sim.routers.affinity import PrefixAffinityRouter, SessionAffinityRouter
-from mist_sim.routers.base import ROUTERS, Router, Seeded
+from mist_sim.routers.base import ROUTERS, RefusalError, Router, Seeded
+from mist_sim.routers.flowing_policy import FlowingPolicy
 from mist_sim.routers.hand_over_policies import (
     HAND_OVER_POLICIES,
     ConditionalPolicy,
     FlippingPolicy,
     OverflowPolicy,
 )
+from mist_sim.routers.length_aware import LengthAwareRouter
 from mist_sim.routers.load import (
     HeavyLightRouter,
     LeastOutstandingRouter,
@@ -24,8 +26,10 @@ __all__ = [
     "ROUTERS",
     "ConditionalPolicy",
     "FlippingPolicy",
+    "FlowingPolicy",
     "HeavyLightRouter",
     "LeastOutstandingRouter",
+    "LengthAwareRouter",
     "LoadRouter",
     "OverflowPolicy",
     "PlacementAwareRouter",
@@ -33,6 +37,7 @@ __all__ = [
     "PowerOfTwoRouter",
     "PrefixAffinityRouter",
     "RandomRouter",
+    "RefusalError",
     "RoundRobinRouter",
     "Router",
     "Seeded",

@@ -27,6 +27,13 @@ class Router(Protocol):
         """Return the `client_id` of one candidate."""
 
 
+class RefusalError(Exception):
+    """Raised by a router that turns a request away; the reason is its text.
+
+    It ends as one that a busy service rejected, and may be sent again.
+    """
+
+
 def group_of(request: Request, stage: Stage) -> str:
     """Return what tells apart the candidates of stages, and of the models that requests name."""
     return stage.kind if request.model is None else f"{stage.kind} of {request.model}"

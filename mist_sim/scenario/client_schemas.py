@@ -17,7 +17,7 @@ from pydantic import (
 
 from mist_sim.bounds import COPIES, COUNT, NAME_LENGTH, TEXT_LENGTH
 from mist_sim.clients import CLIENTS, Client, EngineConfig
-from mist_sim.clients.engine_config import AUTO_LENGTH, Count, Role, TokenLimit
+from mist_sim.clients.engine_config import AUTO_LENGTH, ROLES, Count, Role, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
@@ -203,8 +203,8 @@ class LlmPart(ClientPart):
 
     @property
     def stages(self) -> Sequence[str]:
-        """Prefill and decode, or the one of these that its role is."""
-        return [self.role] if self.role else LLM_STAGES
+        """Those that its role serves, in their order."""
+        return [kind for kind in LLM_STAGES if kind in ROLES[self.role]]
 
     @property
     def is_ours(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from mist_sim.bounds import COPIES, SEED
+from mist_sim.clients.engine_config import FLOWING_ROLES
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.scenario.client_schemas import (
     AfdPart,
@@ -275,7 +276,8 @@ class Scenario(Strict):
                 "is required, since KV entries go from clients with role prefill to those with "
                 "role decode; such as {bandwidth: 400 Gb/s, latency: 1 ms}",
             )
-        if roles and only_ours and "prefill" not in roles.values():
+        flows = FLOWING_ROLES.intersection(roles.values())  # checked when clients are there
+        if roles and only_ours and not flows and "prefill" not in roles.values():
             yield self._nothing_to_decode(next(iter(roles)))
         if roles:
             by_model = self.workload.all_name_models

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mist_sim.core.request import Request
+from mist_sim.core.views import ClientView
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,7 @@ class FakeView:
     num_cached: tokens of any prompt with content that its prefix cache has, at most all but one.
 
     mean_answer: expected of any request. seconds_away: of the KV entries that a request brings.
+    seconds_per_token: of prompts that are still to be computed.
 
     num_outstanding is the sum of the waiting and the running requests.
     """
@@ -32,6 +34,8 @@ class FakeView:
     num_remaining_tokens: float = 0
     mean_answer: float = 0
     seconds_away: float = 0
+    num_prefill_tokens: int = 0
+    seconds_per_token: float = 0
 
     @property
     def name(self) -> str:
@@ -48,6 +52,15 @@ class FakeView:
     def transfer_time(self, request: Request) -> float:
         """Return `seconds_away`, of a request that brings KV entries."""
         return self.seconds_away if request.kv else 0.0
+
+    def transfer_time_from(self, source: ClientView, num_tokens: int) -> float:
+        """Return `seconds_away`."""
+        return self.seconds_away
+
+    def prefill_time(self, request: Request) -> float:
+        """Return the seconds of all prompts, at `seconds_per_token`."""
+        num_tokens = self.num_prefill_tokens + request.num_prompt_tokens
+        return num_tokens * self.seconds_per_token
 
     def prefix_tokens(self, request: Request) -> int:
         """Return `num_cached`, of a prompt that has content."""

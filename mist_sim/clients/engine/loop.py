@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy.events import Event
 
+from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.run import Part, Progress, Run
@@ -98,6 +99,12 @@ class Engine:
 
     def _starts(self) -> Callable[[], Run | None]:
         """Return what starts the next steps, if there are any."""
+        start = self._starts_all()
+        flows = any(isinstance(lane, FlowingLane) for lane in self.lanes)
+        return partial(self._start_until_flow, start) if flows else start
+
+    def _starts_all(self) -> Callable[[], Run | None]:
+        """Return the same, where no decode leaves before its answer is complete."""
         lane = self._lane
         if lane is None:
             several = [(each, each.ahead) for each in self.lanes if each.ahead is not None]
@@ -117,6 +124,15 @@ class Engine:
         now = self.env.now
         end = now + (self.predictor.step_time(batch) + plan.swap_time)
         return Run(((lane, plan, batch),), now, end, 1, end)
+
+    def _start_until_flow(self, start: Callable[[], Run | None]) -> Run | None:
+        """Start as many steps as end before decodes may leave for another client."""
+        run = start()
+        if run is not None:
+            for lane, plan, _ in run.parts:
+                if isinstance(lane, FlowingLane):
+                    run.cut(lane.steps_until_flow(plan, run))
+        return run
 
     def _several(self, lane: Lane, plan: StepPlan, batch: StepBatch) -> Run:
         """Return the steps of a plan that has more than one."""

@@ -43,6 +43,8 @@ class PolledState(ClientState):
         self.answers = state.answers
         self.time_from = state.time_from
         self.kv = state.kv
+        self.prefill = state.prefill
+        self.token_bytes = state.token_bytes
         self.take(self._known)
 
     @property

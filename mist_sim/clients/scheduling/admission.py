@@ -43,6 +43,14 @@ def next_to_admit(
     return None
 
 
+def bring_entries(lane: LaneState, plan: StepPlan) -> None:
+    """Start the moves of those at the head of the queue whose entries another client keeps."""
+    while (sequence := lane.head()) and sequence.incoming is not None and fits(lane, sequence):
+        lane.waiting.take()
+        lane.loading[sequence] = None
+        plan.moves += tuple(_moves_for(lane, sequence))
+
+
 def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
     """Take memory for entries that lie elsewhere, and say what comes; nothing where none do."""
     kv, kv_cache, size = sequence.incoming, lane.kv_cache, lane.pool.block_size

@@ -9,6 +9,7 @@ from typing import Any
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
 from mist_sim.clients.decode.speculative_window_clock import SpeculativeWindowClock
+from mist_sim.clients.decode.watched_clock import WatchedClock
 from mist_sim.clients.decode.window_clock import WindowClock
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
@@ -65,6 +66,7 @@ class LaneState:
         by_piece: bool = False,
         rules: EngineRules | None = None,
         cadence: Cadence | None = None,
+        tells_joins: bool = False,
     ) -> None:
         """Begin with nobody.
 
@@ -77,10 +79,11 @@ class LaneState:
         by_piece: whether the scheduler lets prompts take blocks piece by piece.
         rules: what the engine's version decides; None: as vLLM 0.12.
         cadence: when steps may carry prompts; None: always.
+        tells_joins: whether the clock tells who has joined it; not with windows and drafts.
         """
         self.kv_cache = kv_cache
         self.pool = kv_cache.pool
-        self.clock = _clock(kv_cache, speculation)
+        self.clock = _clock(kv_cache, speculation, tells_joins=tells_joins)
         if needs_longest_context:
             self.clock.watch_longest()
         self.max_num_seqs = max_num_seqs
@@ -139,6 +142,11 @@ class LaneState:
         """Let a sequence go that is done, but hold its blocks if another client needs them."""
         if sequence.visit.is_followed and sequence.visit.outcome is None:
             self.held[sequence] = num_blocks, num_computed
+        self._leave(sequence, num_blocks, num_computed)
+
+    def move_out(self, sequence: SequenceState) -> None:
+        """Let a decode go whose rest another client does; its blocks are held until then."""
+        self.held[sequence] = num_blocks, num_computed = self.stop(sequence)
         self._leave(sequence, num_blocks, num_computed)
 
     def _leave(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
@@ -391,7 +399,9 @@ class LaneState:
         return self.clock.growth(plan.num_steps) if plan.decodes else StepGrowth()
 
 
-def _clock(kv_cache: KvCacheManager, speculation: Speculation | None) -> DecodeClock:
+def _clock(
+    kv_cache: KvCacheManager, speculation: Speculation | None, *, tells_joins: bool
+) -> DecodeClock:
     """Return the clock for what decodes draft and for how the layers hold their tokens."""
     block_size, groups = kv_cache.pool.block_size, kv_cache.pool.groups
     if groups:
@@ -400,4 +410,6 @@ def _clock(kv_cache: KvCacheManager, speculation: Speculation | None) -> DecodeC
         return WindowClock(block_size, groups, kv_cache.drops)
     if speculation is not None:
         return SpeculativeClock(block_size, speculation)
+    if tells_joins:
+        return WatchedClock(block_size)
     return DecodeClock(block_size)

@@ -85,6 +85,40 @@ class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
     remove = OrderedDict.__delitem__  # type: ignore[assignment]
 
 
+class EntriesFirst(WaitingQueue):
+    """First come, first served, but those first whose KV entries another client keeps.
+
+    They ask for memory alone, and their answers stand still until they have it. One that was
+    preempted goes to the head of all, as in `FirstComeFirstServed`.
+    """
+
+    def __init__(self) -> None:
+        self._first = FirstComeFirstServed()
+        self._others = FirstComeFirstServed()
+
+    def add(self, sequence: SequenceState) -> None:
+        (self._others if sequence.incoming is None else self._first).add(sequence)
+
+    def give_back(self, sequence: SequenceState) -> None:
+        self._first.give_back(sequence)
+
+    def head(self) -> SequenceState:
+        return (self._first or self._others).head()
+
+    def take(self) -> SequenceState:
+        return (self._first or self._others).take()
+
+    def remove(self, sequence: SequenceState) -> None:
+        (self._first if sequence in self._first else self._others).remove(sequence)
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._others)
+
+    def __iter__(self) -> Iterator[SequenceState]:
+        yield from self._first
+        yield from self._others
+
+
 class Ranked(WaitingQueue):
     """By a key, the smallest first; equal keys in order of arrival.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine_config import AUTO_LENGTH, PredictorFactory
+from mist_sim.clients.engine_config import AUTO_LENGTH, ROLES, PredictorFactory
 from mist_sim.clients.kv_cache import (
     EngineMemory,
     KvCacheConfig,
@@ -53,6 +53,7 @@ from mist_sim.scenario.engines.version_defaults import (
 )
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import imitated
+from mist_sim.stages import Decode, Prefill
 
 P = ParamSpec("P")
 
@@ -207,8 +208,9 @@ def _settings(
     """
     source = predictor.traits.compared_as
     setting = setting_of(source, model, cluster) if source and not _drafts(config) else None
-    of_role = {"prefill": ("ttft",), "decode": ("tpot",), None: ("ttft", "tpot")}
-    return dict.fromkeys(of_role[config.role], setting)
+    of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
+    serves = ROLES[config.role]
+    return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)
 
 
 def _drafts(config: EngineConfig) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from mist_sim.clients import EngineConfig
+from mist_sim.clients.engine_config import FLOWING_ROLES
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.scenario.engines.server_defaults import inherited_options
 from mist_sim.scenario.engines.version_names import version_of
@@ -91,4 +92,5 @@ def async_by_version(data: Mapping[str, Any]) -> bool:
     """Return whether a client plans ahead, of whose file the other options were read."""
     ahead: bool = version_of(data.get("engine_")).default("async_scheduling")
     pipeline = data.get("pipeline_parallel_size", 1) > 1
-    return ahead and not (pipeline or data.get("speculative_config"))
+    flows = data.get("role") in FLOWING_ROLES
+    return ahead and not (pipeline or flows or data.get("speculative_config"))

@@ -1,0 +1,23 @@
+"""A decode clock that tells who has joined it."""
+
+from __future__ import annotations
+
+from mist_sim.clients.decode.clock import DecodeClock
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class WatchedClock(DecodeClock):
+    """The same clock.
+
+    joined: sequences that have joined since somebody last cleared it; some may have left again.
+    """
+
+    __slots__ = ("joined",)
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size)
+        self.joined: list[SequenceState] = []
+
+    def _enter(self, sequence: SequenceState, context: int, num_steps: int) -> None:
+        super()._enter(sequence, context, num_steps)
+        self.joined.append(sequence)

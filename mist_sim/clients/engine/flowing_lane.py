@@ -1,0 +1,75 @@
+"""A lane whose decodes may go on at another client, and which takes over from others first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.run import Run
+from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
+from mist_sim.clients.scheduling.admission import bring_entries
+from mist_sim.clients.scheduling.flow import Flow
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+from mist_sim.core.visit import Moved, Visit
+from mist_sim.environment import Environment
+from mist_sim.stages import Decode
+
+
+class FlowingLane(Lane):
+    """A lane of a P-heavy or D-heavy client (TaiChi, §3.3).
+
+    Decodes leave at the end of a step. Their blocks stay taken until they were copied. Those of
+    other clients come as soon as there is memory, also while prompts have the whole step.
+
+    flow: says who leaves.
+    """
+
+    def __init__(
+        self, env: Environment, scheduler: Scheduler, state: LaneState, *, flow: Flow, **others: Any
+    ) -> None:
+        super().__init__(env, scheduler, state, **others)
+        self._flow = flow
+
+    def plan(
+        self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
+    ) -> StepPlan | None:
+        plan = super().plan(limit, plan_on_the_spot)
+        if plan is not None and not plan.preempted:
+            found = StepPlan()
+            bring_entries(self.state, found)
+            for move in found.moves:
+                self._fetch(move)
+                plan.num_steps = 1  # its steps counted on the blocks that these take
+        return plan
+
+    def steps_until_flow(self, plan: StepPlan, run: Run) -> int:
+        """Return after how many steps of a run decodes may leave, at most all of them."""
+        return self._flow.num_steps(self.state, plan, run.ends, run.num_steps)
+
+    def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
+        super().end(run, plan, batch)
+        for sequence in self._flow.leaving(self.state, run.end):
+            self._leave_for_another(sequence)
+
+    def _leave_for_another(self, sequence: SequenceState) -> None:
+        """End the visit of a decode whose rest another client does."""
+        self.state.move_out(sequence)
+        self._records.evict(sequence)
+        visit = sequence.visit
+        visit.num_output_tokens = sequence.num_new_tokens
+        visit.last_token_at = sequence.last_token_at
+        visit.outcome = Moved(_num_asked(visit) - sequence.num_new_tokens)
+        visit.held_kv = self._hold(sequence)
+        visit.held_kv.compute_time = 0.0  # there is nothing that copying could overlap with
+        visit.held_kv.pace = self._flow.pace(sequence, visit.last_token_at)
+        self._leave(visit, None)
+
+
+def _num_asked(visit: Visit) -> int:
+    """Return the tokens of the answer that a visit was asked for: a prompt gives one, too."""
+    kv = visit.kv
+    is_first = kv is not None and not kv.num_output_tokens  # which its own decode emits
+    stages = visit.stages
+    return is_first + sum([s.num_tokens if isinstance(s, Decode) else 1 for s in stages])

@@ -1,0 +1,97 @@
+"""How long engines need for the prompts that they have, as a gateway would estimate it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.batch import StepBatch
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+# Decodes and their contexts are rounded to these, so that few steps have to be timed.
+_DECODES, _CONTEXT = 4, 4096
+_FAR = 4096  # tokens before a chunk, for what each of them costs
+
+
+class PrefillEstimate:
+    """The `PrefillView` of a client with engines: of the one that takes the next request.
+
+    Prompts are computed one after the other in chunks of what the decodes of now leave of a step.
+    A chunk takes a s, and b s for each token before it: n chunks of c tokens, whose prompt has m
+    before, n a + b (n m + c n (n - 1) / 2), where n need not be whole. What is cached of prompts
+    that wait is not known.
+
+    Source: TaiChi (arXiv:2508.01989) §3.4, which takes Vidur's predictor; here it is the client's.
+    """
+
+    def __init__(
+        self, engines: Engines, scheduler: Scheduler, predictor: PipelinePredictor
+    ) -> None:
+        self._engines = engines
+        self._scheduler = scheduler
+        self._ranks = predictor.ranks
+        self._times: dict[tuple[int, int, int], tuple[float, float]] = {}
+
+    def num_tokens(self) -> int:
+        """Tokens of all its prompts that are still to be computed."""
+        return sum([num_left for num_left, _ in _prompts(self._engines.next_lane())])
+
+    def seconds(self, num_tokens: int) -> float:
+        """Return when a prompt with so many tokens to compute would be, in seconds from now."""
+        lane = self._engines.next_lane()
+        prompts = [*_prompts(lane), (num_tokens, 0)]
+        chunk = self._chunk(lane) or max(num_left for num_left, _ in prompts)
+        step, each_before = self._step_times(chunk, lane.state.clock.num_decodes, _contexts(lane))
+        seconds = 0.0
+        for num_left, num_before in prompts:
+            num_chunks = num_left / chunk
+            before = num_chunks * num_before + chunk * max(num_chunks * (num_chunks - 1), 0) / 2
+            seconds += num_chunks * step + each_before * before
+        return seconds
+
+    def _chunk(self, lane: Lane) -> int:
+        """Return the tokens of prompts in a step; 0: as many as there are."""
+        scheduler = self._scheduler
+        if not isinstance(scheduler, ChunkedScheduler):
+            return 0
+        num_left = max(scheduler.max_num_batched_tokens - lane.state.num_decode_queries, 1)
+        return min(num_left, scheduler.long_prefill_token_threshold or num_left)
+
+    def _step_times(self, chunk: int, num_decodes: int, context_sum: int) -> tuple[float, float]:
+        """Return the seconds of a step with a chunk, and those for each token before it."""
+        decodes = -(-num_decodes // _DECODES) * _DECODES
+        contexts = -(-context_sum // _CONTEXT) * _CONTEXT
+        key = chunk - chunk % -_DECODES, decodes, contexts
+        if key not in self._times:
+            near, far = (
+                max(
+                    rank.step_time(StepBatch(((key[0], num_before),), decodes, contexts))
+                    for rank in self._ranks
+                )
+                for num_before in (0, _FAR)
+            )
+            self._times[key] = near, (far - near) / _FAR
+        return self._times[key]
+
+
+def _contexts(lane: Lane) -> int:
+    """Return the tokens that the cache holds for decodes, as of the last step that ended."""
+    plan, num_over, _ = lane.engine.progress(lane)
+    return lane.state.clock.context_after(num_over if plan is not None and plan.decodes else 0)
+
+
+def _prompts(lane: Lane) -> Iterable[tuple[int, int]]:
+    """Return (tokens to compute, tokens before them) of each prompt that waits or runs."""
+    plan, num_over, _ = lane.engine.progress(lane)
+    done = dict(plan.prefills) if plan is not None and num_over else {}
+    waiting: list[SequenceState] = list(lane.state.waiting)
+    if lane.ahead is not None:
+        waiting += [sequence for _, sequence in lane.ahead.arrived]
+    found = [(each.num_tokens, 0) for each in waiting if each.incoming is None]
+    for each in lane.state.prefilling:
+        num_computed = each.num_computed_tokens + num_over * done.get(each, 0)
+        found.append((each.num_tokens - num_computed, num_computed))
+    return found

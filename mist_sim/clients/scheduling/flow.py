@@ -1,0 +1,190 @@
+"""TaiChi's Algorithm 1: which decodes leave a lane at the end of a step.
+
+A rule is asked at the end of each step in which its answer may change. Which step that is follows
+from sums, so that steps in which nobody leaves cost nothing (DESIGN §5).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from heapq import heappop, heappush
+from math import isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients.decode.watched_clock import WatchedClock
+from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.flow import Backflow, Degradation, FlowRule
+from mist_sim.core.visit import Pace
+from mist_sim.errors import InvariantError
+
+Ends = NDArray[np.float64] | float
+
+_ROUNDING = 1e-9  # of sums of times; who is that close to a limit is looked at exactly
+
+
+class Flow(ABC):
+    """What a rule says of one lane, from when it begins with nobody."""
+
+    @abstractmethod
+    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+        """Return after how many steps of a plan to ask who leaves, at most `limit`.
+
+        ends: of its steps, seconds.
+        """
+
+    @abstractmethod
+    def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
+        """Return the decodes that leave now, at the end of a step, in this order."""
+
+    @abstractmethod
+    def pace(self, sequence: SequenceState, now: float) -> Pace:
+        """Return from which token on the time per token of one that leaves counts elsewhere.
+
+        sequence: off the clock.
+        """
+
+
+def flow_of(rule: FlowRule) -> Flow:
+    """Return what a rule says of a new lane."""
+    return SlowestFlow(rule) if isinstance(rule, Backflow) else LongestFlow(rule)
+
+
+class SlowestFlow(Flow):
+    """Those leave whose time per token is above a limit; where they go on they count as new.
+
+    An answer is above the limit L after step k, which ends at t(k), when t(k) - t0 > L (k - k0).
+    So it leaves at the first step with t(k) - L k > t0 - L k0: a number of its own on the right,
+    and on the left one that is common to all. The smallest of the former says who is next.
+    """
+
+    def __init__(self, rule: Backflow) -> None:
+        self._limit = rule.most_seconds
+        self._next: list[tuple[float, int, SequenceState]] = []  # (t0 - L k0, ticket, sequence)
+
+    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+        self._let_in(lane)
+        self._forget_gone()
+        if limit == 1 or isinstance(ends, float) or not self._next:
+            return limit
+        num_decoded = lane.clock.steps + np.arange(1, limit + 1) * plan.decodes
+        left = ends[:limit] - self._limit * num_decoded
+        is_above = left > self._next[0][0] - _slack(ends.item(limit - 1))
+        first = int(is_above.argmax())
+        return first + 1 if is_above[first] else limit
+
+    def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
+        left = now - self._limit * lane.clock.steps + _slack(now)
+        near: list[tuple[float, int, SequenceState]] = []
+        while self._next and self._next[0][0] < left:
+            near.append(heappop(self._next))
+        found = []
+        for entry in near:
+            _, ticket, sequence = entry
+            if sequence.ticket != ticket:
+                continue
+            if self._is_slow(sequence, num_tokens(lane, sequence), now):
+                found.append(sequence)
+            else:
+                heappush(self._next, entry)
+        found.sort(key=lambda each: each.ticket)
+        return found
+
+    def _is_slow(self, sequence: SequenceState, num_output_tokens: int, now: float) -> bool:
+        """Algorithm 1, line 2."""
+        start = pace_of(sequence)
+        return now - start.time > self._limit * (num_output_tokens - start.num_tokens)
+
+    def pace(self, sequence: SequenceState, now: float) -> Pace:
+        return Pace(now, sequence.num_output_tokens)
+
+    def _let_in(self, lane: LaneState) -> None:
+        """Note until when those may stay who have joined."""
+        clock = lane.clock
+        if not isinstance(clock, WatchedClock):
+            raise InvariantError("a lane has to tell who joins, where slow answers leave")
+        joined, clock.joined = clock.joined, []
+        for sequence in joined:
+            start = pace_of(sequence)
+            if isnan(start.time):
+                clock.joined.append(sequence)  # its next step gives the first token
+            elif sequence.ticket:
+                step = sequence.join_step - (sequence.num_output_tokens - start.num_tokens)
+                entry = start.time - self._limit * step, sequence.ticket, sequence
+                heappush(self._next, entry)
+
+    def _forget_gone(self) -> None:
+        while self._next and self._next[0][2].ticket != self._next[0][1]:
+            heappop(self._next)
+
+
+class LongestFlow(Flow):
+    """The longest answers leave while more than a part of the blocks is used.
+
+    Blocks that are held until they are copied count as free: who had them has left.
+    """
+
+    def __init__(self, rule: Degradation) -> None:
+        self._watermark = rule.watermark
+
+    def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
+        if limit == 1 or not plan.decodes:
+            return limit
+        num_left = self._num_below(lane)
+        if lane.need_after_first(plan, limit) <= num_left:
+            return limit
+        low, high = 1, limit  # the first number of steps that takes more blocks
+        while low < high:
+            middle = (low + high) // 2
+            if lane.need_after_first(plan, middle) > num_left:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
+        num_above = -self._num_below(lane)
+        if num_above <= 0:
+            return []
+        stay = [each for each in lane.running if each.ticket and num_tokens(lane, each)]
+        stay.sort(key=lambda each: _length(lane, each), reverse=True)
+        found: list[SequenceState] = []
+        for sequence in stay:
+            if num_above <= 0:
+                break
+            found.append(sequence)
+            num_above -= lane.pool.blocks_for(lane.clock.context(sequence))
+        return found
+
+    def _num_below(self, lane: LaneState) -> float:
+        """Return how many blocks may be taken until the watermark is reached; < 0 above it."""
+        num_held = sum([num_blocks for num_blocks, _ in lane.held.values()]) if lane.held else 0
+        return self._watermark * lane.pool.num_blocks - (lane.pool.num_used - num_held)
+
+    def pace(self, sequence: SequenceState, now: float) -> Pace:
+        return pace_of(sequence)
+
+
+def pace_of(sequence: SequenceState) -> Pace:
+    """Return from which token on the time per token of a decode counts."""
+    visit = sequence.visit
+    kv = visit.kv
+    if kv is None or not kv.num_output_tokens:
+        return Pace(visit.first_token_at, 1)
+    return kv.pace or Pace(kv.last_token_at, kv.num_output_tokens)
+
+
+def num_tokens(lane: LaneState, sequence: SequenceState) -> int:
+    """Return the tokens of the answer of one on the clock."""
+    return lane.clock.context(sequence) + 1 - sequence.num_prompt_tokens
+
+
+def _length(lane: LaneState, sequence: SequenceState) -> int:
+    return num_tokens(lane, sequence) - pace_of(sequence).num_tokens
+
+
+def _slack(time: float) -> float:
+    return _ROUNDING * max(1.0, time)

@@ -1,0 +1,75 @@
+"""TaiChi's flowing decode: answers go on where they are not too slow and there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.flow import Backflow, Degradation, FlowRule
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.views import ClientView
+from mist_sim.routers.hand_over_policies import HAND_OVER_POLICIES
+from mist_sim.units import Seconds
+
+P_HEAVY, D_HEAVY = "p_heavy", "d_heavy"
+
+
+@HAND_OVER_POLICIES.register("flowing")
+@dataclass(kw_only=True)
+class FlowingPolicy:
+    """TaiChi: answers begin on clients with role d_heavy and flow to p_heavy ones and back.
+
+    A prompt that a p_heavy client computed is decoded by a d_heavy one; who computed one with role
+    d_heavy goes on itself. While more than a `watermark` of its KV blocks is used, a d_heavy client
+    sends its longest answers to p_heavy ones, which have large chunks and are slower. A p_heavy
+    client sends those back that take more than `approach_factor` x `tpot` a token, where they count
+    as new. They always go to the client with the smallest part of its KV blocks in use, leave at
+    the end of a step, and keep their blocks until these are copied.
+
+    tpot: seconds per token that users ask for (> 0). approach_factor: part of these (> 0, <= 1).
+    watermark: part of the blocks (> 0, <= 1).
+
+    Source: TaiChi (arXiv:2508.01989) §3.3 and Algorithm 1; its authors' factor and watermark.
+    """
+
+    tpot: Seconds
+    approach_factor: float = 0.96
+    watermark: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tpot < inf:
+            raise ValueError(f"tpot must be finite and > 0 s, got {self.tpot}")
+        for name in ("approach_factor", "watermark"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be > 0 and <= 1, got {getattr(self, name)}")
+
+    def lacks(self, roles: Sequence[str | None]) -> str | None:
+        missing = (role for role in (P_HEAVY, D_HEAVY) if role not in roles)
+        return next((f"a client with role {role}" for role in missing), None)
+
+    def begin(self) -> None:
+        """Nothing is remembered."""
+
+    def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
+        """Return all for a prompt, and for an answer the one that takes it over."""
+        if not stage.continues:
+            return candidates
+        source = request.kv.source if request.kv else None
+        came_from_d = any(view.name == source and view.role == D_HEAVY for view in candidates)
+        taker = P_HEAVY if came_from_d else D_HEAVY
+        found = [view for view in candidates if view.role == taker]
+        return Candidates([min(found, key=_part_in_use)]) if found else candidates
+
+    def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
+        return here.role == P_HEAVY and any(view.role == D_HEAVY for view in candidates)
+
+    def flow(self, role: str | None) -> FlowRule | None:
+        if role == P_HEAVY:
+            return Backflow(self.tpot * self.approach_factor)
+        return Degradation(self.watermark) if role == D_HEAVY else None
+
+
+def _part_in_use(view: ClientView) -> float:
+    return view.num_kv_blocks / (view.num_gpu_blocks or 1)
