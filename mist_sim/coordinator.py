@@ -85,8 +85,9 @@ class Coordinator:
             if ahead is not None:
                 visit = yield from ahead.wait(visits)
                 later = stages[len(ahead.stages) :]
-                failure = yield from self._follow(request, ahead.client, visit, later)
-                ahead = None
+                client, ahead = ahead.client, None
+                kv = _kept(request, visit, kv, ahead)
+                failure = yield from self._follow(request, client, visit, later)
                 continue
             if stage.continues and stage.is_empty and (kv is None or kv.num_output_tokens):
                 request.to_serve = stages[1:]

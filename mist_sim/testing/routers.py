@@ -9,10 +9,12 @@ from typing import Any
 
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
-from mist_sim.routers import Router, Seeded
+from mist_sim.routers import RefusalError, Router, Seeded
 from mist_sim.stages import completion
 from mist_sim.testing.rules import name_of, require, stream_of
 from mist_sim.testing.views import FakeView
+
+_REFUSED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,9 @@ class _Choice:
 def check_router(factory: Callable[[], Router]) -> None:
     """Check that a router chooses a candidate, by rules, and changes nothing.
 
-    It returns the `client_id` of one of 1 to 8 candidates; leaves request, candidates and views
-    as they are; decides the same whatever the output lengths; and repeats its decisions when it
-    gets an equal stream (`seed`), or at once when it has no `seed`.
+    It returns the `client_id` of one of 1 to 8 candidates, or raises `RefusalError`; leaves
+    request, candidates and views as they are; decides the same whatever the output lengths; and
+    repeats its decisions when it gets an equal stream (`seed`), or at once when it has no `seed`.
     """
     router = factory()
     require(
@@ -74,6 +76,9 @@ def _choices() -> Iterator[_Choice]:
                 "num_remaining_tokens": 40.0 * running + 90.0 * waiting,
                 "mean_answer": float(k),
                 "seconds_away": 0.001 * (client_id % 4),
+                "num_prefill_tokens": tokens + 50 * running,
+                "seconds_per_token": 1e-4 * (1 + client_id % 2),
+                "role": ("p_heavy", "d_heavy", None)[client_id % 3],
             }
             views.append(FakeView(client_id, waiting, running, *load, cached, **known_of_it))
         prompt, output, another = draws.integers(1, 2_000, 3).tolist()
@@ -104,6 +109,9 @@ def _decide(router: Router, choices: list[_Choice], *, twin: bool) -> list[int]:
         case = f"{len(candidates)} candidates for {request.stages[choice.position].kind}"
         try:
             client_id: Any = router.choose(request, request.stages[choice.position], candidates)
+        except RefusalError:
+            decisions.append(_REFUSED)
+            continue
         except Exception as error:
             raise AssertionError(
                 f"{name_of(router)}.choose raised {error!r} with {case}"

@@ -124,7 +124,9 @@ ROLES = {
     "conditional": ("prefill", None),
     "overflow": (None, "decode"),
     "flipping": (None, None, None),
+    "flowing": ("p_heavy", "d_heavy"),
 }
+PARAMETERS = {"flowing": {"tpot": "20 ms"}}
 
 
 def scenario(
@@ -148,7 +150,7 @@ def scenario(
                 for k, role in enumerate(roles)
             ],
             "network": {"bandwidth": network} if network else None,
-            "hand_over": {"policy": {"type": policy, **parameters}},
+            "hand_over": {"policy": {"type": policy, **PARAMETERS.get(policy, {}), **parameters}},
             "router": "least_outstanding",
         }
     )

@@ -1,0 +1,329 @@
+"""TaiChi: Algorithms 1 and 2 line by line on states made by hand, and runs in which they matter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.clients.kv_cache import KvCacheManager
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.scheduling import LaneState, StepPlan
+from mist_sim.clients.scheduling.flow import LongestFlow, SlowestFlow
+from mist_sim.clients.scheduling.order import EntriesFirst
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.flow import Backflow, Degradation
+from mist_sim.core.request import Request
+from mist_sim.core.visit import HeldKv, Pace, Visit
+from mist_sim.rng import Streams
+from mist_sim.routers import FlowingPolicy, LengthAwareRouter, RefusalError
+from mist_sim.scenario.build import build
+from mist_sim.stages import completion
+from mist_sim.testing.views import FakeView
+
+# --- Algorithm 1: who leaves ------------------------------------------------------------------
+
+
+def lane(num_blocks: int = 100) -> LaneState:
+    manager = KvCacheManager(BlockPool(num_blocks, 4))
+    return LaneState(manager, EntriesFirst(), max_num_seqs=64, by_piece=True, tells_joins=True)
+
+
+def decode(state: LaneState, prompt: int, *, emitted: int, pace: Pace, left: int = 50) -> Any:
+    """Let a decode run that has emitted some tokens; its time per token counts from `pace`."""
+    request = Request(0, 0.0, completion(prompt, emitted + left), prompt, emitted + left)
+    kv = HeldKv(
+        "elsewhere",
+        lambda: None,
+        num_tokens=prompt + emitted - 1,
+        num_prompt_tokens=prompt,
+        num_output_tokens=emitted,
+        last_token_at=pace.time,
+        pace=pace,
+    )
+    sequence = SequenceState(Visit(request, request.stages[1:], 0.0, kv), prompt, emitted + left)
+    sequence.num_tokens += emitted
+    state.kv_cache.grow(state.pool.blocks_for(prompt + emitted - 1))
+    state.running[sequence] = None
+    state.clock.join(sequence)
+    return sequence
+
+
+DECODES = StepPlan()
+DECODES.decodes = True
+
+
+def test_an_answer_leaves_a_p_heavy_client_when_it_is_above_the_limit():
+    """Line 2: 11 tokens since the pace began, so the limit of 0.1 s is passed after 1.1 s."""
+    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
+    decode(state, 8, emitted=10, pace=Pace(1.5, 1))
+    flow.num_steps(state, DECODES, 2.0, 1)
+    state.clock.advance(1)
+    assert flow.leaving(state, 2.0) == []  # 1.0 s and ten tokens: at the limit, not above
+    assert flow.leaving(state, 2.0 + 1e-6) == [slow]
+    assert flow.leaving(state, 2.0 + 1e-6) == []  # it has left; the other is at 0.05 s
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.11, 0.2])
+def test_a_run_ends_with_the_first_step_after_which_one_leaves(seconds):
+    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    decode(state, 8, emitted=10, pace=Pace(0.0, 1))
+    decode(state, 8, emitted=4, pace=Pace(0.4, 1))
+    ends = 0.9 + seconds * np.arange(1, 41)
+    above = [
+        k + 1
+        for k, end in enumerate(ends)
+        if end > 0.1 * (9 + k + 1) or end - 0.4 > 0.1 * (3 + k + 1)
+    ]
+    expected = above[0] if above else 40
+    assert flow.num_steps(state, DECODES, ends, 40) == expected
+
+
+def test_who_has_left_the_batch_does_not_flow():
+    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    gone = decode(state, 8, emitted=10, pace=Pace(0.0, 1))
+    stays = decode(state, 8, emitted=10, pace=Pace(0.5, 1))
+    assert flow.num_steps(state, DECODES, np.array([5.0]), 1) == 1
+    state.stop(gone)
+    state.clock.advance(1)
+    assert flow.leaving(state, 5.0) == [stays]
+
+
+def test_the_longest_answers_leave_a_d_heavy_client_until_it_is_below_the_watermark():
+    """Lines 7 to 11: 40 blocks hold 17 + 11 + 11, one above the watermark of 95 % (38)."""
+    state, flow = lane(40), LongestFlow(Degradation(0.95))
+    long = decode(state, 60, emitted=9, pace=Pace(0.0, 1))
+    longer = decode(state, 24, emitted=21, pace=Pace(0.0, 1))
+    decode(state, 40, emitted=5, pace=Pace(0.0, 1))
+    assert state.pool.num_used == 39
+    assert flow.leaving(state, 1.0) == [longer]
+    decode(state, 3, emitted=1, pace=Pace(0.0, 1))
+    assert flow.leaving(state, 1.0) == [longer]
+    state.move_out(longer)
+    assert flow.leaving(state, 1.0) == []  # held blocks are as good as free
+    state.release_held(longer)
+    state.kv_cache.grow(40 - state.pool.num_used)
+    assert flow.leaving(state, 1.0) == [long]
+
+
+def test_who_flowed_back_counts_as_new():
+    state, flow = lane(40), LongestFlow(Degradation(0.9))
+    decode(state, 40, emitted=30, pace=Pace(3.0, 30))
+    first = decode(state, 76, emitted=5, pace=Pace(0.0, 1))
+    assert flow.leaving(state, 4.0) == [first]
+
+
+@pytest.mark.parametrize("num_free", [0, 1, 5])
+def test_a_run_ends_with_the_first_step_above_the_watermark(num_free):
+    state, flow = lane(40), LongestFlow(Degradation(0.9))
+    sequence = decode(state, 4 * (36 - num_free) - 4, emitted=5, pace=Pace(0.0, 1))
+    state.num_taken = state.clock.blocks_needed_now()
+    state.kv_cache.grow(state.num_taken)
+    steps = flow.num_steps(state, DECODES, np.zeros(30), 30)
+    used = [-(-(sequence.num_tokens - 1 + k) // 4) for k in range(1, 31)]
+    assert steps == 1 + next(k for k, blocks in enumerate(used) if blocks > 36)
+
+
+def test_the_pace_of_who_leaves():
+    state = lane()
+    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
+    state.stop(slow)
+    assert SlowestFlow(Backflow(0.1)).pace(slow, 7.0) == Pace(7.0, 10)
+    assert LongestFlow(Degradation(0.9)).pace(slow, 7.0) == Pace(1.0, 1)
+
+
+# --- where answers go -------------------------------------------------------------------------
+
+P0, P1 = FakeView(0, role="p_heavy"), FakeView(1, role="p_heavy")
+D2, D3 = FakeView(2, role="d_heavy"), FakeView(3, role="d_heavy")
+
+
+def among(policy: FlowingPolicy, *views: FakeView, stage: int, source: str | None = None):
+    request = Request(0, 0.0, completion(8, 9), 8, 9)
+    if source:
+        request.kv = SimpleNamespace(source=source, engine=0, num_tokens=8, num_bytes=1.0)
+    found = policy.among(request, request.stages[stage], Candidates(views))
+    return [view.client_id for view in found]
+
+
+def test_answers_go_to_the_other_side_where_the_smallest_part_of_memory_is_used():
+    policy = FlowingPolicy(tpot=0.1)
+    views = [
+        replace(view, num_kv_blocks=blocks, num_gpu_blocks=total)
+        for view, blocks, total in zip((P0, P1, D2, D3), (5, 4, 9, 8), (10, 10, 10, 8), strict=True)
+    ]
+    assert among(policy, *views, stage=0) == [0, 1, 2, 3]
+    assert among(policy, *views, stage=1, source="client0") == [2]
+    assert among(policy, *views, stage=1, source="client1") == [2]
+    assert among(policy, *views, stage=1, source="client3") == [1]
+    assert among(policy, *views, stage=1) == [2]  # memory is reserved ahead
+    assert among(policy, *views[:2], stage=1, source="client0") == [0, 1]  # no other is there
+
+
+def test_who_prefills_with_small_chunks_decodes_in_place():
+    policy, views = FlowingPolicy(tpot=0.1), Candidates([P0, P1, D2, D3])
+    request = Request(0, 0.0, completion(8, 9), 8, 9)
+    assert policy.hands_over(request, P0, views)
+    assert not policy.hands_over(request, D2, views)
+    assert not policy.hands_over(request, P0, Candidates([P0, P1]))
+    assert policy.flow("p_heavy") == Backflow(0.1 * 0.96)
+    assert policy.flow("d_heavy") == Degradation(0.95)
+    assert policy.flow(None) is None
+
+
+# --- Algorithm 2: where prompts go ------------------------------------------------------------
+
+
+def choose(router: LengthAwareRouter, *views: FakeView, prompt: int = 1000) -> int:
+    request = Request(0, 0.0, completion(prompt, 9), prompt, 9)
+    return router.choose(request, request.stages[0], Candidates(views))
+
+
+def test_of_those_in_time_the_one_with_the_fewest_tokens_queued_gets_a_prompt():
+    router = LengthAwareRouter(ttft=1.0)
+    p = replace(P0, num_prefill_tokens=3000, seconds_per_token=1e-4)  # 0.4 s with the prompt
+    d = replace(D2, num_prefill_tokens=1000, seconds_per_token=4e-4)  # 0.8 s
+    assert choose(router, p, d) == 2  # lines 11 and 12
+    assert choose(router, p, d, prompt=2000) == 0  # 1.2 s: not in time at D
+    assert choose(router, p, replace(d, num_prefill_tokens=3001)) == 0
+    assert choose(router, replace(p, num_prefill_tokens=900), d) == 0  # line 11: balance
+
+
+def test_the_limit_itself_is_too_late():
+    router = LengthAwareRouter(ttft=1.0, if_none="reject")
+    view = replace(D2, num_prefill_tokens=1000, seconds_per_token=2.0**-11)
+    assert choose(router, view, prompt=1047) == 2
+    with pytest.raises(RefusalError, match="no client has the first token ready within 1 s"):
+        choose(router, view, prompt=1048)  # line 6: Q + E + T < limit
+
+
+def test_only_p_heavy_clients_send_their_entries():
+    router = LengthAwareRouter(ttft=1.0, if_none="reject")
+    p = replace(P0, num_prefill_tokens=0, seconds_per_token=1e-4)
+    far = replace(D2, seconds_away=5.0, seconds_per_token=9.0)
+    near = replace(D3, seconds_away=0.8, seconds_per_token=9.0)
+    assert choose(router, p, far, near) == 0  # 0.1 s and 0.8 s to the nearest taker
+    with pytest.raises(RefusalError):
+        choose(router, p, far)  # line 5
+    assert choose(router, replace(p, role=None), far) == 0
+
+
+def test_a_prompt_that_nobody_has_in_time_goes_anywhere():
+    router = LengthAwareRouter(ttft=1.0)
+    router.seed(Streams(1).generator("router"))
+    views = [replace(view, seconds_per_token=1.0) for view in (P0, P1, D2, D3)]
+    assert {choose(router, *views) for _ in range(100)} == {0, 1, 2, 3}
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+def scenario(**changes: Any) -> Scenario:
+    return Scenario.from_dict(said() | changes)
+
+
+def said() -> dict[str, Any]:
+    """Two large and two small clients of little memory, so that answers flow both ways."""
+
+    def client(name: str, role: str | None, chunk: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "role": role,
+            "count": 2,
+            "gpu": "a100-sxm-80gb",
+            "scheduler": {"max_num_batched_tokens": chunk, "max_num_seqs": 128},
+            "kv_cache": {"num_gpu_blocks_override": 1200},
+            "async_scheduling": False,
+        }
+
+    return {
+        "model": "qwen2.5-14b",
+        "workload": {
+            "lengths": {"type": "profile", "num_requests": 300},
+            "arrivals": {"type": "poisson", "rate": "10 /s"},
+        },
+        "clients": [client("p", "p_heavy", 1024), client("d", "d_heavy", 256)],
+        "network": {"bandwidth": "300 GB/s"},
+        "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "40 ms"}},
+        "router": {"type": "length_aware", "ttft": "3 s"},
+    }
+
+
+def test_answers_flow_both_ways_and_nothing_is_lost():
+    simulation = build(scenario())
+    result = simulation.run()
+    moves = result.transfers[result.transfers["kind"] == "hand_over"]
+    ways = {(one[0], other[0]) for one, other in zip(moves.source, moves.client, strict=True)}
+    assert ways == {("p", "d"), ("d", "p")}
+    assert moves["request_id"].value_counts().max() > 2  # one went back and forth
+    assert result.summary["completed"] == 300
+    for row in result.requests.itertuples():
+        times = result.token_times(row.request_id)
+        assert len(times) == row.num_output_tokens
+        assert (np.diff(times) > 0).all()
+        assert times[0] == row.first_token_at
+    for client in simulation.clients:
+        for state in client.lane_states:
+            assert not [*state.held, *state.loading, *state.moved, *state.waiting]
+            assert state.num_promised == state.pool.num_used == 0
+
+
+def test_a_prompt_that_nobody_has_in_time_is_rejected_and_counted():
+    router = {"type": "length_aware", "ttft": "0.3 s", "if_none": "reject"}
+    result = simulate(scenario(router=router))
+    rejected = result.requests[result.requests["status"] == "rejected"]
+    assert 0 < len(rejected) == result.summary["num_rejected"]
+    assert set(rejected["reason"]) == {"no client has the first token ready within 0.3 s"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"hand_over": {}},
+            "p-0: role must be left out without hand_over.policy: flowing",
+        ),
+        (
+            {"hand_over": {"policy": {"type": "flowing", "tpot": "0 s"}}},
+            "tpot: must be finite and > 0 s, got 0",
+        ),
+        (
+            {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "watermark": 1.5}}},
+            "watermark: must be > 0 and <= 1, got 1.5",
+        ),
+        ({"router": {"type": "length_aware", "ttft": "-1 s"}}, "ttft: must be finite and > 0 s"),
+        ({"network": None}, "network: is required"),
+    ],
+)
+def test_what_is_bad_is_said(change, message):
+    with pytest.raises(ScenarioError, match=message):
+        build(scenario(**change))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("role", "p_heavy", "FlowingPolicy needs a client with role d_heavy"),
+        ("scheduler", {"max_num_batched_tokens": 2048}, "of clients with role d_heavy must be <="),
+        ("scheduler", "continuous", "scheduler.* must be chunked with role d_heavy"),
+        ("scheduler", {"order": "priority"}, "scheduler.* must be fcfs"),
+        ("scheduler", {"preemption": "swap"}, "scheduler.* must be recompute"),
+        ("async_scheduling", True, "async_scheduling: must be false with role d_heavy"),
+        ("pipeline_parallel_size", 2, "pipeline_parallel_size: must be 1 with role d_heavy"),
+        ("model", "gemma-3-12b", "role.* must be left out with a model with sliding windows"),
+    ],
+)
+def test_clients_between_which_answers_cannot_flow_are_refused(key, value, message):
+    everything = said()
+    if key == "model":
+        everything[key] = value
+    else:
+        everything["clients"][1][key] = value
+    with pytest.raises(ScenarioError, match=message):
+        build(Scenario.from_dict(everything))
