@@ -84,10 +84,10 @@ class Coordinator:
             stage = stages[0]
             if ahead is not None:
                 visit = yield from ahead.wait(visits)
+                kv = _kept(request, visit, kv, None)
                 later = stages[len(ahead.stages) :]
-                client, ahead = ahead.client, None
-                kv = _kept(request, visit, kv, ahead)
-                failure = yield from self._follow(request, client, visit, later)
+                failure = yield from self._follow(request, ahead.client, visit, later)
+                ahead = None
                 continue
             if stage.continues and stage.is_empty and (kv is None or kv.num_output_tokens):
                 request.to_serve = stages[1:]
