@@ -19,6 +19,7 @@ from mist_sim.cli.profile import profile
 from mist_sim.cli.run import run
 from mist_sim.cli.schema import schema
 from mist_sim.cli.signals import take_leave
+from mist_sim.cli.sliders import sliders
 from mist_sim.cli.timeline import timeline
 from mist_sim.cli.validate import validate
 from mist_sim.errors import InvariantError, MistError
@@ -94,6 +95,7 @@ app.command()(validate)
 app.command()(timeline)
 app.command()(afd)
 app.command()(goodput)
+app.command()(sliders)
 app.command()(compare)
 
 

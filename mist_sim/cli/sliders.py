@@ -1,0 +1,72 @@
+"""`mist sliders`: the best sliders of TaiChi's hybrid, and of the pure designs at their ends."""
+
+from __future__ import annotations
+
+import typer
+
+from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
+from mist_sim.cli.run import presets
+from mist_sim.cli.settings import overrides_of
+
+
+def sliders(
+    scenario: str = typer.Argument(
+        metavar="SCENARIO",
+        help="A hybrid: one client of role p_heavy, one of role d_heavy. A file or a preset.",
+        show_default=False,
+        autocompletion=presets,
+    ),
+    settings: list[str] = typer.Option(
+        [],
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a value of the scenario, such as slo.ttft='1 s'; repeatable.",
+        show_default=False,
+    ),
+    chunks: str = typer.Option(
+        "128,256,512,1024,2048", metavar="N,N,...", help="Chunks to try, in tokens."
+    ),
+    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    tolerance: float = typer.Option(
+        0.02, help="How near the ends of the last interval are, as a share of the upper."
+    ),
+    jobs: Jobs = None,
+    out: Out = None,
+    force: Force = False,
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the results as JSON in place of the tables."
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Find the goodput of aggregation, disaggregation and TaiChi's hybrid, each at its best.
+
+    The sliders are how many of the clients are P-heavy, and the chunks of either kind.
+    """
+    from mist_sim.cli.session import Session
+    from mist_sim.scenario import Scenario
+    from mist_sim.search.goodput import GoodputOptions
+    from mist_sim.search.slider_search import search_sliders
+
+    require_out(force, out)
+    options = GoodputOptions(attainment=attainment, tolerance=tolerance)
+    loaded = Scenario.load(scenario, overrides_of(settings))
+    options.target(loaded)  # what is wrong with it shows before anything runs
+    sizes = _sizes(chunks)
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    session.search(
+        lambda progress: search_sliders(loaded, options, chunks=sizes, jobs=jobs, progress=progress)
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    from mist_sim.errors import ScenarioError
+
+    try:
+        sizes = [int(word) for word in text.split(",")]
+    except ValueError:
+        sizes = [0]
+    if min(sizes) < 1:
+        raise ScenarioError(
+            f"--chunks must be whole numbers >= 1, with commas between, got {text!r}"
+        )
+    return sizes

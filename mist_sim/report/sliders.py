@@ -1,0 +1,55 @@
+"""A race of TaiChi's sliders as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isnan
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from mist_sim.report.cells import count, section, warnings
+from mist_sim.report.goodput import asked
+from mist_sim.report.layout import columns
+
+
+def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a race. summary: `SliderSearch.summary`."""
+    best = summary["best"]
+    searches = [entry["search"] for entry in best.values()]
+    limits = f", {asked(searches[0])}" if searches else ""
+    remarks = [] if best else ["No position attains the limits at any rate that was tried."]
+    remarks += [
+        f"{entry['name']}: {text}"
+        for entry in best.values()
+        for text in entry["search"]["warnings"]
+    ]
+    runs = f"{count(len(summary['positions']))} positions, {count(summary['num_runs'])} runs"
+    return Group(
+        *section(f"Best of each design{limits}", _best(best)),
+        *section(f"Sliders tried ({runs})", _positions(summary["positions"])),
+        *warnings(remarks),
+    )
+
+
+def _best(best: Mapping[str, Any]) -> RenderableType:
+    rows = [[design, entry["name"], f"{entry['goodput']:.4g}"] for design, entry in best.items()]
+    return columns(["", "clients x chunk", "goodput, /s"], rows, right=[2])
+
+
+def _positions(positions: list[Mapping[str, Any]]) -> RenderableType:
+    rows = [
+        [row["design"], f"{row['num_p']}:{row['num_d']}", *_chunks(row), _goodput(row)]
+        for row in positions
+    ]
+    return columns(["", "P:D", "S_P", "S_D", "goodput, /s"], rows, right=[1, 2, 3, 4])
+
+
+def _chunks(row: Mapping[str, Any]) -> tuple[str, str]:
+    return ("-", "0") if row["s_d"] == 0 else (f"{row['s_p']:,}", f"{row['s_d']:,}")
+
+
+def _goodput(row: Mapping[str, Any]) -> str:
+    if not isnan(row["goodput"]):
+        return f"{row['goodput']:.4g}"
+    return "-" if isnan(row["missed_at"]) else f"< {row['missed_at']:.4g}"

@@ -1,0 +1,152 @@
+"""TaiChi's sliders: the designs at their ends, and a race against an exhaustive search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.scenario.load import as_data
+from mist_sim.search.goodput import GoodputOptions, find_goodputs
+from mist_sim.search.slider_search import search_sliders
+from mist_sim.search.sliders import Slidable, Sliders, all_sliders
+
+
+def said(num_requests: int = 120) -> dict[str, Any]:
+    def client(name: str, role: str, chunk: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "role": role,
+            "gpu": "a100-sxm-80gb",
+            "engine": "vllm-0.12",
+            "scheduler": {"max_num_batched_tokens": chunk, "max_num_seqs": 256},
+            "async_scheduling": False,
+        }
+
+    return {
+        "model": "qwen2.5-14b",
+        "workload": {
+            "lengths": {"type": "profile", "num_requests": num_requests},
+            "arrivals": {"type": "poisson", "rate": "6 /s"},
+        },
+        "clients": [client("p", "p_heavy", 1024), client("d", "d_heavy", 512)],
+        "network": {"bandwidth": "300 GB/s"},
+        "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "60 ms"}},
+        "router": {"type": "length_aware", "ttft": "1 s"},
+        "slo": {"ttft": "1 s", "tpot": "60 ms"},
+    }
+
+
+HYBRID = Scenario.from_dict(said())
+AGGREGATION = Sliders(num_p=1, num_d=1, s_p=512, s_d=512)
+DISAGGREGATION = Sliders(num_p=1, num_d=1, s_p=512, s_d=0)
+
+
+def test_all_positions_are_there_once_and_the_middle_comes_first():
+    found = list(all_sliders(4, [128, 256, 512]))
+    assert len(set(found)) == len(found) == 3 + 3 + 3 * 3
+    assert [each.name for each in found[:4]] == [
+        "4 x 256",
+        "4 x 128",
+        "4 x 512",
+        "2 prefill, 2 decode",
+    ]
+    assert {each.design for each in found} == {"aggregation", "disaggregation", "hybrid"}
+    assert found[6].name == "2 x 256, 2 x 128"
+
+
+def aggregated() -> Scenario:
+    """Plain aggregation, written by hand."""
+    plain = said()
+    for key in ("network", "hand_over"):
+        del plain[key]
+    client = plain["clients"][0]
+    del client["role"]
+    client["count"] = 2
+    client["scheduler"] = {"max_num_batched_tokens": 512, "max_num_seqs": 256}
+    plain["clients"] = [client]
+    return Scenario.from_dict(plain)
+
+
+def apart() -> Scenario:
+    """Plain disaggregation, written by hand."""
+    plain = said()
+    plain["hand_over"] = {"first_token": "decode"}
+    plain["clients"][0] |= {
+        "role": "prefill",
+        "scheduler": {"max_num_batched_tokens": 131072, "max_num_seqs": 256},
+    }
+    plain["clients"][1]["role"] = "decode"
+    return Scenario.from_dict(plain)
+
+
+@pytest.mark.parametrize(
+    ("sliders", "plain"),
+    [(AGGREGATION, aggregated), (DISAGGREGATION, apart)],
+    ids=["S_D = S_P", "S_D = 0"],
+)
+def test_at_the_ends_are_the_pure_designs(sliders, plain):
+    mine, theirs = simulate(Slidable(HYBRID).at(sliders)), simulate(plain())
+    for name in ("requests", "stages", "steps", "transfers"):
+        one, other = getattr(mine, name), getattr(theirs, name)
+        assert one.equals(other), name
+    assert len(mine.requests) == 120
+
+
+def test_a_hybrid_between_them_keeps_all_else():
+    data = as_data(Slidable(HYBRID).at(Sliders(num_p=3, num_d=2, s_p=2048, s_d=128)))
+    p, d = data["clients"]
+    assert (p["count"], d["count"]) == (3, 2)
+    assert p["scheduler"]["max_num_batched_tokens"] == 2048
+    assert d["scheduler"]["max_num_seqs"] == d["scheduler"]["max_num_batched_tokens"] == 128
+    others = as_data(HYBRID)
+    for client in (*data["clients"], *others["clients"]):
+        del client["count"], client["scheduler"]
+    assert data == others
+
+
+def test_a_race_finds_what_a_search_of_every_position_finds():
+    options = GoodputOptions(tolerance=0.05)
+    hybrid = Scenario.from_dict(said(60))
+    race = search_sliders(hybrid, options, chunks=[128, 512, 1024], jobs=1)
+    slidable, positions = Slidable(hybrid), [entry.sliders for entry in race.entries]
+    assert len(positions) == 3 + 1 + 3
+    every = find_goodputs([slidable.at(each) for each in positions], options, jobs=1)
+    for design, best in race.best.items():
+        mine = [g.rate for g, s in zip(every, positions, strict=True) if s.design == design]
+        assert best.rate == pytest.approx(max(mine), rel=2 * options.tolerance)
+    for entry, goodput in zip(race.entries, every, strict=True):
+        if entry.goodput is None:
+            assert goodput.rate < entry.missed_at
+    assert any(entry.goodput is None for entry in race.entries)
+    assert race.num_runs < sum(goodput.num_runs for goodput in every)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda said: said["clients"].pop(), "clients must have one with role d_heavy"),
+        (lambda said: said.update(replications=3), "replications must be 1 to search sliders"),
+    ],
+)
+def test_what_has_no_sliders_is_refused(change, message):
+    plain = as_data(HYBRID)
+    change(plain)
+    if len(plain["clients"]) < 2:
+        plain["clients"][0]["role"] = None
+        del plain["network"], plain["hand_over"]
+    with pytest.raises(ScenarioError, match=message):
+        search_sliders(Scenario.from_dict(plain))
+
+
+@pytest.mark.parametrize(("s_p", "s_d"), [(128, 256), (0, 0), (4, -1)])
+def test_small_chunks_are_not_the_larger_ones(s_p, s_d):
+    with pytest.raises(ValueError, match="s_d in"):
+        Sliders(num_p=1, num_d=1, s_p=s_p, s_d=s_d)
+
+
+@pytest.mark.parametrize(("num_clients", "chunks"), [(1, [128]), (2, []), (2, [0])])
+def test_positions_need_clients_and_chunks(num_clients, chunks):
+    with pytest.raises(ScenarioError, match="must be >="):
+        list(all_sliders(num_clients, chunks))
