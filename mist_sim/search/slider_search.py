@@ -9,7 +9,7 @@ of every position finds, to within the tolerance, wherever attainment falls with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,10 +107,7 @@ class SliderSearch:
                 design: {
                     "name": entry.sliders.name,
                     "goodput": entry.rate,
-                    "sliders": {
-                        name: getattr(entry.sliders, name)
-                        for name in ("num_p", "num_d", "s_p", "s_d")
-                    },
+                    "sliders": asdict(entry.sliders),
                     "search": entry.goodput.summary if entry.goodput else None,
                 }
                 for design, entry in self.best.items()

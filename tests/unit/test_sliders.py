@@ -126,7 +126,10 @@ def test_a_race_finds_what_a_search_of_every_position_finds():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda said: said["clients"].pop(), "clients must have one with role d_heavy"),
+        (
+            lambda said: said["clients"].pop(),
+            "clients must have one with role p_heavy, whose sliders are searched, got 0",
+        ),
         (lambda said: said.update(replications=3), "replications must be 1 to search sliders"),
     ],
 )
