@@ -20,7 +20,9 @@ from benchmarks.workloads import (
     AZURE,
     PRESSED,
     SHORT,
+    apart,
     azure,
+    flowing,
     lognormal,
     long_prompt,
     long_prompt_in_windows,
@@ -72,6 +74,9 @@ def rows(quick: bool) -> Iterator[Row]:
     drafts = {"method": "ngram", "num_speculative_tokens": 4, "acceptance_rate": 0.7}
     drafted = measure(azure(speculative_config=drafts), 3)
     yield ("the same with 4 drafts a step", "no budget", _ratio(drafted, base))
+
+    yield "prefill and decode apart, 4 + 4 clients", "<= 250 T", _cost(measure(apart(), 3))
+    yield "TaiChi, 4 + 4 clients, answers flow", "<= 300 T", _cost(measure(flowing(), 3))
 
     four = measure(lognormal(num_requests=20_000, num_clients=4))
     eight = measure(lognormal(num_requests=20_000, num_clients=4, output_factor=8))

@@ -42,6 +42,37 @@ def azure(
     }
 
 
+def apart(trace: Path = AZURE) -> dict[str, Any]:
+    """The same conversations with prefill and decode apart, 4 + 4 clients on shared links."""
+    plain = azure(trace)
+    (client,) = plain["clients"]
+    roles = [client | {"name": role, "role": role} for role in ("prefill", "decode")]
+    return plain | {"clients": roles, "network": {"topology": "hgx-h100", "nodes": 4}}
+
+
+def flowing(trace: Path = AZURE) -> dict[str, Any]:
+    """The same with TaiChi, 4 + 4 clients of so little memory that answers flow."""
+    plain = azure(trace)
+    (client,) = plain["clients"]
+    chunks = {"p_heavy": 2048, "d_heavy": 512}
+    clients = [
+        client
+        | {
+            "name": role,
+            "role": role,
+            "kv_cache": {"num_gpu_blocks_override": 900},
+            "scheduler": client["scheduler"] | {"max_num_batched_tokens": chunk},
+        }
+        for role, chunk in chunks.items()
+    ]
+    return plain | {
+        "clients": clients,
+        "network": {"topology": "hgx-h100", "nodes": 4},
+        "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "18 ms"}},
+        "router": {"type": "length_aware", "ttft": "1 s"},
+    }
+
+
 def long_prompt(chunk: int) -> dict[str, Any]:
     """2,000 prompts of 16,384 tokens, each alone on one client, in chunks of so many tokens."""
     return {
