@@ -1,4 +1,4 @@
-"""Write the tables and pictures of docs/background/interference.md: `python docs/make_interference.py`.
+"""Write tables and pictures of docs/background/interference.md: `python docs/make_interference.py`.
 
 Runs the presets taichi-aggregation and taichi-disaggregation with other chunks, ratios and rates;
 two minutes on two cores. Needs matplotlib, which the project itself does not use.
@@ -120,7 +120,7 @@ def batch(num_prefill: int, context: int) -> StepBatch:
 
 
 def kinds_of_work(chunk: int) -> dict[str, float]:
-    """Return the seconds of a step by kind of work: a chunk from the middle of a prompt, decodes."""
+    """Return the seconds of a step by kind of work; its chunk is from the middle of a prompt."""
     step = batch(max(chunk - BATCH, 0), (PROMPT - chunk) // 2 if chunk else 0)
     parts = roofline().parts(step)
     engine = EngineOverhead().around(roofline()).step_time(step) - roofline().step_time(step)
@@ -190,7 +190,8 @@ def draw_planes(runs: Runs) -> None:
     scatter(rows[0, 1], {k: runs[case] for k, case in by_rate.items()}, WARM)
     scatter(rows[1, 0], {f"CP{chunk}": runs[Case(chunk=chunk)] for chunk in CHUNKS}, SHADES)
     scatter(rows[1, 1], {f"P{p}D{d}": runs[Case(prefill=p)] for p, d in RATIOS}, WARM)
-    titles = ("Together, 1,024 tokens a step", "Apart, P6D2", f"Together, {RATE} /s", f"Apart, {RATE} /s")
+    above = ("Together, 1,024 tokens a step", "Apart, P6D2")
+    titles = (*above, f"Together, {RATE} /s", f"Apart, {RATE} /s")
     for axes, title in zip(rows.flat, titles, strict=True):
         axes.set_title(title, loc="left")
     save(figure, "interference_planes.png")
@@ -220,8 +221,10 @@ def draw_interference(runs: Runs) -> None:
     ends = np.array([0, intensity.max()])
     law.plot(ends, 1e3 * (found.intercept + found.slope * ends), color="#c1121f", lw=1)
     law.plot(ends, 44 + 0.2045 * ends, "--", color="#777777", lw=1)
-    law.text(0.97, 0.05, "dashed: the paper's line", transform=law.transAxes, ha="right", fontsize=8)
-    law.set(xlabel="prompt tokens an output token", ylabel="TPOT, ms", xlim=(0, None), ylim=(0, None))
+    place = {"transform": law.transAxes, "ha": "right", "fontsize": 8}
+    law.text(0.97, 0.05, "dashed: the paper's line", **place)
+    law.set(xlabel="prompt tokens an output token", xlim=(0, None))
+    law.set(ylabel="TPOT, ms", ylim=(0, None))
     law.set_title(f"What prompts do to TPOT, R² = {found.r_squared:.3f}", loc="left")
 
     lengths.plot(requests["num_output_tokens"], tpot, ".", ms=2.5, color=TOGETHER, rasterized=True)

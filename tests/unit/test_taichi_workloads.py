@@ -1,4 +1,4 @@
-"""The workloads of TaiChi's study: what the presets draw, beside the lengths that they come from."""
+"""The workloads of TaiChi's study: what presets draw, beside the lengths that they come from."""
 
 import numpy as np
 import pytest
