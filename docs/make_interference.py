@@ -42,11 +42,12 @@ RATE, RATES = 14, (8, 10, 12, 14)  # requests a second
 LINE_RATE = 11.75  # with the paper's line, whose prompts take longer
 LINE = {"type": "linear", "step": "44 ms", "prefill_token": "0.2045 ms"}
 LIMITS = ((16.0, 0.060), (5.0, 0.250), (6.0, 0.100))  # TTFT, TPOT of the paper's table 2, seconds
+HYBRID = (3072, 192)  # tokens a step of P-heavy and D-heavy clients
 PAPER = {"together": (7, 97, 16), "apart": (98, 42, 50)}
 CHUNKS = (128, 256, 512, 1024, 2048)
 RATIOS = ((4, 4), (5, 3), (6, 2), (7, 1))
 BATCH, PROMPT = 16, 3000  # decodes beside the prompts, and their length, in figures 3 and 8
-TOGETHER, APART = "#2a6f97", "#e07b39"
+TOGETHER, APART, MIXED = "#2a6f97", "#e07b39", "#5a8f4e"
 SHADES = ("#cfe3ef", "#8fbcd4", "#4f8fb5", "#1b4f72", "#0b2536")
 WARM = ("#f6d5b8", "#eaa671", "#d9752e", "#8c3f0c")
 
@@ -55,13 +56,15 @@ class Case(NamedTuple):
     """One run: together, or apart with so many clients for prompts.
 
     chunk: tokens a step of clients that do both. prefill: clients for prompts of the eight; 0:
-    together. line: with the paper's line in place of the roofline.
+    together. line: with the paper's line in place of the roofline. hybrid: with TaiChi's policies,
+    for the last of the limits.
     """
 
     rate: float = RATE
     chunk: int = 1024
     prefill: int = 0
     line: bool = False
+    hybrid: bool = False
 
 
 def simulated(case: Case) -> pd.DataFrame:
@@ -82,7 +85,11 @@ def simulated(case: Case) -> pd.DataFrame:
     if case.line:
         changes["clients.1.predictor"] = LINE
     changes["hand_over"] = {"first_token": "decode"}  # as the paper counts TTFT
+    if case.hybrid:
+        changes |= hybrid()
     result = simulate(Scenario.load("taichi-disaggregation", overrides=changes))
+    if case.hybrid:
+        return result.requests
     requests = result.requests.set_index("request_id")
     prompts = result.stages.query("stage == 'prefill'").set_index("request_id")
     moves = result.transfers.set_index("request_id")
@@ -94,12 +101,28 @@ def simulated(case: Case) -> pd.DataFrame:
     return requests.reset_index()
 
 
+def hybrid() -> dict[str, Any]:
+    """Return what TaiChi's clients have in place of those that stand apart."""
+    ttft, tpot = LIMITS[2]
+    policy = {"type": "flowing", "tpot": f"{tpot} s"}
+    changes: dict[str, Any] = {
+        "hand_over": {"first_token": "decode", "policy": policy},
+        "router": {"type": "length_aware", "ttft": f"{ttft} s"},
+    }
+    for client, (role, chunk) in enumerate(zip(("p_heavy", "d_heavy"), HYBRID, strict=True)):
+        changes[f"clients.{client}.role"] = role
+        scheduler = {"type": "chunked", "max_num_batched_tokens": chunk}
+        changes[f"clients.{client}.scheduler"] = scheduler
+    return changes
+
+
 def every_case() -> list[Case]:
     """Return all runs that the page needs."""
     cases = [Case(rate=rate, prefill=prefill) for rate in RATES for prefill in (0, 6)]
     cases += [Case(chunk=chunk) for chunk in CHUNKS]
     cases += [Case(prefill=prefill) for prefill, _ in RATIOS]
     cases += [Case(rate=LINE_RATE, line=True), Case(rate=LINE_RATE, line=True, prefill=6)]
+    cases.append(Case(prefill=6, hybrid=True))
     return list(dict.fromkeys(cases))
 
 
@@ -181,17 +204,33 @@ def scatter(axes: Axes, runs: dict[str, pd.DataFrame], colors: tuple[str, ...]) 
     axes.legend(frameon=False, fontsize=8, markerscale=4, loc="upper left", ncols=2)
 
 
+def attainment(axes: Axes, runs: dict[str, pd.DataFrame]) -> None:
+    """Draw the share of the requests that keep each pair of limits."""
+    for place, (requests, color) in enumerate(
+        zip(runs.values(), (TOGETHER, APART, MIXED), strict=True)
+    ):
+        shares = [float(text.removesuffix(" %")) for text in attained(requests)]
+        bars = axes.bar(np.arange(3) + 0.27 * (place - 1), shares, 0.25, color=color)
+        axes.bar_label(bars, fmt="%.0f", fontsize=8)
+    labels = [f"{ttft:g} s, {1e3 * tpot:g} ms" for ttft, tpot in LIMITS]
+    axes.set(xticks=range(3), xticklabels=labels, ylabel="requests, %", ylim=(0, 108))
+
+
 def draw_planes(runs: Runs) -> None:
-    """Draw figures 2, 5 and 6: who is where on the plane of TTFT and TPOT."""
-    figure, rows = plt.subplots(2, 2, figsize=(8.4, 7), layout="constrained")
+    """Draw figures 1, 2, 5 and 6: who is where on the plane of TTFT and TPOT."""
+    figure, rows = plt.subplots(3, 2, figsize=(8.4, 10), layout="constrained")
     by_rate = {f"{rate} /s": Case(rate=rate) for rate in RATES}
     scatter(rows[0, 0], {k: runs[case] for k, case in by_rate.items()}, SHADES[:4])
     by_rate = {k: case._replace(prefill=6) for k, case in by_rate.items()}
     scatter(rows[0, 1], {k: runs[case] for k, case in by_rate.items()}, WARM)
     scatter(rows[1, 0], {f"CP{chunk}": runs[Case(chunk=chunk)] for chunk in CHUNKS}, SHADES)
     scatter(rows[1, 1], {f"P{p}D{d}": runs[Case(prefill=p)] for p, d in RATIOS}, WARM)
+    every = {"together": Case(), "apart": Case(prefill=6), "hybrid": Case(prefill=6, hybrid=True)}
+    scatter(rows[2, 0], {k: runs[case] for k, case in every.items()}, (TOGETHER, APART, MIXED))
+    attainment(rows[2, 1], {k: runs[case] for k, case in every.items()})
     above = ("Together, 1,024 tokens a step", "Apart, P6D2")
-    titles = (*above, f"Together, {RATE} /s", f"Apart, {RATE} /s")
+    middle = (f"Together, {RATE} /s", f"Apart, {RATE} /s")
+    titles = (*above, *middle, f"All three, {RATE} /s", "Who keeps which limits")
     for axes, title in zip(rows.flat, titles, strict=True):
         axes.set_title(title, loc="left")
     save(figure, "interference_planes.png")
