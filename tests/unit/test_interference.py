@@ -104,6 +104,38 @@ def test_by_hand():
     assert requests["tpot"].tolist() == pytest.approx([0.01 + 75e-5, 0.01])
 
 
+SCARCE = CLIENT | {"kv_cache": {"num_gpu_blocks_override": 600}}
+P_HEAVY = CLIENT | {"name": "p", "role": "p_heavy"}
+D_HEAVY = SCARCE | {"name": "d", "role": "d_heavy"}
+FLOWING = {
+    "network": {"bandwidth": "400 Gb/s", "latency": "1 ms"},
+    "hand_over": {"policy": {"type": "flowing", "tpot": "70 ms"}},
+}
+WAYS = {
+    "replicas": ([CLIENT | {"data_parallel_size": 2}], {}),
+    "pipeline": ([CLIENT | {"pipeline_parallel_size": 2, "predictor": "roofline"}], {}),
+    "preempted": ([SCARCE | {"count": 2}], {}),
+    "flowing": ([P_HEAVY, D_HEAVY], FLOWING),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_that_prompts_cost_is_somebody_s(way):
+    """Summed over requests, as over steps: prompt tokens of each times those that decode in it."""
+    clients, more = WAYS[way]
+    result = run(*clients, rate=5.0, **more)
+    requests, steps = result.requests, result.steps
+    assert (requests["status"] == "finished").all()
+    if way == "preempted":
+        assert requests["num_preemptions"].sum() > 3
+    if way == "flowing":
+        assert len(result.transfers) > len(requests)  # some went on elsewhere more than once
+    suffered = (requests["interference"] * (requests["num_output_tokens"] - 1)).sum()
+    done = (steps["num_steps"] * steps["num_prefill_tokens"] * steps["num_decodes"]).sum()
+    assert suffered == pytest.approx(float(done), rel=1e-12)
+    assert done > 5e5
+
+
 def test_decode_clients_have_no_interference():
     prefill = CLIENT | {"name": "prefill", "role": "prefill"}
     decode = CLIENT | {"name": "decode", "role": "decode"}
