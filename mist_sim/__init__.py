@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         BestServePredictor,
         EngineOverhead,
         ExecutionPredictor,
+        LinearPredictor,
         PipelinePredictor,
         Predictor,
         PredictorTraits,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         ApiPrices,
         CostOptions,
         Estimate,
+        InterferenceLaw,
         PowerOptions,
         Replications,
         Result,
@@ -174,14 +176,17 @@ _HOMES = {
     "mist_sim.errors": "InvariantError MistError ScenarioError TraceError UnknownPluginError",
     "mist_sim.hardware": "Cluster GpuSpec load_gpu",
     "mist_sim.hardware.predictors": (
-        "PREDICTORS BestServePredictor EngineOverhead ExecutionPredictor PipelinePredictor "
-        "Predictor PredictorTraits RegressionPredictor RooflinePredictor TablePredictor"
+        "PREDICTORS BestServePredictor EngineOverhead ExecutionPredictor LinearPredictor "
+        "PipelinePredictor Predictor PredictorTraits RegressionPredictor RooflinePredictor "
+        "TablePredictor"
     ),
     "mist_sim.lifecycle": (
         "AUTOSCALERS Autoscaling Drain Failures GroupView Lifecycle OnFailure QueueLength Schedule "
         "SloAttainment StartUp Utilisation"
     ),
-    "mist_sim.metrics": "ApiPrices CostOptions Estimate PowerOptions Replications Result Slo",
+    "mist_sim.metrics": (
+        "ApiPrices CostOptions Estimate InterferenceLaw PowerOptions Replications Result Slo"
+    ),
     "mist_sim.models": "ModelSpec SpeculativeConfig load_model",
     "mist_sim.network": "Fabric Link Topology load_topology",
     "mist_sim.routers": (
@@ -252,12 +257,14 @@ __all__ = [
     "GroupView",
     "HeavyLightRouter",
     "HeldKv",
+    "InterferenceLaw",
     "InvariantError",
     "KvCacheConfig",
     "KvRetrieval",
     "LeastOutstandingRouter",
     "LengthsCsvReader",
     "Lifecycle",
+    "LinearPredictor",
     "Link",
     "LlmClient",
     "LoadRouter",

@@ -3,6 +3,7 @@
 from mist_sim.metrics.cost import ApiPrices, CostOptions
 from mist_sim.metrics.energy import PowerOptions
 from mist_sim.metrics.goodput import Slo
+from mist_sim.metrics.interference import InterferenceLaw
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.replications import Estimate, Replications
 from mist_sim.metrics.result import Result
@@ -12,6 +13,7 @@ __all__ = [
     "ColumnRecorder",
     "CostOptions",
     "Estimate",
+    "InterferenceLaw",
     "PowerOptions",
     "Replications",
     "Result",

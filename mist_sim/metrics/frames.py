@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mist_sim.metrics import latency, stats
+from mist_sim.metrics.interference import interference
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
@@ -40,6 +41,7 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
             "ttft": latency.ttft(c["arrival_time"], c["first_token_at"]),
             "tpot": latency.tpot(c["decode_time"], c["num_gaps"]),
             "e2el": latency.e2e(c["arrival_time"], c["finished_at"]),
+            "interference": interference(recorder),
             "num_prompt_tokens": c["num_prompt_tokens"],
             "num_output_tokens": c["num_output_tokens"],
             "num_cached_tokens": c["num_cached_tokens"],

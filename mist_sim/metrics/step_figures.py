@@ -91,7 +91,7 @@ def _chunks(
     return chunks
 
 
-def _sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Array:
+def sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Array:
     """Return the sum over all steps before each of some, where those of a run have one value."""
     num_steps = num_steps.astype(np.int64)
     up_to, given = np.cumsum(num_steps), np.cumsum(num_steps * each_step)
@@ -133,7 +133,7 @@ def _decoded_between(
     low = np.clip(begin, first, last)
     high = np.clip(end, low, last)
     at_first, at_low, at_high = (
-        _sum_before(runs["num_steps"], is_decode, steps) for steps in (first, low, high)
+        sum_before(runs["num_steps"], is_decode, steps) for steps in (first, low, high)
     )
     place = rows["first_count"]
     one_each = place < 0

@@ -22,18 +22,26 @@ class Synthetic:
     """Requests whose prompt and output lengths are drawn independently (MIST §III-B2).
 
     num_requests: how many (>= 1). prompt, output: distributions of their lengths in tokens.
-    Prompt and output have streams of their own: another `output` leaves the prompts as they are.
+    max_total_tokens: of prompt and output together (>= 2); requests with more are drawn again, both
+        parts of them. None: any.
+    Prompt and output have streams of their own: another `output` leaves the prompts as they are,
+    but for those that `max_total_tokens` drops.
     """
 
     num_requests: int
     prompt: LengthDistribution
     output: LengthDistribution
+    max_total_tokens: int | None = None
 
     def __post_init__(self) -> None:
         require_count("num_requests", self.num_requests)
+        _require_total(self.max_total_tokens)
 
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
-        """Yield `num_requests` rows without times. Raises ScenarioError for a length below 1."""
+        """Yield `num_requests` rows without times.
+
+        Raises ScenarioError for a length below 1, and where hardly any draw is short enough.
+        """
         prompt_rng, output_rng = rng.spawn(2)
 
         def draw() -> tuple[Tokens, Tokens]:
@@ -41,7 +49,7 @@ class Synthetic:
             outputs = self.output.sample(output_rng, BLOCK)
             return _checked(prompts, self.prompt), _checked(outputs, self.output)
 
-        return _rows(self.num_requests, draw)
+        return _rows(self.num_requests, draw, self.max_total_tokens)
 
 
 @SAMPLERS.register("profile")
@@ -52,20 +60,27 @@ class Profile:
     num_requests: how many (>= 1). name: a shipped profile (see `mist_sim.traces.profiles`).
     A prompt is drawn from its quantiles, then the output from the quantiles of its prompt's bin,
     so both distributions and their dependence are kept. Rows are independent of one another.
+    max_total_tokens: of prompt and output together (>= 2); requests with more are drawn again.
+        None: any.
     """
 
     num_requests: int
     name: str = "azure-conv-2023"
+    max_total_tokens: int | None = None
 
     def __post_init__(self) -> None:
         require_count("num_requests", self.num_requests)
+        _require_total(self.max_total_tokens)
         if self.name not in profile_names():
             raise ValueError(f"name must be one of {', '.join(profile_names())}, got {self.name!r}")
 
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
-        """Yield `num_requests` rows without times."""
+        """Yield `num_requests` rows without times.
+
+        Raises ScenarioError where hardly any draw is short enough.
+        """
         table = load_profile(self.name)
-        return _rows(self.num_requests, lambda: table.sample(rng, BLOCK))
+        return _rows(self.num_requests, lambda: table.sample(rng, BLOCK), self.max_total_tokens)
 
 
 @SAMPLERS.register("prefix_repetition")
@@ -109,9 +124,30 @@ def _checked(lengths: Tokens, distribution: LengthDistribution) -> Tokens:
     return lengths
 
 
-def _rows(num_rows: int, draw: Callable[[], tuple[Tokens, Tokens]]) -> Iterator[TraceRow]:
-    """Yield rows from whole blocks; what is left of the last block is dropped."""
-    for start in range(0, num_rows, BLOCK):
+def _require_total(most: int | None) -> None:
+    if most is not None and most < 2:
+        raise ValueError(f"max_total_tokens must be >= 2 or null, got {most}")
+
+
+def _rows(
+    num_rows: int, draw: Callable[[], tuple[Tokens, Tokens]], most: int | None
+) -> Iterator[TraceRow]:
+    """Yield rows from whole blocks, of at most so many tokens; what is left at the end is dropped.
+
+    Raises ScenarioError where fewer than one draw in a thousand has no more.
+    """
+    num_left = num_rows
+    while num_left:
         prompts, outputs = draw()
-        count = min(BLOCK, num_rows - start)
+        if most is not None:
+            fits = prompts + outputs <= most
+            if np.count_nonzero(fits) * 1000 < BLOCK:
+                raise ScenarioError(
+                    f"max_total_tokens must leave one draw in 1,000 or more, got {most:,}; of "
+                    f"{BLOCK:,} draws {np.count_nonzero(fits)} had no more, and the shortest had "
+                    f"{int((prompts + outputs).min()):,}; raise it, or draw shorter lengths"
+                )
+            prompts, outputs = prompts[fits], outputs[fits]
+        count = min(len(prompts), num_left)
+        num_left -= count
         yield from map(TraceRow, prompts[:count].tolist(), outputs[:count].tolist())

@@ -22,6 +22,7 @@ EXPERTS = H100 | {"model": "qwen3-30b-a3b", "tensor_parallel_size": 2}
 STEPS = H100 | {"predictor": {"type": "table", "format": "steps", "path": measured_steps()}}
 LEARNED = H100 | {"predictor": {"type": "regression", "path": regression_file()}}
 LAYERS = measured_layers(load_model("llama-3.1-8b").num_layers)
+LINEAR = H100 | {"predictor": {"type": "linear", "step": "10 ms"}}
 ASCEND = {"gpu": "ascend-910b3", "predictor": {"type": "bestserve"}}
 SMALL = {
     "gpu": "l4",
@@ -114,6 +115,9 @@ CASES = [
         "predictor",
     ),
     Case("predictor.scale", 1.1, STEPS),
+    Case("predictor.step", "12 ms", LINEAR),
+    Case("predictor.prefill_token", "20 us", LINEAR),
+    Case("predictor.decode", "100 us", LINEAR),
     Case("overhead.step", "5 ms"),
     Case("overhead.prefill_step", "5 ms"),
     Case("overhead.sequence", "40 us"),

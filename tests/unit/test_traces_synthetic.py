@@ -23,6 +23,7 @@ from mist_sim.traces import (
     FixedLength,
     GeometricLength,
     LengthDistribution,
+    LengthsCsvReader,
     LogNormalLength,
     NormalLength,
     PrefixRepetition,
@@ -92,7 +93,9 @@ def test_normal_redraws_what_is_below_one_and_keeps_the_shape_above():
         (lambda: GeometricLength(mean=0.9), "mean must be finite and >= 1 token, got 0.9"),
         (lambda: synthetic(0), "num_requests must be >= 1, got 0"),
         (lambda: Profile(num_requests=0), "num_requests must be >= 1, got 0"),
-        (lambda: Profile(num_requests=1, name="azure"), "name must be one of azure-code-2023, az"),
+        (lambda: Profile(num_requests=1, name="azure"), "name must be one of arxiv-4096, azure-co"),
+        (lambda: synthetic(1, max_total_tokens=1), "max_total_tokens must be >= 2 or null, got 1"),
+        (lambda: Profile(num_requests=1, max_total_tokens=0), "max_total_tokens must be >= 2"),
     ],
 )
 def test_impossible_parameters_are_refused(make, message):
@@ -130,6 +133,29 @@ def test_a_longer_run_begins_like_a_shorter_one(make):
         assert list(make(count).sample_rows(rng())) == longest[:count]
     assert list(islice(make(10_000).sample_rows(rng(8)), 100)) != longest[:100]
     assert isinstance(make(1), RowSampler)
+
+
+def test_requests_that_are_too_long_are_drawn_again():
+    every = [
+        (r.num_prompt_tokens, r.num_output_tokens) for r in synthetic(30_000).sample_rows(rng())
+    ]
+    short = synthetic(10_000, max_total_tokens=120)
+    drawn = [(r.num_prompt_tokens, r.num_output_tokens) for r in short.sample_rows(rng())]
+    assert drawn == [pair for pair in every if sum(pair) <= 120][:10_000]
+    rows = list(Profile(num_requests=9_000, name="arxiv-4096").sample_rows(rng()))
+    totals = [row.num_prompt_tokens + row.num_output_tokens for row in rows]
+    assert max(totals) > 4096  # prompt and output of one quantile each
+    rows = list(
+        Profile(num_requests=9_000, name="arxiv-4096", max_total_tokens=4096).sample_rows(rng())
+    )
+    assert max(row.num_prompt_tokens + row.num_output_tokens for row in rows) <= 4096
+    assert len(rows) == 9_000
+
+
+def test_lengths_that_are_never_short_enough_are_refused():
+    source = synthetic(5, prompt=FixedLength(tokens=500), max_total_tokens=500)
+    with pytest.raises(ScenarioError, match=r"one draw in 1,000 or more, got 500; .* had 501; rai"):
+        next(source.sample_rows(rng()))
 
 
 def test_prompts_do_not_depend_on_the_distribution_of_outputs():
@@ -182,7 +208,19 @@ def test_samplers_are_registered():
 # ------------------------------------------------------------------ profiles
 
 TRACES = {"azure-conv-2023": "conv", "azure-code-2023": "code"}
-NAMES = [*TRACES, "sharegpt-300"]
+SOURCES = {
+    "sharegpt-300": ["MIT", "LLMServingSim 2.0"],
+    "arxiv-4096": ["MIT", "Vidur", "MLSys 2024"],
+    "sharegpt-2048": ["Apache-2.0", "Sarathi-Serve", "OSDI 2024"],
+}
+NAMES = [*TRACES, *SOURCES]
+
+
+def lengths(path, most: int) -> np.ndarray:
+    """Return the (prompt, output) lengths of a file of at most so many tokens in all."""
+    rows = LengthsCsvReader(path=str(path)).rows()
+    found = np.array([(row.num_prompt_tokens, row.num_output_tokens) for row in rows])
+    return found[found.sum(axis=1) <= most]
 
 
 def pairs(shared, name: str) -> np.ndarray:
@@ -190,6 +228,11 @@ def pairs(shared, name: str) -> np.ndarray:
         path = shared("measurements/vllm-0.19-rtxpro6000-llama3.1-8b/workload_block16.jsonl")
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         return np.array([(row["input_length"], row["output_length"]) for row in rows])
+    if name == "arxiv-4096":
+        path = shared("traces/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv")
+        return lengths(path, 4096)
+    if name == "sharegpt-2048":
+        return lengths(shared("traces/sharegpt-lengths/sharegpt_8k_turns_llama2.csv"), 2048)
     path = shared(f"traces/AzureLLMInferenceTrace_{TRACES[name]}.csv")
     rows = AzureReader(path=str(path)).rows()
     return np.array([(row.num_prompt_tokens, row.num_output_tokens) for row in rows])
@@ -201,7 +244,7 @@ def test_shipped_profiles_are_small_and_name_their_source():
         path = _FOLDER / f"{name}.json"
         assert path.stat().st_size < 10_000
         table = json.loads(path.read_text())
-        told = ["CC-BY 4.0", "ISCA 2024"] if name in TRACES else ["MIT", "LLMServingSim 2.0"]
+        told = SOURCES.get(name, ["CC-BY 4.0", "ISCA 2024"])
         assert all(word in table["source"] for word in told)
 
 

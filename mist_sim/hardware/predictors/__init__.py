@@ -1,6 +1,7 @@
 """What times an engine step: one interface, several sources (MIST §III-F)."""
 
 from mist_sim.hardware.predictors.analytic.bestserve import BestServePredictor
+from mist_sim.hardware.predictors.analytic.linear import LinearPredictor
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
 from mist_sim.hardware.predictors.base import PREDICTORS, Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.drafting import with_drafting
@@ -19,6 +20,7 @@ __all__ = [
     "EngineOverhead",
     "ExecutionPredictor",
     "GenzPredictor",
+    "LinearPredictor",
     "PipelinePredictor",
     "Predictor",
     "PredictorTraits",

@@ -56,6 +56,9 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.engine": NO_COUNTERPART,
     "predictor.command": NO_COUNTERPART,
     "predictor.timeout": NO_COUNTERPART,
+    "predictor.step": NO_COUNTERPART,
+    "predictor.prefill_token": NO_COUNTERPART,
+    "predictor.decode": NO_COUNTERPART,
     # speculative_config
     **dict.fromkeys(
         (

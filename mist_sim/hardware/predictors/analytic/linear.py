@@ -1,0 +1,60 @@
+"""Step times that are linear in what a step computes, with coefficients that somebody gives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
+from mist_sim.models.spec import ModelSpec
+from mist_sim.units import Seconds
+
+
+@PREDICTORS.register("linear")
+@dataclass
+class LinearPredictor:
+    """A time for every step, and more for each token and request in it; contexts cost nothing.
+
+    model, cluster: what is timed; they matter for memory alone.
+    step: seconds of every step (> 0).
+    prefill_token: seconds more for each prompt token that the step computes.
+    decode: seconds more for each request that decodes in it.
+
+    With 44 ms and 0.2045 ms a prompt token it is the line of TaiChi's figure 4: Llama-2-70B on four
+    A100s.
+
+    Raises ValueError for times that are not finite and >= 0, and a step of none.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    step: Seconds
+    prefill_token: Seconds = 0.0
+    decode: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step < math.inf:
+            raise ValueError(f"step must be finite and > 0 s, got {self.step}")
+        for name in ("prefill_token", "decode"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+
+    @property
+    def traits(self) -> PredictorTraits:
+        """What its times are: nobody's but the giver's."""
+        return PredictorTraits()
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the duration of one step in seconds."""
+        prompts = self.prefill_token * batch.num_prefill_tokens
+        return self.step + prompts + self.decode * batch.num_decodes
+
+    def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        """Return the durations of consecutive steps in seconds, shape (num_steps,); all equal."""
+        return np.full(num_steps, self.step_time(batch))
