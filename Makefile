@@ -26,6 +26,9 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/mist demo
 
+# Tests start many processes, each of which would compile mist-sim anew if bytecode were not kept.
+test pages test-deep fuzz exact: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 

@@ -251,6 +251,9 @@ class Live:
 Plan = tuple[list[tuple[Live, int]], list[Live]]
 """(prompt, new tokens) of every prompt in the step; the decodes in the step."""
 
+_BLOCKS_CHECKED = 200
+"""Memory as large is checked in every step, and larger memory in fewer, which takes as long."""
+
 Fetch = Callable[["StepwiseEngine", Live, int], None]
 """Begins to move so many blocks of a request from another client to a lane."""
 
@@ -857,8 +860,9 @@ class StepwiseEngine(ABC):
         self.memory.grow(
             [(live, self.next_slots(live), self.next_blocks(live)) for live in decodes]
         )
-        others = [*self.loaded, *self.coming, *self.moved, *self.held]
-        self.memory.check(live.blocks for live in [*self.running, *others])
+        if len(self.steps) % (1 + self.num_blocks // _BLOCKS_CHECKED) == 0:
+            others = [*self.loaded, *self.coming, *self.moved, *self.held]
+            self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead
         self.known_until = self.now if self.plans_ahead else inf
