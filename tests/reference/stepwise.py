@@ -76,6 +76,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, nan
 from typing import Protocol
 
@@ -839,6 +840,10 @@ class StepwiseEngine(ABC):
         self.now = start + seconds
         self.complete(start, seconds)
 
+    @cached_property
+    def needs_longest_context(self) -> bool:
+        return traits_of(self.predictor).needs_longest_context
+
     def seconds(self, batch: StepBatch) -> float:
         gpu = self.predictor.step_time(batch)
         return self.host.around(gpu, batch, overlaps=self.overlaps)
@@ -854,7 +859,7 @@ class StepwiseEngine(ABC):
         if self.windows and decodes:
             seen = self.windows.size - 1
             batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
-        if traits_of(self.predictor).needs_longest_context and decodes:
+        if self.needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
         self.memory.grow(
