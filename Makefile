@@ -15,7 +15,7 @@ HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
 	@echo "make test   install the developer's tools and run all tests"
-	@echo "make pages  run the pages of the documentation, and the examples that take long"
+	@echo "make pages  run the pages of the documentation, their long tables, and long examples"
 	@echo "make exact  the exactness tests that catch most mistakes in an engine, in half a minute"
 	@echo "make test-deep  all that make test leaves out, and ten times as many random examples"
 	@echo "make fuzz   20,000 damaged scenarios, 5,000 traces and 1,000 short runs of extremes"
@@ -25,6 +25,9 @@ help:
 
 demo: $(VENV)/.installed
 	$(BIN)/mist demo
+
+# Tests start many processes, each of which would compile mist-sim anew if bytecode were not kept.
+test pages test-deep fuzz exact: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)

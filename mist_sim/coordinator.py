@@ -109,7 +109,7 @@ class Coordinator:
                 failure = Failure("rejected", self.env.now, reason)
                 break
             here, later = stages[:num_stages], stages[num_stages:]
-            is_followed = self._is_followed(request, client, later)
+            is_followed = bool(later) and self._is_followed(request, client, later)
             is_silent = is_followed and self._drops_first and not stage.continues
             may_reserve = is_followed and self._pushes and not stage.continues
             ahead = self._reserve(request, client, here, later, is_silent) if may_reserve else None
@@ -123,7 +123,7 @@ class Coordinator:
                 taken, request.kv, kv = kv, None, None
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
-            kv = _kept(request, visit, kv, ahead)
+            kv = _kept(request, visit, kv, ahead) if ahead or visit.held_kv else kv
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:

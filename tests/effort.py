@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-FACTORS = {"quick": 0.2, "ci": 0.3, "explore": 10.0}
+FACTORS = {"quick": 0.2, "ci": 0.2, "explore": 10.0}
 """Profiles, by what each multiplies the number of examples with. The default is `ci`."""
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")

@@ -296,7 +296,8 @@ class Visit:
     @property
     def continues_answer(self) -> bool:
         """True when its first token continues the answer of the visit before."""
-        return self.continues or self.stages[0].num_emitted > 0
+        first = self.stages[0]
+        return first.num_emitted > 0 or (first.continues and self.continues)
 
     @property
     def has_token(self) -> bool:

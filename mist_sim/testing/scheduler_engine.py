@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
@@ -16,7 +16,7 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.stages import completion
-from mist_sim.testing.rules import name_of, require
+from mist_sim.testing.rules import name_of
 from mist_sim.testing.watched_tier import WatchedTier
 
 
@@ -87,8 +87,9 @@ class SteppingEngine:
             cadence=cadence_of(scheduler),
         )
 
-    def require(self, holds: object, rule: str) -> None:
-        require(holds, f"{name_of(self.scheduler)}: {rule} (at step {self.steps})")
+    def fail(self, rule: str) -> NoReturn:
+        """Raise AssertionError: a rule is broken. Who calls it asks first, once in every step."""
+        raise AssertionError(f"{name_of(self.scheduler)}: {rule} (at step {self.steps})")
 
     def serve(self, limit: int) -> Trace:
         """Serve the load in plans of at most `limit` steps; return what each step did."""
@@ -102,9 +103,8 @@ class SteppingEngine:
         while self.arrivals or self.loads or len(self.left) < len(self.ids):
             num_plans += 1
             too_many = num_plans > _ENOUGH or len(self.trace) > _ENOUGH
-            self.require(
-                not too_many, f"sequences starve: {_ENOUGH} plans or steps did not serve 40"
-            )
+            if too_many:
+                self.fail(f"sequences starve: {_ENOUGH} plans or steps did not serve 40")
             while self.next_news() <= self.steps:
                 self.hear()
             plan = self.scheduler.schedule(self.lane, limit)
@@ -121,7 +121,8 @@ class SteppingEngine:
             if self.gives_up and num_plans % 3 == 0:
                 self.abort_one()
             yield
-        self.require(self.pool.num_free == self.pool.num_blocks, "not all blocks came back")
+        if self.pool.num_free != self.pool.num_blocks:
+            self.fail("not all blocks came back")
 
     def abort_one(self) -> None:
         """Give up a sequence that waits or runs, now an early and now a late one."""
@@ -182,14 +183,17 @@ class SteppingEngine:
                 num_steps = ahead
         emitted, finished = update(self.lane, plan, num_steps)
         cut = num_steps < plan.num_steps
-        self.require(
-            not (cut and (emitted or finished)),
-            f"{len(finished)} sequences finished in step {num_steps} of a plan of {plan.num_steps}",
-        )
+        if cut and (emitted or finished):
+            self.fail(
+                f"{len(finished)} sequences finished in step {num_steps} of a plan of "
+                f"{plan.num_steps}"
+            )
         for sequence in finished:
             target, got = sequence.num_target_tokens, sequence.num_output_tokens
-            self.require(got == target, f"a sequence finished with {got} of {target} tokens")
-            self.require(sequence not in self.left, "a sequence finished twice")
+            if got != target:
+                self.fail(f"a sequence finished with {got} of {target} tokens")
+            if sequence in self.left:
+                self.fail("a sequence finished twice")
             self.left.add(sequence)
         for step in range(num_steps):
             last = step == num_steps - 1
@@ -220,45 +224,36 @@ class SteppingEngine:
         lane = self.lane
         if plan is None:
             num_waiting, num_running = lane.num_waiting, len(lane.running)
-            self.require(
-                not (num_waiting or num_running) or self.loads,
-                f"idle with {num_waiting} waiting, {num_running} running",
-            )
+            if (num_waiting or num_running) and not self.loads:
+                self.fail(f"idle with {num_waiting} waiting, {num_running} running")
             return
         self.left.update(plan.dropped)
-        self.require(not plan.is_empty, "a plan does nothing; return None when idle")
-        self.require(
-            1 <= plan.num_steps <= limit, f"num_steps must be in 1..{limit}, got {plan.num_steps}"
-        )
+        if plan.is_empty:
+            self.fail("a plan does nothing; return None when idle")
+        if not 1 <= plan.num_steps <= limit:
+            self.fail(f"num_steps must be in 1..{limit}, got {plan.num_steps}")
         for sequence, num_new in plan.prefills:
             remaining = sequence.num_tokens - sequence.num_computed_tokens
-            self.require(
-                num_new >= 1 and num_new * plan.num_steps <= remaining,
-                f"{plan.num_steps} steps of {num_new} prompt tokens, {remaining} remain",
-            )
+            if num_new < 1 or num_new * plan.num_steps > remaining:
+                self.fail(f"{plan.num_steps} steps of {num_new} prompt tokens, {remaining} remain")
         num_running = len(lane.running)
-        self.require(
-            num_running <= self.max_num_seqs,
-            f"{num_running} run, max_num_seqs is {self.max_num_seqs}",
-        )
-        waiting = [*lane.waiting, *lane.loading, *lane.loaded]
-        inside = [*waiting, *lane.running]
-        self.require(
-            len(set(inside)) == len(inside) and set(inside) == set(self.ids) - self.left,
-            "every sequence must be waiting, running, finished or dropped, and only once",
-        )
+        if num_running > self.max_num_seqs:
+            self.fail(f"{num_running} run, max_num_seqs is {self.max_num_seqs}")
+        inside = [*lane.waiting, *lane.loading, *lane.loaded, *lane.running]
+        if len(set(inside)) != len(inside) or set(inside) != set(self.ids) - self.left:
+            self.fail("every sequence must be waiting, running, finished or dropped, and only once")
         self.check_memory()
 
     def check_memory(self) -> None:
         """Check that blocks are conserved and hold the tokens in the cache."""
         lane, pool = self.lane, self.pool
-        self.require(0 <= pool.num_free <= pool.num_blocks, f"{pool.num_free} blocks are free")
+        if not 0 <= pool.num_free <= pool.num_blocks:
+            self.fail(f"{pool.num_free} blocks are free")
         num_tokens = lane.clock.context_sum
-        num_tokens += sum(sequence.num_computed_tokens for sequence in lane.prefilling)
-        num_tokens -= sum(self.prefix_tokens[sequence] for sequence in lane.running)
-        self.require(
-            num_tokens <= pool.num_used * pool.block_size,
-            f"{num_tokens} tokens in {pool.num_used} blocks of {pool.block_size}",
-        )
+        num_tokens += sum([sequence.num_computed_tokens for sequence in lane.prefilling])
+        num_tokens -= sum([self.prefix_tokens[sequence] for sequence in lane.running])
+        if num_tokens > pool.num_used * pool.block_size:
+            self.fail(f"{num_tokens} tokens in {pool.num_used} blocks of {pool.block_size}")
         holders = lane.running or lane.loading or lane.loaded or lane.abandoned
-        self.require(holders or not pool.num_used, f"nothing runs, {pool.num_used} blocks are held")
+        if pool.num_used and not holders:
+            self.fail(f"nothing runs, {pool.num_used} blocks are held")

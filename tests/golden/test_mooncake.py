@@ -77,21 +77,20 @@ def test_hits_are_the_reuse_in_the_file_when_the_cache_holds_all(arrivals, share
     assert rate == result.clients["prefix_cache_hit_rate"].item() == 39_850_800 / 61_194_628
 
 
-@pytest.mark.parametrize("arrivals", [ClosedLoop(concurrency=1), TraceArrivals()])
-def test_windows_find_the_same_when_the_cache_holds_all(arrivals, shared):
-    """Every window block of a prompt was in memory once, and stays when the window has left it."""
-    path = shared(TRACE)
-    groups = load_model("gpt-oss-120b").kv_groups
-    result = replay(path, arrivals, 2 * ALL, groups=groups)
-    assert result.requests["num_cached_tokens"].tolist() == reuse(path)
-
-
 @pytest.fixture
 def beginning(shared, tmp_path):
     """Return the path of a file with the first quarter of the trace."""
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(shared(TRACE).read_text().splitlines()[:1_000]))
     return path
+
+
+@pytest.mark.parametrize("arrivals", [ClosedLoop(concurrency=1), TraceArrivals()])
+def test_windows_find_the_same_when_the_cache_holds_all(arrivals, beginning):
+    """Every window block of a prompt was in memory once, and stays when the window has left it."""
+    groups = load_model("gpt-oss-120b").kv_groups
+    result = replay(beginning, arrivals, 2 * ALL, groups=groups)
+    assert result.requests["num_cached_tokens"].tolist() == reuse(beginning)
 
 
 def test_a_larger_cache_hits_more(beginning):
@@ -165,7 +164,10 @@ def one_row(path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
-    [one_row, *(pytest.param(whole, marks=pytest.mark.deep) for whole in (rows, tier_rows))],
+    [
+        pytest.param(one_row, marks=pytest.mark.page),
+        *(pytest.param(whole, marks=pytest.mark.deep) for whole in (rows, tier_rows)),
+    ],
 )
 def test_the_tables_of_the_page(shared, table):
     page = (ROOT / "docs/background/prefix_caching.md").read_text("utf-8")

@@ -25,6 +25,7 @@ def replay(path, router: str) -> dict[str, Any]:
     return simulate(Scenario.from_dict(scenario)).summary
 
 
+@pytest.mark.page
 @pytest.mark.parametrize("router", ["least_outstanding", "prefix_affinity"])
 def test_the_page_says_what_routers_find(shared, router):
     summary = replay(shared(TRACE), router)

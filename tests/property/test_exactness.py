@@ -332,7 +332,7 @@ def test_long_answers_that_windows_leave_behind_are_few_runs():
     windows = Windows(100, 1, 2)
     options = EngineOptions("chunked", 20_000, 16, 8, 4_096, windows=windows, caching=True)
     content = ((0, 400),)
-    jobs = [Job(0.0, 500, 9_000, content=content), Job(1.0, 400, 6_001, content=content)]
+    jobs = [Job(0.0, 500, 4_000, content=content), Job(1.0, 400, 2_501, content=content)]
     engine = assert_exact(Case(options, tuple(jobs)), AWKWARD)
     assert engine.outcomes[1].num_cached_tokens == 384
     runs = Case(options, tuple(jobs)).simulate(AWKWARD).steps["num_steps"]

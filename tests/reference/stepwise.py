@@ -76,6 +76,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, nan
 from typing import Protocol
 
@@ -250,6 +251,9 @@ class Live:
 
 Plan = tuple[list[tuple[Live, int]], list[Live]]
 """(prompt, new tokens) of every prompt in the step; the decodes in the step."""
+
+_BLOCKS_CHECKED = 200
+"""Memory as large is checked in every step, and larger memory in fewer, which takes as long."""
 
 Fetch = Callable[["StepwiseEngine", Live, int], None]
 """Begins to move so many blocks of a request from another client to a lane."""
@@ -836,6 +840,10 @@ class StepwiseEngine(ABC):
         self.now = start + seconds
         self.complete(start, seconds)
 
+    @cached_property
+    def needs_longest_context(self) -> bool:
+        return traits_of(self.predictor).needs_longest_context
+
     def seconds(self, batch: StepBatch) -> float:
         gpu = self.predictor.step_time(batch)
         return self.host.around(gpu, batch, overlaps=self.overlaps)
@@ -851,14 +859,15 @@ class StepwiseEngine(ABC):
         if self.windows and decodes:
             seen = self.windows.size - 1
             batch.window_sum = sum(min(live.num_cached, seen) for live in decodes)
-        if traits_of(self.predictor).needs_longest_context and decodes:
+        if self.needs_longest_context and decodes:
             batch.longest_context = max(live.num_cached for live in decodes)
         num_used_blocks = self.num_blocks - self.num_free
         self.memory.grow(
             [(live, self.next_slots(live), self.next_blocks(live)) for live in decodes]
         )
-        others = [*self.loaded, *self.coming, *self.moved, *self.held]
-        self.memory.check(live.blocks for live in [*self.running, *others])
+        if len(self.steps) % (1 + self.num_blocks // _BLOCKS_CHECKED) == 0:
+            others = [*self.loaded, *self.coming, *self.moved, *self.held]
+            self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead
         self.known_until = self.now if self.plans_ahead else inf

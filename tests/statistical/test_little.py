@@ -75,6 +75,7 @@ def test_the_work_in_steps_is_the_sum_of_all_times_in_service():
 
 
 @pytest.mark.statistical
+@pytest.mark.deep
 def test_mean_number_is_rate_times_mean_time():
     """L = lambda E[T] with the nominal rate, between the first counted and the last arrival.
 

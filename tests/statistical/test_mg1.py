@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mist_sim.traces import LengthDistribution, LogNormalLength
-from tests.statistical.queueing import Queue, assert_mean, mean_waits
+from tests.statistical.queueing import Queue, assert_mean, lindley, mean_waits
 
 LOAD = 0.5
 STEP_S = 0.01
@@ -33,7 +33,8 @@ OUTPUTS: dict[str, tuple[LengthDistribution, float, float, float]] = {
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", ["lognormal", pytest.param("two lengths", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_mean_wait(name):
     """E[wait] = rate E[S^2] / (2 (1 - rho))."""
     output, mean, mean_square, guard = OUTPUTS[name]
@@ -42,3 +43,13 @@ def test_mean_wait(name):
     assert math.isclose(rate * mean * STEP_S, LOAD)
     queue = Queue(rate, output, STEP_S)
     assert_mean(mean_waits(queue, entropy=13), expected, guard * expected)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_every_wait_is_that_of_lindleys_recursion(name):
+    """Long and short services in turn, at a load of 0.8: an error of any size shows."""
+    output, mean, *_ = OUTPUTS[name]
+    requests = Queue(0.8 / (mean * STEP_S), output, STEP_S).run(np.random.SeedSequence(7)).requests
+    services = requests["num_output_tokens"].to_numpy() * STEP_S
+    expected = lindley(requests["arrival_time"].to_numpy(), services)
+    np.testing.assert_allclose(requests["queued"], expected, rtol=0, atol=1e-8)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,11 +42,15 @@ class Slow:
 main(sys.argv[1:])
 """
 RUN = ["run", "demo", "--set", "router=slow", "--set", "workload.lengths.num_requests=1200"]
-SIGNALS = [
-    (signal.SIGTERM, 143, "terminated"),
-    (signal.SIGHUP, 129, "hung up"),
-    (signal.SIGINT, 130, "interrupted"),
-]
+TERM = signal.SIGTERM, 143, "terminated"
+HUP = signal.SIGHUP, 129, "hung up"
+INT = signal.SIGINT, 130, "interrupted"
+
+
+def signals(*usual: tuple[signal.Signals, int, str]) -> list[Any]:
+    """Return all signals as parameters; those that are not usual are left to the deep tests."""
+    rare = [each for each in (TERM, HUP, INT) if each not in usual]
+    return [*usual, *(pytest.param(*each, marks=pytest.mark.deep) for each in rare)]
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +105,7 @@ def everything() -> list[str]:
     return sorted(str(path) for path in Path().rglob("*") if path.parts[0] != "pids")
 
 
-@pytest.mark.parametrize(("number", "code", "word"), SIGNALS, ids=str)
+@pytest.mark.parametrize(("number", "code", "word"), signals(TERM), ids=str)
 def test_a_signal_ends_the_workers_of_replications_and_leaves_nothing(number, code, word):
     args = ["--replications", "4", "--jobs", "2", "--out", "a/b"]
     with computing(*args, num_workers=2) as process:
@@ -112,7 +117,7 @@ def test_a_signal_ends_the_workers_of_replications_and_leaves_nothing(number, co
     assert everything() == []
 
 
-@pytest.mark.parametrize(("number", "code", "word"), SIGNALS, ids=str)
+@pytest.mark.parametrize(("number", "code", "word"), signals(INT), ids=str)
 def test_a_signal_to_all_processes_gives_one_message(number, code, word):
     """What a terminal sends on Ctrl-C, and when it is closed."""
     with computing("--replications", "4", "--jobs", "2", num_workers=2) as process:

@@ -242,7 +242,7 @@ def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
         remaining = sequence.num_tokens - sequence.num_computed_tokens
         limit = min(limit, max(1, (remaining - spare) // new))
     limit = lane.steps_until_change(limit, plan)
-    return steps_until_gain(lane, limit) if budget else limit
+    return steps_until_gain(lane, limit) if budget and lane.kv_cache.shares_blocks else limit
 
 
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:

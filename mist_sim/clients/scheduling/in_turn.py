@@ -42,7 +42,9 @@ def take_in_turn(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> tupl
     clock, num_free = lane.clock, lane.pool.num_free
     num_blocks = clock.blocks_needed_now()
     if not (lane.prefilling or lane.moved) and num_blocks <= num_free:  # mostly
-        _take(lane, num_blocks)
+        lane.num_taken = 0
+        if num_blocks or lane.kv_cache.shares_blocks:
+            _take(lane, num_blocks)
         return False, budget - clock.num_decodes * clock.num_queries_each
     pieces = _pieces(lane, budget, cut)
     disturbed = _need(lane, pieces) > num_free

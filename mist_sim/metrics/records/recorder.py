@@ -290,8 +290,11 @@ def _attended(chunks: Sequence[tuple[int, int]], num_steps: int) -> tuple[int, i
 
 def _num_input_tokens(visit: Visit) -> int:
     """Return how many prompt tokens were computed for a visit."""
-    num_tokens = visit.num_computed_tokens
+    num_tokens = 0
     if visit.has_token:
-        prompts = [stage for stage in visit.stages if isinstance(stage, Prefill)]
-        num_tokens = sum(stage.num_prompt_tokens for stage in prompts)
+        for stage in visit.stages:
+            if isinstance(stage, Prefill):
+                num_tokens += stage.num_prompt_tokens
+    else:
+        num_tokens = visit.num_computed_tokens
     return max(0, num_tokens - visit.num_cached_tokens)

@@ -101,14 +101,18 @@ class PhaseTime:
     experts: Experts | None
     communication: Communication | None
     _by_tokens: dict[int, float] = field(default_factory=dict, init=False)
+    _by_samples: dict[int, list[float]] = field(default_factory=dict, init=False)
 
     def time(self, num_tokens: int, num_samples: int) -> float:
         """Return the seconds of all operators but attention, communication included."""
         seconds = self._by_tokens.get(num_tokens)
         if seconds is None:
             seconds = self._by_tokens[num_tokens] = self._time(num_tokens)
-        for term in self.by_sample:
-            seconds += term.time(num_samples)
+        terms = self._by_samples.get(num_samples)
+        if terms is None:
+            terms = self._by_samples[num_samples] = [t.time(num_samples) for t in self.by_sample]
+        for term in terms:
+            seconds += term
         return seconds
 
     def _time(self, num_tokens: int) -> float:
