@@ -114,6 +114,25 @@ class Flows(Generic[Owner]):
             ended.sort(key=_number)
         return [owner for _, owner in ended]
 
+    @property
+    def paths(self) -> list[Path]:
+        """Those of the flows in flight at the last `settle`."""
+        return list(self._paths)
+
+    def withdraw(self, path: Path, now: float) -> list[tuple[float, Owner]]:
+        """Take out the flows of a path; return the bytes that each has left, and its owner.
+
+        now: not later than what `settle` returned last. `settle` has to follow.
+        """
+        row, a = self._rows[path], self._at
+        served = a.served[row] + a.rate[row] * (now - a.since[row])
+        flows = sorted(self._flows[row], key=itemgetter(0, 1))
+        self._flows[row].clear()
+        a.count[row], a.end[row] = 0, inf
+        self._emptied.append(row)
+        self._changed[row] = None
+        return [(max(target - served, 0.0), owner) for target, _, owner in flows]
+
     def settle(self, now: float) -> float:
         """Share the links anew among those who are there; return when the next flow ends."""
         begun = self._begun
