@@ -9,16 +9,19 @@ from typing import Literal, NamedTuple
 
 from numpy.random import Generator as Rng
 
+from mist_sim.network.outages import Cable
 from mist_sim.units import Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Clients that fail, at given times or again and again.
+    """Clients that fail, or links, at given times or again and again.
 
     clients: their names, or those of groups of copies. At a given time they fail together; at
         random each fails for itself.
     node: a node of the network's topology, with which all clients fail that have GPUs on it.
+    link: the two ends of a cable of that topology, which is down in both directions: transfers
+        take the shortest route round it, and wait where there is none.
     at: when they fail, from the start of the run.
     repair: how long they are away after `at`, before they start again; None: for good.
     mtbf: mean time between a repair and the next failure, exponential.
@@ -29,15 +32,19 @@ class Failures:
 
     clients: tuple[str, ...] = ()
     node: str | None = None
+    link: tuple[str, ...] | None = None
     at: tuple[Seconds, ...] = ()
     repair: Seconds | None = None
     mtbf: Seconds | None = None
     mttr: Seconds | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.clients) == (self.node is not None):
-            got = "both" if self.clients else "neither: a failure of nobody"
-            raise ValueError(f"clients must be given, or node, got {got}")
+        said = [name for name in ("clients", "node", "link") if getattr(self, name)]
+        if len(said) != 1:
+            got = " and ".join(said) or "none of them: a failure of nobody"
+            raise ValueError(f"clients must be given, or node, or link, got {got}")
+        if self.link is not None and len(self.link) != 2:
+            raise ValueError(f"link must be the two ends of a cable, got {len(self.link)} places")
         if bool(self.at) == (self.mtbf is not None):
             raise ValueError(f"at must be given, or mtbf, got {'both' if self.at else 'neither'}")
         for time in self.at:
@@ -51,6 +58,16 @@ class Failures:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be finite and > 0 s, got {value}")
+
+    @property
+    def cable(self) -> Cable | None:
+        """The ends of the link that fails, if one does."""
+        return None if self.link is None else (self.link[0], self.link[1])
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether nobody repairs what fails."""
+        return self.mtbf is None and self.repair is None
 
     def together(self, names: Sequence[str]) -> list[tuple[str, ...]]:
         """Return which of some clients fail together. names: all that the failure is about."""

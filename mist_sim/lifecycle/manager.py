@@ -21,7 +21,8 @@ from mist_sim.lifecycle.fleet import Fleet
 from mist_sim.lifecycle.gateway import Gateway
 from mist_sim.lifecycle.options import Lifecycle
 from mist_sim.lifecycle.start_up import StartTimes
-from mist_sim.network import Network
+from mist_sim.network import Fabric, Network
+from mist_sim.network.outages import Cable
 from mist_sim.rng import Streams
 
 
@@ -59,6 +60,10 @@ class Manager:
         for group in options.autoscaling:
             self._controllers.append(self._controller(group, attainment()))
         for position, failure in enumerate(options.failures):
+            if failure.cable is not None and isinstance(network, Fabric):
+                stream = f"failures {position}: link"
+                env.start(self._fail_link(failure, failure.cable, network, stream))
+                continue
             names = options.failing(failure, network)
             for number, together in enumerate(failure.together(names)):
                 env.start(self._fail(failure, together, f"failures {position}: {number}"))
@@ -87,6 +92,17 @@ class Manager:
                 self._fleet.repair(names)
             else:
                 self._fleet.fail(names, for_good=what == "leave")
+
+    def _fail_link(
+        self, failure: Failures, cable: Cable, network: Fabric, stream: str
+    ) -> Generator[Event, Any, None]:
+        """Let a cable be down, and be repaired."""
+        for time, what in failure.changes(self._streams.generator(stream)):
+            yield self._env.at(max(time, self._env.now), CHANGE)
+            if what == "repair":
+                network.repair_link(cable)
+            else:
+                network.fail_link(cable)
 
     def _drain(self, drain: Drain) -> Generator[Event, Any, None]:
         members = [self._fleet.members[name] for name in drain.clients]

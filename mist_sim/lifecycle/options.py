@@ -12,6 +12,7 @@ from mist_sim.lifecycle.autoscaling import Autoscaling, SloAttainment
 from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
 from mist_sim.lifecycle.start_up import StartUp
 from mist_sim.network import Fabric, Network
+from mist_sim.network.outages import Cable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,9 @@ class Lifecycle:
         known = {client.name: client for client in clients}
         for position, failure in enumerate(self.failures):
             place = f"failures.{position}"
+            if failure.cable is not None:
+                self._check_link(failure.cable, network, place)
+                continue
             for name in self.failing(failure, network, place):
                 _check_name(name, known, f"{place}.clients")
                 if not known[name].can_fail:
@@ -53,12 +57,31 @@ class Lifecycle:
                 _check_name(name, known, f"drains.{position}.clients")
         self._check_groups(known)
 
+    def _check_link(self, cable: Cable, network: Network | None, place: str) -> None:
+        """Raise ScenarioError for a link that is not there, or whose loss nothing survives."""
+        if not isinstance(network, Fabric):
+            raise ScenarioError(
+                f"{place}.link must be left out without network.topology, which has links"
+            )
+        try:
+            network.check_link(cable)
+        except ScenarioError as error:
+            raise ScenarioError(f"{place}.link must be the ends of a link: {error}") from None
+        gone = [one.cable for one in self.failures if one.cable and one.is_for_good]
+        if cable in gone and (ends := network.cut_off(gone)):
+            raise ScenarioError(
+                f"{place}.link must leave a route from {ends[0]} to {ends[1]}, where KV entries "
+                f"go, got {' - '.join(cable)} for good; say when it is back with repair, or let "
+                "the clients fail that it cuts off"
+            )
+
     def failing(
         self, failure: Failures, network: Network | None, place: str = "failures"
     ) -> tuple[str, ...]:
-        """Return the names of the clients that a failure is about. Raises ScenarioError for none.
+        """Return the names of the clients that a failure is about, none for that of a link.
 
         place: where it stands, for messages.
+        Raises ScenarioError for a node without clients.
         """
         if failure.node is None:
             return failure.clients
@@ -120,7 +143,8 @@ class Lifecycle:
     @property
     def starts_anybody(self) -> bool:
         """Whether a client starts during the run, so that `start_up` is used."""
-        comes_back = any(failure.repair or failure.mtbf for failure in self.failures)
+        failing = [failure for failure in self.failures if failure.link is None]
+        comes_back = any(not failure.is_for_good for failure in failing)
         return comes_back or bool(self.autoscaling) or any(d.back for d in self.drains)
 
 

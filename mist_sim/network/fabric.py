@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
 from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.loading import load_topology
+from mist_sim.network.outages import Cable, Outages
 from mist_sim.network.places import find_places
 from mist_sim.network.routes import Route, Routes
 from mist_sim.network.topology import Topology
@@ -113,7 +114,9 @@ class Fabric:
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
         self._capacities = [link["bandwidth"] for link in links]
         share = self.connector.efficiency
-        self._transfers = Transfers([capacity * share for capacity in self._capacities])
+        self._outages = Outages(self.routes)
+        capacities = [capacity * share for capacity in self._capacities]
+        self._transfers = Transfers(capacities, self._outages.way)
         self._check_routes(tenants)
 
     def node_of(self, client: str) -> str | None:
@@ -122,6 +125,7 @@ class Fabric:
 
     def start(self, env: Environment) -> None:
         """Join a simulation: begin with nothing under way."""
+        self._outages.start()
         self._transfers.start(env)
 
     def send(self, message: Message) -> Event:
@@ -192,6 +196,25 @@ class Fabric:
             if gpu.rpartition("/")[0] == node
         }
         return list(found)
+
+    def fail_link(self, cable: Cable) -> None:
+        """Let a cable be down: what goes over it takes another route, or waits for its repair."""
+        self._outages.fail(cable)
+        self._transfers.change_ways()
+
+    def repair_link(self, cable: Cable) -> None:
+        """Take back one failure of a cable; what is under way takes the shortest route again."""
+        self._outages.repair(cable)
+        self._transfers.change_ways()
+
+    def check_link(self, cable: Cable) -> None:
+        """Raise ScenarioError where the topology has no such cable."""
+        self._outages.check(cable)
+
+    def cut_off(self, gone: Iterable[Cable]) -> Cable | None:
+        """Return two GPUs between which KV entries go and could not without some cables."""
+        routes = [way.route for ways in self._ways.values() for way in ways if way.route.path]
+        return self._outages.cut_off(gone, routes)
 
     def _between(self, source: Seat, destination: Seat) -> list[_Way]:
         ways = self._ways.get((source, destination))

@@ -18,7 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from mist_sim.network.fair_shares import Path, Whole, fill_up, fill_up_many, width
+from mist_sim.network.fair_shares import Path, fill_up, width
+from mist_sim.network.levels import Levels
 
 Owner = TypeVar("Owner")
 
@@ -50,21 +51,18 @@ class Flows(Generic[Owner]):
 
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = capacities
-        self._with_nowhere = np.array([*capacities, inf])
+        self._levels = Levels(capacities)
         self._begun: list[tuple[Path, float, Owner]] = []  # since the last `settle`
         self._changed: dict[int, None] = {}  # rows of classes that flows joined or left since then
         self._emptied: list[int] = []  # rows of classes all of whose flows ended since then
         self._num_begun = 0
         self._rows: dict[Path, int] = {}  # of the classes
-        self._free = list(range(_FIRST_ROOM))[::-1]
-        self._paths: list[Path] = [()] * _FIRST_ROOM
-        self._widths = [0.0] * _FIRST_ROOM  # bytes/s that a path can carry
+        self._paths: list[Path] = []
+        self._widths: list[float] = []  # bytes/s that a path can carry
         # (what `served` is when it ends, number, owner) of each flow of a class
-        self._flows: list[list[tuple[float, int, Owner]]] = [[] for _ in range(_FIRST_ROOM)]
+        self._flows: list[list[tuple[float, int, Owner]]] = []
         self._on_link: dict[int, dict[int, None]] = {}  # rows
-        # by hop and row: links; shorter paths go on with the number behind the last
-        self._links = np.full((0, _FIRST_ROOM), len(capacities))
-        self._moved_in: dict[int, None] = {}  # rows that have paths which are not in there yet
+        self._moved_in: dict[int, None] = {}  # rows whose paths `_levels` does not know
         # by row: bytes each got until `since`, at `rate` from then on; when the next one ends, and
         # what `served` is then; flows
         self._served = np.zeros(_FIRST_ROOM)
@@ -101,7 +99,7 @@ class Flows(Generic[Owner]):
         """
         ended: list[tuple[int, Owner]] = []
         a = self._at
-        for row in (self._end <= now).nonzero()[0].tolist():
+        for row in np.flatnonzero(self._end[: len(self._paths)] <= now).tolist():
             flows, served, since, rate = self._flows[row], a.served[row], a.since[row], a.rate[row]
             while flows and since + max(flows[0][0] - served, 0.0) / rate <= now:
                 ended.append(heappop(flows)[1:])
@@ -115,6 +113,25 @@ class Flows(Generic[Owner]):
         if len(ended) > 1:
             ended.sort(key=_number)
         return [owner for _, owner in ended]
+
+    @property
+    def paths(self) -> list[Path]:
+        """Those of the flows in flight at the last `settle`."""
+        return list(self._paths)
+
+    def withdraw(self, path: Path, now: float) -> list[tuple[float, Owner]]:
+        """Take out the flows of a path; return the bytes that each has left, and its owner.
+
+        now: not later than what `settle` returned last. `settle` has to follow.
+        """
+        row, a = self._rows[path], self._at
+        served = a.served[row] + a.rate[row] * (now - a.since[row])
+        flows = sorted(self._flows[row], key=itemgetter(0, 1))
+        self._flows[row].clear()
+        a.count[row], a.end[row] = 0, inf
+        self._emptied.append(row)
+        self._changed[row] = None
+        return [(max(target - served, 0.0), owner) for target, _, owner in flows]
 
     def settle(self, now: float) -> float:
         """Share the links anew among those who are there; return when the next flow ends."""
@@ -130,17 +147,14 @@ class Flows(Generic[Owner]):
             self._serve_few(few, now)
             self._take_in(begun)
             self._share_among_few(few, now)
+            self._remove_empty()
         else:
-            many = np.fromiter(self._rows.values(), np.intp)
-            self._serve_many(many, now)
+            self._serve_all(now)
             self._take_in(begun)
-            self._share_among_many(many, now)
-        for row in self._emptied:
-            if not self._flows[row]:
-                self._remove(row)
-        self._emptied.clear()
+            self._remove_empty()
+            self._share_among_all(now)
         self._changed.clear()
-        return float(self._end.min())
+        return float(self._end[: len(self._paths)].min(initial=inf))
 
     def _take_in(self, begun: list[tuple[Path, float, Owner]]) -> None:
         """Note who begins; how far the classes are is known."""
@@ -174,29 +188,20 @@ class Flows(Generic[Owner]):
 
     # --- many classes, as vectors ---------------------------------------------------------------
 
-    def _serve_many(self, rows: Whole, now: float) -> None:
-        self._served[rows] += self._rate[rows] * (now - self._since[rows])
-        self._since[rows] = now
+    def _serve_all(self, now: float) -> None:
+        num = len(self._paths)
+        self._served[:num] += self._rate[:num] * (now - self._since[:num])
+        self._since[:num] = now
 
-    def _share_among_many(self, rows: Whole, now: float) -> None:
-        counts = self._count[rows]
-        rows, counts = rows[counts > 0], counts[counts > 0]
-        self._note_links()
-        rates = fill_up_many(self._with_nowhere, self._links[:, rows], counts)
-        self._rate[rows] = rates
-        left = np.maximum(self._target[rows] - self._served[rows], 0.0)
-        self._end[rows] = now + left / rates
-
-    def _note_links(self) -> None:
-        nowhere = len(self._capacities)
+    def _share_among_all(self, now: float) -> None:
+        num = len(self._paths)
         for row in self._moved_in:
-            path = self._paths[row]
-            if len(path) > len(self._links):
-                more = ((0, len(path) - len(self._links)), (0, 0))
-                self._links = np.pad(self._links, more, constant_values=nowhere)
-            self._links[: len(path), row] = path
-            self._links[len(path) :, row] = nowhere
+            if row < num:
+                self._levels.put(row, self._paths[row])
         self._moved_in.clear()
+        rates = self._rate[:num] = self._levels.rates(self._count[:num])
+        left = np.maximum(self._target[:num] - self._served[:num], 0.0)
+        self._end[:num] = now + left / rates
 
     def rates(self) -> dict[Path, float]:
         """Return the bytes/s of a flow of each path, since the last `settle`."""
@@ -225,33 +230,50 @@ class Flows(Generic[Owner]):
         return sorted(rows, key=self._paths.__getitem__)
 
     def _add(self, path: Path, now: float) -> None:
-        if not self._free:
+        row = self._rows[path] = len(self._paths)
+        if row == len(self._served):
             self._make_room()
-        row = self._rows[path] = self._free.pop()
-        self._paths[row] = path
-        self._widths[row] = width(self._capacities, path)
+        self._paths.append(path)
+        self._widths.append(width(self._capacities, path))
+        self._flows.append([])
         self._moved_in[row] = None
-        self._at.served[row] = self._at.rate[row] = 0.0
-        self._at.since[row] = now
+        a = self._at
+        a.served[row] = a.rate[row] = 0.0
+        a.since[row] = now
+        a.end[row] = inf
         for link in path:
             self._on_link.setdefault(link, {})[row] = None
 
-    def _remove(self, row: int) -> None:
-        path = self._paths[row]
-        del self._rows[path]
+    def _remove_empty(self) -> None:
+        """Let the classes go that have no flows; the last rows take the places of theirs."""
+        for row in sorted(set(self._emptied), reverse=True):
+            if self._flows[row]:
+                continue
+            path = self._paths[row]
+            del self._rows[path]
+            for link in path:
+                del self._on_link[link][row]
+            last = len(self._paths) - 1
+            if row < last:
+                self._move(last, row)
+            self._paths.pop()
+            self._widths.pop()
+            self._flows.pop()
+        self._emptied.clear()
+
+    def _move(self, row: int, to: int) -> None:
+        path = self._paths[to] = self._paths[row]
+        self._rows[path] = to
+        self._widths[to], self._flows[to] = self._widths[row], self._flows[row]
+        for column in self._at:
+            column[to] = column[row]
         for link in path:
             del self._on_link[link][row]
-        self._free.append(row)
+            self._on_link[link][to] = None
+        self._moved_in[to] = None
 
     def _make_room(self) -> None:
-        size = len(self._paths)
-        self._free = list(range(size, 2 * size))[::-1]
-        self._paths += [()] * size
-        self._widths += [0.0] * size
-        self._flows += [[] for _ in range(size)]
-        self._links = np.pad(
-            self._links, ((0, 0), (0, size)), constant_values=len(self._capacities)
-        )
+        size = len(self._served)
         self._count = np.pad(self._count, (0, size))
         self._target = np.pad(self._target, (0, size))
         self._served = np.pad(self._served, (0, size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,22 +34,39 @@ class Routes:
     """Routes between places of a graph whose links have a bandwidth, a latency and a number.
 
     The shortest route is that on which a message of 1 MiB takes the least time if each link takes
-    its latency and passes it on whole. No route leads through an accelerator.
+    its latency and passes it on whole. No route leads through an accelerator, or over a cable
+    whose places are in `gone`, in either order.
     """
 
-    def __init__(self, graph: DiGraph[str]) -> None:
+    def __init__(self, graph: DiGraph[str], gone: frozenset[frozenset[str]] = frozenset()) -> None:
         self.graph = graph
-        self._routes: dict[tuple[str, str], Route] = {}
+        self._gone = gone
+        self._routes: dict[tuple[str, str], Route | None] = {}
         self._from: dict[str, Mapping[str, list[str]]] = {}
 
     def between(self, source: str, destination: str) -> Route:
         """Return the route. Raises ScenarioError where there is none, and for unknown places."""
-        route = self._routes.get((source, destination))
+        route = self.find(source, destination)
         if route is None:
-            route = self._routes[source, destination] = self._find(source, destination)
+            raise ScenarioError(
+                f"{self.graph.name} has no route from {source} to {destination}; connect them, or "
+                "place both where they reach one another"
+            )
         return route
 
-    def _find(self, source: str, destination: str) -> Route:
+    def find(self, source: str, destination: str) -> Route | None:
+        """Return the route, None where there is none. Raises ScenarioError for unknown places."""
+        ends = source, destination
+        if ends not in self._routes:
+            self._routes[ends] = self._find(*ends)
+        return self._routes[ends]
+
+    def without(self, cables: Iterable[tuple[str, str]]) -> Routes:
+        """Return the routes that are left when some cables are gone, in both directions."""
+        gone = self._gone.union(frozenset(cable) for cable in cables)
+        return self if gone == self._gone else Routes(self.graph, gone)
+
+    def _find(self, source: str, destination: str) -> Route | None:
         for place in (source, destination):
             if place not in self.graph:
                 hint = did_you_mean(place, self.graph)
@@ -58,10 +75,7 @@ class Routes:
             self._from[source] = self._all_from(source)
         places = self._from[source].get(destination)
         if places is None:
-            raise ScenarioError(
-                f"{self.graph.name} has no route from {source} to {destination}; connect them, or "
-                "place both where they reach one another"
-            )
+            return None
         links: list[dict[str, Any]] = [self.graph.edges[pair] for pair in pairwise(places)]
         return Route(
             tuple(places),
@@ -73,10 +87,12 @@ class Routes:
     def _all_from(self, source: str) -> Mapping[str, list[str]]:
         from networkx import single_source_dijkstra_path
 
-        kinds = self.graph.nodes
+        kinds, gone = self.graph.nodes, self._gone
 
-        def seconds(one: str, _: str, link: dict[str, float]) -> float | None:
+        def seconds(one: str, other: str, link: dict[str, float]) -> float | None:
             if one != source and kinds[one].get("kind") == "gpu":
+                return None
+            if gone and frozenset((one, other)) in gone:
                 return None
             return link["latency"] + MESSAGE / link["bandwidth"]
 

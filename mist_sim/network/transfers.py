@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from simpy.events import Event
@@ -10,6 +10,7 @@ from simpy.events import Event
 from mist_sim.environment import MOVE, SHARE, Environment
 from mist_sim.network.fair_shares import Path, width
 from mist_sim.network.flows import Flows
+from mist_sim.network.outages import Way
 
 
 class Flow(NamedTuple):
@@ -29,10 +30,18 @@ class _Transfer:
 
     __slots__ = ("arrival", "end", "num_left")
 
-    def __init__(self, end: Event, now: float) -> None:
+    def __init__(self, end: Event, now: float, num_flows: int) -> None:
         self.end = end
-        self.num_left = 0
+        self.num_left = num_flows
         self.arrival = now
+
+
+class _Part(NamedTuple):
+    """A flow of a transfer. route: the path that it was sent on. latency: of that one."""
+
+    transfer: _Transfer
+    route: Path
+    latency: float
 
 
 class Transfers:
@@ -40,38 +49,81 @@ class Transfers:
 
     Rates are max-min fair shares of the links, and change when another flow begins or ends.
 
-    capacities: bytes/s of every link (> 0).
+    capacities: bytes/s of every link (> 0). way: returns how flows of a path go now, and None while
+    they have to wait; by default all take the path that they are sent on.
     """
 
-    def __init__(self, capacities: Sequence[float]) -> None:
+    def __init__(
+        self, capacities: Sequence[float], way: Callable[[Path], Way | None] | None = None
+    ) -> None:
         self._capacities = capacities
+        self._way = way
 
     def start(self, env: Environment) -> None:
         """Join a simulation: begin with nothing under way."""
         self._env = env
-        self._flows: Flows[tuple[_Transfer, float]] = Flows(self._capacities)
+        self._flows: Flows[tuple[_Part, float]] = Flows(self._capacities)
+        self._waiting: list[tuple[_Part, float]] = []  # and the bytes that are left
+        self._routes: dict[Path, Path] = {}  # of each way, when no link is down
         self._next_end: Event | None = None
         self._is_changed = False
 
-    def send(self, flows: Iterable[Flow]) -> Event:
+    def send(self, flows: Sequence[Flow]) -> Event:
         """Begin to send; the event happens when the last flow has arrived.
 
         No bytes take the latency alone, as do so few that the clock does not see their time; where
         source and destination are one, it takes no time.
         """
-        env, now = self._env, self._env.now
-        transfer = _Transfer(Event(env), now)
+        env = self._env
+        transfer = _Transfer(Event(env), env.now, len(flows))
+        if not flows:
+            env.trigger(transfer.end, env.now, MOVE)
         for path, num_bytes, latency in flows:
-            if path and now + num_bytes / width(self._capacities, path) > now:
-                transfer.num_left += 1
-                self._flows.begin(path, num_bytes, (transfer, latency))
-            else:
-                transfer.arrival = max(transfer.arrival, now + latency)
-        if transfer.num_left:
+            self._begin(_Part(transfer, path, latency), num_bytes)
+        return transfer.end
+
+    def _begin(self, part: _Part, num_bytes: float) -> None:
+        """Send the bytes of a flow that are left the way that they go now, or let them wait."""
+        path, latency, now = part.route, part.latency, self._env.now
+        if self._way is not None and path:
+            way = self._way(path)
+            if way is None:
+                self._waiting.append((part, num_bytes))
+                return
+            self._routes[way.path] = path
+            path, latency = way.path, latency + way.more_latency
+        if path and now + num_bytes / width(self._capacities, path) > now:
+            self._flows.begin(path, num_bytes, (part, latency))
             self._share_later()
         else:
-            env.trigger(transfer.end, transfer.arrival, MOVE)
-        return transfer.end
+            self._has_left(part, latency)
+
+    def _has_left(self, part: _Part, latency: float) -> None:
+        """Note that the last byte of a flow is on its way."""
+        transfer, now = part.transfer, self._env.now
+        transfer.num_left -= 1
+        transfer.arrival = max(transfer.arrival, now + latency)
+        if not transfer.num_left:
+            self._env.trigger(transfer.end, transfer.arrival, MOVE)
+
+    def change_ways(self) -> None:
+        """Let all that is under way, and what waits, go the ways that are there from now on.
+
+        Bytes that have left arrive; the others of a flow take its new way, or wait.
+        """
+        now, ways = self._env.now, self._way
+        if ways is None:
+            return
+        self._flows.settle(now)
+        begin, self._waiting = self._waiting, []
+        for path in self._flows.paths:
+            way = ways(self._routes[path])
+            if way is not None and way.path == path:
+                continue
+            begin += [(part, left) for left, (part, _) in self._flows.withdraw(path, now)]
+        for part, left in begin:
+            self._begin(part, left)
+        self._share_later()
 
     def _share_later(self) -> None:
         """Share the links anew when everything has begun and ended that does so now."""
@@ -91,10 +143,6 @@ class Transfers:
 
     def _end(self, _: Event) -> None:
         self._next_end = None
-        env = self._env
-        for transfer, latency in self._flows.ended(env.now):
-            transfer.num_left -= 1
-            transfer.arrival = max(transfer.arrival, env.now + latency)
-            if not transfer.num_left:
-                env.trigger(transfer.end, transfer.arrival, MOVE)
+        for part, latency in self._flows.ended(self._env.now):
+            self._has_left(part, latency)
         self._share_later()

@@ -36,7 +36,7 @@ def _list_of(model: type[Part]) -> Any:
     return Annotated[tuple[item, ...], BeforeValidator(_several)]
 
 
-_FAILURES = part_type(Failures, meanings=_FEW)
+_FAILURES = part_type(Failures, meanings={**_FEW, "link": _NAMES | None})
 _ON_FAILURE = part_type(OnFailure)
 _DRAIN = part_type(Drain, meanings={"clients": _NAMES})
 _AUTOSCALING = part_type(Autoscaling, meanings=_POLICY)
@@ -91,12 +91,15 @@ def problems_of_lives(
     if lives.start_up is not None and not lives.starts_anybody:
         text = "has no effect: nobody starts; failures are for good and nobody is scaled"
         yield Problem(("lifecycle", "start_up"), text)
-    if lives.on_failure != OnFailure() and not lives.failures:
+    if lives.on_failure != OnFailure() and not any(one.link is None for one in lives.failures):
         yield Problem(("lifecycle", "on_failure"), "has no effect: there are no failures")
-    for position, failure in enumerate(lives.failures):
-        if failure.node is not None and (network is None or network.plugin is not Fabric):
-            place = ("lifecycle", "failures", position, "node")
-            yield Problem(place, "must be left out without network.topology, which has nodes")
+    if network is None or network.plugin is not Fabric:
+        for position, failure in enumerate(lives.failures):
+            for key, have in (("node", "nodes"), ("link", "links")):
+                if getattr(failure, key) is not None:
+                    place = ("lifecycle", "failures", position, key)
+                    text = f"must be left out without network.topology, which has {have}"
+                    yield Problem(place, text)
     if lives.asks_for_slo and not has_slo:
         text = "must have a limit, which autoscaling by slo_attainment goes by"
         yield Problem(("slo",), text)

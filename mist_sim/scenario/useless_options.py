@@ -29,7 +29,7 @@ def useless_options(
     if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
         yield from _useless_priorities(workload, engines)
-        may_fail = bool(getattr(lives, "failures", ()))
+        may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
         yield from _useless_retries(workload, engines, may_fail=may_fail)
     yield from _useless_numbers(workload, clients)
     yield from _missing_deadlines(workload, engines)

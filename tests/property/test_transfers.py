@@ -102,3 +102,13 @@ def crowds(draw):
 @given(crowds())
 def test_crowds_end_as_plain_water_filling_says(crowd):
     assert ends(*crowd) == pytest.approx(ends_of(*crowd), rel=1e-9)
+
+
+@examples(5)
+@given(crowds(), st.randoms(use_true_random=False))
+def test_the_order_in_which_crowds_are_told_is_irrelevant(crowd, random):
+    capacities, flows = crowd
+    order = list(range(len(flows)))
+    random.shuffle(order)
+    told = ends(capacities, flows)
+    assert ends(capacities, [flows[k] for k in order]) == [told[k] for k in order]

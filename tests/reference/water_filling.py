@@ -5,11 +5,13 @@ Every flow has its bytes left. Between two changes nothing but time passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
 ALMOST = 1e-12
+
+Path = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -40,20 +42,33 @@ def water_levels(capacities: Sequence[float], paths: Sequence[tuple[int, ...]]) 
     return rates
 
 
-def ends_of(capacities: Sequence[float], flows: Sequence[Sent]) -> list[float]:
-    """Return when each flow has sent its last byte."""
+def ends_of(
+    capacities: Sequence[float],
+    flows: Sequence[Sent],
+    changes: Sequence[float] = (),
+    way: Callable[[float, Path], Path | None] = lambda _, path: path,
+) -> list[float]:
+    """Return when each flow has sent its last byte.
+
+    way: returns the path that flows of a path take at a time, None while they wait; another one
+    only after the times of `changes`.
+    """
     left = [flow.num_bytes for flow in flows]
     ends = [inf] * len(flows)
     now = 0.0
     while inf in ends:
-        there = [k for k, flow in enumerate(flows) if flow.start <= now and ends[k] == inf]
-        rates = water_levels(capacities, [flows[k].path for k in there])
+        begun = [k for k, flow in enumerate(flows) if flow.start <= now and ends[k] == inf]
+        ways = {k: way(now, flows[k].path) for k in begun}
+        there = [k for k in begun if ways[k] is not None]
+        rates = water_levels(capacities, [ways[k] for k in there])
         times = [left[k] / rate for k, rate in zip(there, rates, strict=True)]
         starts = [flow.start - now for flow in flows if flow.start > now]
+        starts += [time - now for time in changes if time > now]
         step = min(times + starts)
         for k, rate, time in zip(there, rates, times, strict=True):
             left[k] -= rate * step
             if time <= step * (1 + ALMOST):
                 ends[k] = now + step
-        now = min([flow.start for flow in flows if flow.start - now == step], default=now + step)
+        told = [*[flow.start for flow in flows], *changes]
+        now = min([time for time in told if time - now == step], default=now + step)
     return ends

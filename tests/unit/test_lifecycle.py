@@ -42,6 +42,7 @@ from mist_sim.lifecycle import (
 )
 from mist_sim.lifecycle.recovery import rest
 from mist_sim.lifecycle.start_up import SAFETENSORS_RATE, SLLM_EFFICIENCY
+from mist_sim.rng import Streams
 from mist_sim.stages import Preprocess, Recomputation
 from mist_sim.traces import Retries, template
 from tests.reference.engines import llm_engine
@@ -257,6 +258,87 @@ def test_a_node_takes_all_its_clients_with_it():
     failed = {name for name, state, _, _ in states(result) if state == "failed"}
     assert failed == {"c0", "c1"}
     assert set(result.stages["client"][result.stages["queued_at"] == 2.5]) <= {"c2"}
+
+
+def over_a_cable(*failures: Failures, topology: str = "pcie-l4") -> float:
+    """One prompt goes from node0 to node1, 5e9 bytes from 1 s on. Return when it is there."""
+    clients = [
+        engine("p", role="prefill", kv_block_bytes=5e9, block_size=16),
+        engine("d", role="decode", kv_block_bytes=5e9, block_size=16),
+    ]
+    clients[0].place, clients[1].place = "node0/gpu0", "node1/gpu0"
+    network = Fabric(topology=topology, nodes=4, nodes_per_rack=2, nic=5e9, uplink=1e10)
+    result = run(
+        Lifecycle(failures=failures), lengths=((10, 3, 0.0),), clients=clients, network=network
+    )
+    (row,) = result.transfers.to_dict("records")
+    assert result.requests["status"].tolist() == ["finished"]
+    assert (row["start"], row["num_bytes"]) == (1.0, 5e9)
+    return row["end"]
+
+
+NIC = ("node0/nic0", "rack0/leaf")
+
+
+def test_a_transfer_waits_while_its_only_link_is_down():
+    """It needs 1 s, of which it has 0.5 when the link is down for 3 s; both ways are down."""
+    undisturbed = over_a_cable()
+    assert undisturbed == pytest.approx(2.0, abs=1e-4)
+    for cable in (NIC, NIC[::-1]):
+        late = over_a_cable(Failures(link=cable, at=(1.5,), repair=3.0))
+        assert late == pytest.approx(undisturbed + 3.0, rel=1e-12)
+    before = over_a_cable(Failures(link=NIC, at=(0.5,), repair=3.0))
+    assert before == pytest.approx(undisturbed + 2.5, rel=1e-12)
+
+
+def test_failures_of_a_link_that_is_down_already_prolong_its_absence():
+    twice = (
+        Failures(link=NIC, at=(1.5,), repair=3.0),
+        Failures(link=NIC[::-1], at=(2.0,), repair=4.0),
+    )
+    assert over_a_cable(*twice) == pytest.approx(over_a_cable() + 4.5, rel=1e-12)
+
+
+def test_a_transfer_goes_round_a_link_that_is_down():
+    """The second NIC is reached through the host: more hops, the same bytes a second."""
+    undisturbed = over_a_cable(topology="hgx-h100")
+    for repair in (None, 3.0):
+        failure = Failures(link=NIC, at=(1.5,), repair=repair)
+        assert undisturbed < over_a_cable(failure, topology="hgx-h100") < undisturbed + 1e-4
+
+
+def test_links_fail_at_random_and_bytes_go_while_they_are_up():
+    failure = Failures(link=NIC, mtbf=0.1, mttr=0.4)
+    changes = failure.changes(Streams(0).generator("failures 0: link"))
+    now, left = 1.0, over_a_cable() - 1.0
+    up = 0.0
+    while left > 0.0:
+        fails, repaired = next(changes).time, next(changes).time
+        can_send = max(fails - max(up, now), 0.0)
+        end = max(up, now) + left
+        left, up = left - can_send, repaired
+    assert over_a_cable(failure) == pytest.approx(end, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        (("node0/nic0", "leaf"), "failures.0.link must be the ends of a link: .* no place 'leaf'"),
+        (("node0/nic0", "node1/nic0"), "no link between node0/nic0 and node1/nic0; node0/nic0 is"),
+        (NIC, "must leave a route from node0/gpu0 to node1/gpu0, .* for good; say when it is back"),
+    ],
+)
+def test_links_that_are_not_there_or_cut_clients_off_for_good_are_refused(link, message):
+    with pytest.raises(ScenarioError, match=message):
+        over_a_cable(Failures(link=link, at=(1.5,)))
+
+
+def test_links_that_together_cut_clients_off_for_good_are_refused():
+    nics = [(f"node0/nic{k}", "rack0/leaf") for k in range(8)]
+    failures = [Failures(link=nic, at=(1.5,)) for nic in nics]
+    assert over_a_cable(*failures[:7], topology="hgx-h100") < 2.1
+    with pytest.raises(ScenarioError, match=r"failures\.0\.link must leave a route"):
+        over_a_cable(*failures, topology="hgx-h100")
 
 
 @pytest.mark.parametrize(
@@ -524,6 +606,13 @@ QUEUE = {"type": "queue_length", "target": 4}
         ),
         ({"failures": [{"clients": "llm", "at": "-1 s"}]}, "at: must be finite and >= 0 s"),
         ({"failures": [{"node": "node0", "at": "1 s"}]}, "without network.topology"),
+        ({"failures": [{"link": ["a", "b"], "at": "1 s"}]}, "without network.topology"),
+        ({"failures": [{"link": ["a"], "at": "1 s"}]}, "link: must be the two ends of a cable"),
+        ({"failures": [{"link": [], "at": "1 s"}]}, "a failure of nobody"),
+        (
+            {"failures": [{"link": ["a", "b"], "clients": "llm", "at": "1 s"}]},
+            "clients: must be given, or node, or link, got clients and link",
+        ),
         ({"drains": [{"clients": [], "at": "1 s"}]}, "drains.0.clients: must have at least one"),
         (
             {"autoscaling": {"clients": "llm", "policy": QUEUE, "min": 2, "max": 1}},
