@@ -343,6 +343,7 @@ def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tena
                     client.place,
                     sends=sends,
                     takes=hands_over and client.role != "prefill" and client.scheduler.takes_over,
+                    stores=tuple(client.stores.items()),
                 )
             )
     return found

@@ -39,7 +39,7 @@ from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models.speculative import SpeculativeConfig
-from mist_sim.network import Message, Seat
+from mist_sim.network import Fabric, Message, Seat, Store
 from mist_sim.stages import Decode, Prefill, Recomputation
 
 
@@ -124,6 +124,11 @@ class LlmClient(Client):
         self.stays: dict[Visit, SequenceState]  # type: ignore[assignment]
         self._gate = self._make_gate()
         self.lane_states: list[LaneState] = []  # engine by engine
+        self._reads_tiers = (
+            isinstance(self.network, Fabric)
+            and bool(self.memory.tiers)
+            and self.kv_block_bytes is not None
+        )
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._step_count = StepCount()
         self._engines = Engines(
@@ -140,6 +145,11 @@ class LlmClient(Client):
         self.view.prefill = PrefillEstimate(self._engines, self.scheduler, self.predictor)
         self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
         self.view.role = self.role
+
+    @property
+    def stores(self) -> dict[str, Store]:
+        """Memory below the GPUs that it reads from, where a network says how: its KV tiers."""
+        return {tier.name: Store(tier.at, tier.read_bandwidth) for tier in self.memory.tiers}
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
@@ -166,6 +176,7 @@ class LlmClient(Client):
             load=self.view,
             leave=self._leave,
             receive=partial(self._receive, engine),
+            load_tier=partial(self._load_tier, engine) if self._reads_tiers else None,
             gate=self._gate,
             engine_number=engine,
             block_bytes=self.kv_block_bytes or nan,
@@ -323,6 +334,15 @@ class LlmClient(Client):
     def held_kv(self) -> Iterator[HeldKv]:
         """KV entries that it keeps for clients that go on from them."""
         return (kv for lane in self._engines.lanes for kv in lane.held_kv.values())
+
+    def _load_tier(self, engine: int, move: KvMove) -> Event:
+        """Begin to load blocks from a tier to an engine, over the links of the topology."""
+        if not isinstance(self.network, Fabric) or self.kv_block_bytes is None:
+            raise InvariantError(f"{self.name}: no topology says where {move.source} lies")
+        tier = next(tier for tier in self.memory.tiers if tier.name == move.source)
+        num_bytes = move.num_blocks * self.kv_block_bytes
+        store = Store(tier.at, tier.read_bandwidth)
+        return self.network.read([Seat(self.name, engine)], store, num_bytes, tier.latency)
 
     def _receive(self, engine: int, move: KvMove) -> tuple[float, Event, float]:
         """Begin to copy blocks that another client holds.

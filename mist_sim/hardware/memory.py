@@ -23,6 +23,9 @@ class MemoryTier:
         host links (`GpuSpec.host_bandwidth`) side by side, as for host memory.
     latency: seconds before the first byte of a load. The default is that of DDR4 memory in MIST
         §IV-B: 80 ns; there an NVMe disk has 50 us and 7 GB/s.
+    at: where it lies on a network with a topology: "host" or "storage", that of the node of each
+        GPU, or a place such as "remote/storage". Loads share the links from there to the GPUs with
+        everything else, and `read_bandwidth` is what the tier gives at most. None: "host".
     write_policy: "write_through" writes a block when it is computed, "write_back" when the memory
         above gives it up (the names are SGLang's `--hicache-write-policy`).
     """
@@ -31,6 +34,7 @@ class MemoryTier:
     capacity: Bytes
     read_bandwidth: BytesPerSecond | None = None
     latency: Seconds = 80e-9
+    at: str | None = None
     write_policy: WritePolicy = "write_through"
 
     def __post_init__(self) -> None:

@@ -91,10 +91,14 @@ def problems_of_lives(
     if lives.start_up is not None and not lives.starts_anybody:
         text = "has no effect: nobody starts; failures are for good and nobody is scaled"
         yield Problem(("lifecycle", "start_up"), text)
+    has_places = network is not None and network.plugin is Fabric
+    if lives.start_up is not None and lives.start_up.weights_at is not None and not has_places:
+        place = ("lifecycle", "start_up", "weights_at")
+        yield Problem(place, "has no effect: the network has no topology")
     if lives.on_failure != OnFailure() and not lives.failures:
         yield Problem(("lifecycle", "on_failure"), "has no effect: there are no failures")
     for position, failure in enumerate(lives.failures):
-        if failure.node is not None and (network is None or network.plugin is not Fabric):
+        if failure.node is not None and not has_places:
             place = ("lifecycle", "failures", position, "node")
             yield Problem(place, "must be left out without network.topology, which has nodes")
     if lives.asks_for_slo and not has_slo:

@@ -126,7 +126,8 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
         seconds = tier.read_time(block_bytes, host_bandwidth) - tier.latency
         blocks = int(tier.capacity // block_bytes)
         writes_back = tier.write_policy == "write_back"
-        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back))
+        place = tier.at or "host", tier.read_bandwidth
+        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back, *place))
     return tiers
 
 

@@ -16,6 +16,8 @@ class CacheTier:
     """A tier in blocks: what it holds, and the seconds of a load and of each block in it.
 
     writes_back: whether it has what the tier above gave up, not what was computed.
+    at, read_bandwidth: where it lies on a network with a topology, and what it gives at most there,
+        bytes/s; None: what links carry.
     """
 
     name: str
@@ -23,6 +25,8 @@ class CacheTier:
     latency: float
     seconds_per_block: float
     writes_back: bool = False
+    at: str = "host"
+    read_bandwidth: float | None = None
 
     def divided_by(self, num_lanes: int) -> CacheTier:
         """Return the part of a lane, of so many that share the tier equally.
