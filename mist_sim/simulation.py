@@ -20,12 +20,13 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, did_you_mean
+from mist_sim.hardware.spans import ONE_NODE
 from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.cost import gpu_prices
 from mist_sim.metrics.slo_watch import SloWatch
-from mist_sim.network import Network, Tenant
+from mist_sim.network import Fabric, Network, Tenant
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.traces import Workload
@@ -86,6 +87,7 @@ class Simulation:
         members = tenants(clients, any_splits=any_splits)
         if network is not None:
             network.admit(members)
+        _lie_on_nodes(clients, network)
         self._pools = _local_pools(members, network) if self.hand_over.pools == "local" else {}
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
@@ -155,6 +157,11 @@ class Simulation:
             estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
             assumed={c.name: c.assumed for c in self.clients if c.assumed},
             assumed_hosts={c.name: c.assumed_host for c in self.clients if c.assumed_host},
+            collectives={
+                c.name: c.collectives
+                for c in self.clients
+                if isinstance(c, LlmClient) and c.collectives
+            },
             settings={c.name: c.settings for c in self.clients if c.estimate is not None},
             engines={c.name: c.imitates for c in self.clients if c.imitates},
             slo=self.slo,
@@ -290,6 +297,13 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
                 f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
                 "not begin answers here, got decode"
             )
+
+
+def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
+    """Let engines time their steps by the nodes that their GPUs are on."""
+    for client in clients:
+        if isinstance(client, LlmClient):
+            client.lie_on(network.spans(client.name) if isinstance(network, Fabric) else ONE_NODE)
 
 
 def _local_pools(members: Sequence[Tenant], network: Network | None) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
+from dataclasses import replace
 from functools import partial
 from math import nan
 
@@ -36,8 +37,10 @@ from mist_sim.core.views import WAITING
 from mist_sim.core.visit import Failure, HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.hardware.across_nodes import told
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
+from mist_sim.hardware.spans import Spans
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.network import Fabric, Message, Seat, Store
 from mist_sim.stages import Decode, Prefill, Recomputation
@@ -73,7 +76,9 @@ class LlmClient(Client):
         self.config = config
         self.rules = rules or EngineRules()
         self.scheduler = scheduler = config.scheduler
-        self.predictor = ranks_of(predictor)
+        self.predictor = self._predictor_inside = ranks_of(predictor)
+        self.timed_across: Callable[[Spans], PipelinePredictor] | None = None
+        self.collectives = ""
         num_lanes = len(self.predictor.ranks)
         if num_lanes != config.pipeline_parallel_size:
             raise ScenarioError(
@@ -117,6 +122,30 @@ class LlmClient(Client):
             )
         if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
             raise ScenarioError(f"scheduler must {problem}")
+
+    def lie_on(self, spans: Spans) -> None:
+        """Time steps by the nodes that the ranks lie on. spans: those on several.
+
+        A predictor that was given whole, or that has the collectives in its times, stays as it is;
+        `collectives` says what was done. Raises ScenarioError for a way to sum over nodes where
+        there is one.
+        """
+        self.predictor, self.collectives = self._predictor_inside, ""
+        is_summed = bool(spans.tensor)
+        if self.config.all_reduce == "hierarchical" and not is_summed:
+            raise ScenarioError(
+                f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
+                "one node; network.topology with spans_nodes puts them on several"
+            )
+        if not self.config.enable_expert_parallel:
+            spans = replace(spans, replicas=None)  # they send one another nothing
+        if not spans:
+            return
+        link = None
+        if self.timed_across is not None and self.machine is not None:
+            self.predictor = self.timed_across(spans)
+            link = self.machine.cluster.gpu.interconnect
+        self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""

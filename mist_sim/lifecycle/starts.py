@@ -1,4 +1,4 @@
-"""When a client that starts is ready: after given or drawn seconds, or when its weights have come."""
+"""When a client that starts is ready: after some seconds, or when its weights have come."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from simpy.events import Event
 
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.spans import Spans
 from mist_sim.network.base import (
     Granularity,
     Message,
@@ -22,6 +23,7 @@ from mist_sim.network.base import (
     bytes_left,
 )
 from mist_sim.network.connectors import PLAIN, Connector
+from mist_sim.network.crossings import Crossings
 from mist_sim.network.fair_shares import Path
 from mist_sim.network.loading import load_topology
 from mist_sim.network.places import find_places
@@ -80,7 +82,7 @@ class Fabric:
     nic: of each card, one direction.
     storage: of the drives of each node, one direction.
     remote_storage: of a store at the spine, or at the leaf where there is no spine.
-    spans_nodes: whether a client may have GPUs of several nodes. Its steps take as long as on one.
+    spans_nodes: whether a client may have GPUs of several nodes, over which its collectives go.
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, those of a layer while the next one is computed.
     destination_missing: blocks that the destination has cached do not travel.
@@ -158,6 +160,11 @@ class Fabric:
         ways = self._between(message.source, message.destination)
         most = max([way.of_layers for way in ways])
         return self.connector.after(message.num_blocks, message.num_layers * most)
+
+    def spans(self, client: str) -> Spans:
+        """Return the groups of a client's ranks that lie on several nodes."""
+        engines = [ranks for seat, ranks in self._ranks.items() if seat.client == client]
+        return Crossings(self.routes, self._capacities).spans(engines)
 
     def reads(self, seats: Sequence[Seat], store: Store) -> list[Path]:
         """Return the links over which the GPUs of engines read, each engine for itself.

@@ -59,8 +59,8 @@ class Lane:
     load: the counts that routers see; lanes of a client share it.
     leave: takes back the visits. receive: begins to bring entries of another client, and returns
         how many bytes they are, the event of their end, and the seconds until they can be used.
-    load_tier: begins to bring blocks of a tier over the network, and returns the event of their end;
-        None: each tier has a link of its own.
+    load_tier: begins to bring blocks of a tier over the network, and returns the event of their
+        end; None: each tier has a link of its own.
     engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
     gate: turns requests away when the lane is too busy; None: never.
     """
