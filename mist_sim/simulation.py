@@ -11,7 +11,8 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import AfdClient, Client, LlmClient
+from mist_sim.clients import AfdClient, Client, LlmClient, SequentialClient
+from mist_sim.clients.fetching import check_fetch
 from mist_sim.clients.flows import check_flows, let_flow
 from mist_sim.clients.roster import Roster
 from mist_sim.conservation import Conservation
@@ -300,8 +301,13 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
 
 
 def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
-    """Let engines time their steps by the nodes that their GPUs are on."""
+    """Let engines time their steps by the nodes that their GPUs are on.
+
+    Raises ScenarioError for a way to sum that does not go with them, and bytes without a route.
+    """
     for client in clients:
+        if isinstance(client, SequentialClient) and client.fetch is not None:
+            check_fetch(client.name, client.fetch, network)
         if isinstance(client, LlmClient):
             client.lie_on(network.spans(client.name) if isinstance(network, Fabric) else ONE_NODE)
 

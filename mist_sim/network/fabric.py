@@ -186,6 +186,15 @@ class Fabric:
         share = num_bytes / len(paths) * self.connector.efficiency
         return self._transfers.send([Flow(path, share, latency) for path in paths])
 
+    def carry(self, source: str, destination: str, num_bytes: float) -> Event:
+        """Begin to send bytes from a place to another; the event happens when the last is there.
+
+        A connector plays no part in it. Raises ScenarioError where there is no route.
+        """
+        route = self.routes.between(source, destination)
+        size = num_bytes * self.connector.efficiency
+        return self._transfers.send([Flow(route.path, size, route.latency)])
+
     def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
         """Return what it takes when all GPUs of some engines send to all GPUs of others at once.
 

@@ -93,8 +93,8 @@ def problems_of_lives(
         yield Problem(("lifecycle", "start_up"), text)
     has_places = network is not None and network.plugin is Fabric
     if lives.start_up is not None and lives.start_up.weights_at is not None and not has_places:
-        place = ("lifecycle", "start_up", "weights_at")
-        yield Problem(place, "has no effect: the network has no topology")
+        text = "has no effect: the network has no topology"
+        yield Problem(("lifecycle", "start_up", "weights_at"), text)
     if lives.on_failure != OnFailure() and not lives.failures:
         yield Problem(("lifecycle", "on_failure"), "has no effect: there are no failures")
     for position, failure in enumerate(lives.failures):

@@ -76,7 +76,8 @@ def is_shared(network: Part | None, clients: Sequence[ClientPart], lives: Part |
     starts = getattr(lives, "start_up", None)
     loads = starts is not None and starts.parameters()["time"] is None
     has_tiers = any(client.engine.kv_cache.tiers for client in clients if client.engine)
-    return loads or has_tiers or network.parameters()["spans_nodes"]
+    fetches = any(getattr(client, "fetch", None) is not None for client in clients)
+    return loads or has_tiers or fetches or network.parameters()["spans_nodes"]
 
 
 _UNPLACED = {"place": None, "ffn_place": None, "attention_gpus": 1, "ffn_gpus": 1}
@@ -92,6 +93,9 @@ def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Ite
             if tier.at is not None:
                 place = ("clients", position, "kv_cache", "tiers", number, "at")
                 yield Problem(place, "has no effect: the network has no topology")
+        if getattr(client, "fetch", None) is not None:
+            text = "must be left out, since the network has no topology"
+            yield Problem(("clients", position, "fetch"), text)
         if not isinstance(client, LlmPart | AfdPart):
             continue
         for key, unsaid in _UNPLACED.items():

@@ -87,12 +87,11 @@ def test_nodes_are_never_faster_than_one(gpu, way, num_bytes):
 
 def test_auto_is_the_faster_of_ring_and_tree():
     span = Span((8, 8, 8, 8), 100e9, 2.7e-6)
-    both = {
-        way: [all_reduce(by(way), 32, span)(size) for size in SIZES] for way in ("ring", "tree")
-    }
-    faster = [min(times) for times in zip(*both.values(), strict=True)]
-    assert [all_reduce(by("auto"), 32, span)(size) for size in SIZES] == faster
-    assert faster not in both.values()
+    ring, tree, auto = (
+        [all_reduce(by(way), 32, span)(size) for size in SIZES] for way in ("ring", "tree", "auto")
+    )
+    assert auto == [*map(min, ring, tree)]
+    assert auto not in (ring, tree)
 
 
 # --- on a topology ----------------------------------------------------------------------------
@@ -138,7 +137,7 @@ def test_a_step_is_longer_by_its_collectives_alone(batch):
 
 
 def test_spans_of_a_client():
-    client, fabric, _ = on(TWO, tensor_parallel_size=16)
+    _, fabric, _ = on(TWO, tensor_parallel_size=16)
     assert fabric.spans("llm").tensor == Span((8, 8), 8 * 50e9, pytest.approx(2.7e-6))
     assert not on(TWO, tensor_parallel_size=8)[1].spans("llm")
 

@@ -203,3 +203,68 @@ def test_weights_from_drives_take_longer():
         },
     )
     assert seconds_to_start(from_drives) == pytest.approx(16.06 + 4.97, rel=1e-3)
+
+
+# --- KV retrieval -----------------------------------------------------------------------------
+
+
+def retrieving(num_workers: int = 2, **client: Any) -> Scenario:
+    """Two requests at time 0 whose 1,000 tokens of 1 MB each come from the remote store."""
+    fetch = {"source": "remote/storage", "destination": "node0/host", "bytes_per_token": "1 MB"}
+    return Scenario.from_dict(
+        {
+            "model": "llama-3.1-8b",
+            "workload": {
+                "lengths": {
+                    "type": "synthetic",
+                    "num_requests": 2,
+                    "prompt": {"type": "fixed", "tokens": 10},
+                    "output": {"type": "fixed", "tokens": 1},
+                },
+                "arrivals": {"type": "all_at_once"},
+                "pipeline": [{"type": "kv_retrieval", "num_tokens": 1000}, "prefill", "decode"],
+            },
+            "network": {"topology": "hgx-h100", "remote_storage": "1 GB/s"},
+            "clients": [
+                {
+                    "name": "store",
+                    "type": "sequential",
+                    "serves": ["kv_retrieval"],
+                    "num_workers": num_workers,
+                    "fetch": fetch | client,
+                },
+                {"name": "llm", "gpu": "h100-sxm"},
+            ],
+        }
+    )
+
+
+def times_of_retrieval(it: Scenario) -> list[float]:
+    stages = simulate(it).visits
+    mine = stages[stages["client"] == "store"]
+    return sorted(mine["finished_at"] - mine["started_at"])
+
+
+def test_two_retrievals_share_the_store():
+    """1 GB each over 1 GB/s: both take 2 s together, and 1 s each one after the other."""
+    assert times_of_retrieval(retrieving()) == pytest.approx([2.0, 2.0], rel=1e-5)
+    assert times_of_retrieval(retrieving(1)) == pytest.approx([1.0, 1.0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fetch", "message"),
+    [
+        ({"source": "nowhere"}, "store: fetch: hgx-h100 has no place 'nowhere'"),
+        ({"bytes_per_token": "0 B"}, "fetch.bytes_per_token: must be finite and > 0 B"),
+        ({"destination": "remote/storage"}, "fetch.destination: must not be the source"),
+    ],
+)
+def test_bytes_without_a_way(fetch, message):
+    with pytest.raises(ScenarioError, match=message):
+        build(retrieving(**fetch))
+
+
+def test_retrieval_over_no_topology():
+    plain = {"network": None}
+    with pytest.raises(ScenarioError, match="fetch: must be left out, since the network has no"):
+        Scenario.from_yaml(retrieving().resolved(), plain)
