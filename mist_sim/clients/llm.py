@@ -23,6 +23,7 @@ from mist_sim.clients.engine_config import ROLES, EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import LaneState
@@ -77,6 +78,7 @@ class LlmClient(Client):
         self.rules = rules or EngineRules()
         self.scheduler = scheduler = config.scheduler
         self.predictor = self._predictor_inside = ranks_of(predictor)
+        self.shared_tiers: SharedTiers | None = None
         self.timed_across: Callable[[Spans], PipelinePredictor] | None = None
         self.collectives = ""
         num_lanes = len(self.predictor.ranks)
@@ -183,7 +185,7 @@ class LlmClient(Client):
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
         state = LaneState(
-            self.memory.manager(self._tier_links[engine]),
+            self.memory.manager(self._tier_links[engine], self.shared_tiers),
             EntriesFirst() if flow else self.scheduler.new_queue(),
             max_num_seqs=max_num_seqs,
             speculation=self._speculation(),
@@ -356,6 +358,8 @@ class LlmClient(Client):
 
     def halt(self) -> None:
         """Lose the steps in flight; those that have ended count."""
+        for state in self.lane_states:
+            state.kv_cache.abandon()
         for engine in self._engines.all:
             engine.halt()
 

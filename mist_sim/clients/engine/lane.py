@@ -99,6 +99,8 @@ class Lane:
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         swap_space = state.swap_space
+        if state.kv_cache.publishes:
+            self.step_singly()  # others may ask at any time
         self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
 
     @property
