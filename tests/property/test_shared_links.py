@@ -35,12 +35,19 @@ class TieredLives:
     lives: Lives
     tiers: tuple[CacheTier, ...]
     is_placed: bool
+    limits_pieces: bool
 
     def simulation(self) -> Simulation:
         plain = self.lives.simulation()
         for client in plain.clients:
             if isinstance(client, LlmClient):
                 client.memory = replace(client.memory, tiers=self.tiers)
+                if self.limits_pieces:
+                    client.scheduler = replace(
+                        client.scheduler,
+                        long_prefill_token_threshold=8,
+                        max_num_partial_prefills=1,
+                    )
         network: Network = (
             Fabric(topology=SLOW, spans_nodes=True)
             if self.is_placed
@@ -57,7 +64,7 @@ class TieredLives:
 
 
 def tiered_lives() -> st.SearchStrategy[TieredLives]:
-    return st.builds(TieredLives, lives(), st.sampled_from(TIERS), st.booleans())
+    return st.builds(TieredLives, lives(), st.sampled_from(TIERS), st.booleans(), st.booleans())
 
 
 def features(case: TieredLives, result: Result) -> set[str]:

@@ -99,9 +99,14 @@ class Lane:
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         swap_space = state.swap_space
-        if state.kv_cache.publishes:
-            self.step_singly()  # others may ask at any time
+        may_hold_back = state.cadence is not None or self._limits_pieces
+        if state.kv_cache.publishes and may_hold_back:
+            self.step_singly()  # what others write may let in a prompt that is held back
         self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
+
+    @property
+    def _limits_pieces(self) -> bool:
+        return getattr(self.scheduler, "max_num_partial_prefills", None) is not None
 
     @property
     def num_waiting(self) -> int:
