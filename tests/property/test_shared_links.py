@@ -14,7 +14,10 @@ from mist_sim.network import Fabric, Link, Network, Topology
 from mist_sim.simulation import Simulation
 from tests.effort import examples, features_seen, missing
 from tests.property.test_failures import Lives, assert_served_by_those_who_are_there, lives, seen_in
+from tests.reference.comparison import EngineOptions, workload
+from tests.reference.predictors import DYADIC
 from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
+from tests.reference.stepwise import Job
 
 SLOW = Topology(
     name="slow", gpus=4, gpus_per_switch=2, pcie=2e6, nics=2, nic=1e6, nodes=4, remote_storage=1e6
@@ -123,3 +126,28 @@ def test_each_feature_is_reached():
         tiered_lives(), lambda case: features(case, case.simulation().run()), wanted
     )
     assert not missing(seen, wanted), seen
+
+
+def test_a_prompt_that_is_held_back_sees_at_once_what_another_engine_wrote():
+    """One engine's second prompt waits for the first one's pieces, and is loaded meanwhile."""
+    options = EngineOptions("chunked", 100, 4, 4, 64, caching=True, threshold=8)
+    tier = replace(SHARED, at="host")
+
+    def run() -> Result:
+        clients = [options.client(DYADIC, name) for name in ("a", "b")]
+        for client in clients:
+            client.memory = replace(client.memory, tiers=(tier,))
+        content = ((0, 40),)
+        jobs = [
+            Job(0.0, 44, 2, content=content),  # at a, the others at b
+            Job(0.0, 300, 2),
+            Job(0.0, 4, 2),
+            Job(0.0, 44, 2, content=content),
+        ]
+        return Simulation(clients=clients, workload=workload(jobs)).run()
+
+    result = run()
+    (load,) = result.transfers.itertuples()
+    first_of_b, ahead = (result.requests.set_index("request_id").loc[k] for k in (0, 1))
+    assert first_of_b["ttft"] < load.start < ahead["ttft"]
+    assert_run_lengths_do_not_show(run, 2, 7)
