@@ -240,7 +240,7 @@ def retrieving(num_workers: int = 2, **client: Any) -> Scenario:
 
 
 def times_of_retrieval(it: Scenario) -> list[float]:
-    stages = simulate(it).visits
+    stages = simulate(it).stages
     mine = stages[stages["client"] == "store"]
     return sorted(mine["finished_at"] - mine["started_at"])
 
