@@ -16,6 +16,7 @@ from mist_sim.clients.fetching import check_fetch
 from mist_sim.clients.flows import check_flows, let_flow
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
+from mist_sim.clients.shared_tiers import check_shared_tiers
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.hand_over import HandOver
@@ -90,7 +91,7 @@ class Simulation:
         if network is not None:
             network.admit(members)
         _lie_on_nodes(clients, network)
-        _check_shared_tiers(clients)
+        check_shared_tiers(clients)
         self._pools = _local_pools(members, network) if self.hand_over.pools == "local" else {}
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
@@ -303,31 +304,6 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
                 f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
                 "not begin answers here, got decode"
             )
-
-
-def _check_shared_tiers(clients: Sequence[Client]) -> None:
-    """Raise ScenarioError for a shared tier in which blocks of different kinds would lie."""
-    known: dict[str, tuple[str, dict[str, str | float | None]]] = {}
-    for client in clients:
-        if not isinstance(client, LlmClient):
-            continue
-        for tier in client.memory.tiers:
-            if not tier.shared:
-                continue
-            of_blocks = {
-                "model": client.served_model,
-                "block_size": client.memory.block_size,
-                "bytes of a block": client.kv_block_bytes,
-                "blocks": tier.num_blocks,
-            }
-            other, first = known.setdefault(tier.name, (client.name, of_blocks))
-            for what, value in of_blocks.items():
-                if value != first[what]:
-                    raise ScenarioError(
-                        f"{client.name}: tier {tier.name} must have the {what} that it has at "
-                        f"{other}, {first[what]}, since they share it, got {value}; give one of "
-                        "them another name"
-                    )
 
 
 def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
