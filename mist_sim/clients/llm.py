@@ -133,8 +133,7 @@ class LlmClient(Client):
         there is one.
         """
         self.predictor, self.collectives = self._predictor_inside, ""
-        is_summed = bool(spans.tensor)
-        if self.config.all_reduce == "hierarchical" and not is_summed:
+        if self.config.all_reduce == "hierarchical" and not spans.tensor:
             raise ScenarioError(
                 f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
                 "one node; network.topology with spans_nodes puts them on several"

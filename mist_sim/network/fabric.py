@@ -177,10 +177,10 @@ class Fabric:
         ]
 
     def read(self, seats: Sequence[Seat], store: Store, num_bytes: float, latency: float) -> Event:
-        """Begin to read the same number of bytes to each of some engines, in all by all of them.
+        """Begin to bring bytes to the GPUs of some engines; the event happens when all are there.
 
-        num_bytes: of all engines; each GPU has an equal part. The event happens when the last byte
-        is there. A connector plays no part in it. latency: from a byte's leaving to its coming.
+        num_bytes: of all engines together; each GPU gets an equal part. latency: from a byte's
+        leaving to its coming, routes included. A connector plays no part in it.
         """
         paths = self.reads(seats, store)
         share = num_bytes / len(paths) * self.connector.efficiency

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.environment import Environment
 from mist_sim.lifecycle import StartUp
 from mist_sim.network import Fabric, MooncakeConnector, Seat, Store, Tenant, Topology
+from mist_sim.network.drawing import drawing
 from mist_sim.scenario.build import build
 from tests.unit.test_memory_tiers import CPU, SSD, scenario
 
@@ -93,6 +95,14 @@ def test_drives_of_a_node_and_a_store_at_the_leaf_are_shared_by_all():
 
 def test_a_connector_plays_no_part():
     assert ends(("0", HOST, 6.4 * GB, 0.0), connector=MooncakeConnector()) == [pytest.approx(0.1)]
+
+
+def test_a_store_of_all_is_at_the_top():
+    several = replace(PAIRS, nodes_per_rack=1, uplink=50 * GB)
+    assert "remote/storage  20 GB/s" in drawing(several)
+    assert several.graph().has_edge("remote/storage", "spine")
+    assert drawing(PAIRS).splitlines()[1:3] == ["rack0/leaf", "├─ remote/storage  20 GB/s"]
+    assert PAIRS.graph().has_edge("rack0/leaf", "remote/storage")
 
 
 # --- engines ----------------------------------------------------------------------------------
