@@ -11,21 +11,25 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import AfdClient, Client, LlmClient
+from mist_sim.clients import AfdClient, Client, LlmClient, SequentialClient
+from mist_sim.clients.fetching import check_fetch
 from mist_sim.clients.flows import check_flows, let_flow
+from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
+from mist_sim.clients.shared_tiers import check_shared_tiers
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, did_you_mean
+from mist_sim.hardware.spans import ONE_NODE
 from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.cost import gpu_prices
 from mist_sim.metrics.slo_watch import SloWatch
-from mist_sim.network import Network, Tenant
+from mist_sim.network import Fabric, Network, Tenant
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.traces import Workload
@@ -86,6 +90,8 @@ class Simulation:
         members = tenants(clients, any_splits=any_splits)
         if network is not None:
             network.admit(members)
+        _lie_on_nodes(clients, network)
+        check_shared_tiers(clients)
         self._pools = _local_pools(members, network) if self.hand_over.pools == "local" else {}
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
@@ -155,6 +161,11 @@ class Simulation:
             estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
             assumed={c.name: c.assumed for c in self.clients if c.assumed},
             assumed_hosts={c.name: c.assumed_host for c in self.clients if c.assumed_host},
+            collectives={
+                c.name: c.collectives
+                for c in self.clients
+                if isinstance(c, LlmClient) and c.collectives
+            },
             settings={c.name: c.settings for c in self.clients if c.estimate is not None},
             engines={c.name: c.imitates for c in self.clients if c.imitates},
             slo=self.slo,
@@ -174,9 +185,12 @@ class Simulation:
         let_flow(self.clients, self.hand_over.policy)
         roster = Roster()
         roster.pools = self._pools
+        shared = SharedTiers()
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
+            if isinstance(client, LlmClient):
+                client.shared_tiers = shared
             client.may_fail = self.lifecycle is not None
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
@@ -292,6 +306,18 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
             )
 
 
+def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
+    """Let engines time their steps by the nodes that their GPUs are on.
+
+    Raises ScenarioError for a way to sum that does not go with them, and bytes without a route.
+    """
+    for client in clients:
+        if isinstance(client, SequentialClient) and client.fetch is not None:
+            check_fetch(client.name, client.fetch, network)
+        if isinstance(client, LlmClient):
+            client.lie_on(network.spans(client.name) if isinstance(network, Fabric) else ONE_NODE)
+
+
 def _local_pools(members: Sequence[Tenant], network: Network | None) -> dict[str, str]:
     """Return the node of each client, by name.
 
@@ -343,6 +369,7 @@ def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tena
                     client.place,
                     sends=sends,
                     takes=hands_over and client.role != "prefill" and client.scheduler.takes_over,
+                    stores=tuple(client.stores.items()),
                 )
             )
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
+from dataclasses import replace
 from functools import partial
 from math import nan
 
@@ -22,6 +23,7 @@ from mist_sim.clients.engine_config import ROLES, EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import LaneState
@@ -36,10 +38,12 @@ from mist_sim.core.views import WAITING
 from mist_sim.core.visit import Failure, HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.hardware.across_nodes import told
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
+from mist_sim.hardware.spans import Spans
 from mist_sim.models.speculative import SpeculativeConfig
-from mist_sim.network import Message, Seat
+from mist_sim.network import Fabric, Message, Seat, Store
 from mist_sim.stages import Decode, Prefill, Recomputation
 
 
@@ -73,7 +77,10 @@ class LlmClient(Client):
         self.config = config
         self.rules = rules or EngineRules()
         self.scheduler = scheduler = config.scheduler
-        self.predictor = ranks_of(predictor)
+        self.predictor = self._predictor_inside = ranks_of(predictor)
+        self.shared_tiers: SharedTiers | None = None
+        self.timed_across: Callable[[Spans], PipelinePredictor] | None = None
+        self.collectives = ""
         num_lanes = len(self.predictor.ranks)
         if num_lanes != config.pipeline_parallel_size:
             raise ScenarioError(
@@ -118,12 +125,40 @@ class LlmClient(Client):
         if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
             raise ScenarioError(f"scheduler must {problem}")
 
+    def lie_on(self, spans: Spans) -> None:
+        """Time steps by the nodes that the ranks lie on. spans: those on several.
+
+        A predictor that was given whole, or that has the collectives in its times, stays as it is;
+        `collectives` says what was done. Raises ScenarioError for a way to sum over nodes where
+        there is one.
+        """
+        self.predictor, self.collectives = self._predictor_inside, ""
+        if self.config.all_reduce == "hierarchical" and not spans.tensor:
+            raise ScenarioError(
+                f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
+                "one node; network.topology with spans_nodes puts them on several"
+            )
+        if not self.config.enable_expert_parallel:
+            spans = replace(spans, replicas=None)  # they send one another nothing
+        if not spans:
+            return
+        link = None
+        if self.timed_across is not None and self.machine is not None:
+            self.predictor = self.timed_across(spans)
+            link = self.machine.cluster.gpu.interconnect
+        self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
+
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
         super().start(env, client_id, recorder)
         self.stays: dict[Visit, SequenceState]  # type: ignore[assignment]
         self._gate = self._make_gate()
         self.lane_states: list[LaneState] = []  # engine by engine
+        self._reads_tiers = (
+            isinstance(self.network, Fabric)
+            and bool(self.memory.tiers)
+            and self.kv_block_bytes is not None
+        )
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._step_count = StepCount()
         self._engines = Engines(
@@ -141,10 +176,15 @@ class LlmClient(Client):
         self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
         self.view.role = self.role
 
+    @property
+    def stores(self) -> dict[str, Store]:
+        """Memory below the GPUs that it reads from, where a network says how: its KV tiers."""
+        return {tier.name: Store(tier.at, tier.read_bandwidth) for tier in self.memory.tiers}
+
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
         state = LaneState(
-            self.memory.manager(self._tier_links[engine]),
+            self.memory.manager(self._tier_links[engine], self.shared_tiers),
             EntriesFirst() if flow else self.scheduler.new_queue(),
             max_num_seqs=max_num_seqs,
             speculation=self._speculation(),
@@ -166,6 +206,7 @@ class LlmClient(Client):
             load=self.view,
             leave=self._leave,
             receive=partial(self._receive, engine),
+            load_tier=partial(self._load_tier, engine) if self._reads_tiers else None,
             gate=self._gate,
             engine_number=engine,
             block_bytes=self.kv_block_bytes or nan,
@@ -316,6 +357,8 @@ class LlmClient(Client):
 
     def halt(self) -> None:
         """Lose the steps in flight; those that have ended count."""
+        for state in self.lane_states:
+            state.kv_cache.abandon()
         for engine in self._engines.all:
             engine.halt()
 
@@ -323,6 +366,15 @@ class LlmClient(Client):
     def held_kv(self) -> Iterator[HeldKv]:
         """KV entries that it keeps for clients that go on from them."""
         return (kv for lane in self._engines.lanes for kv in lane.held_kv.values())
+
+    def _load_tier(self, engine: int, move: KvMove) -> Event:
+        """Begin to load blocks from a tier to an engine, over the links of the topology."""
+        if not isinstance(self.network, Fabric) or self.kv_block_bytes is None:
+            raise InvariantError(f"{self.name}: no topology says where {move.source} lies")
+        tier = next(tier for tier in self.memory.tiers if tier.name == move.source)
+        num_bytes = move.num_blocks * self.kv_block_bytes
+        store = Store(tier.at, tier.read_bandwidth)
+        return self.network.read([Seat(self.name, engine)], store, num_bytes, tier.latency)
 
     def _receive(self, engine: int, move: KvMove) -> tuple[float, Event, float]:
         """Begin to copy blocks that another client holds.

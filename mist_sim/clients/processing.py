@@ -10,6 +10,7 @@ import simpy
 from simpy.events import Event, Process
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.fetching import Fetch
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.service_times import (
     GivenServiceTime,
@@ -25,6 +26,7 @@ from mist_sim.core.visit import Visit
 from mist_sim.durations import SecondsOrLaw
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
+from mist_sim.network import Fabric
 from mist_sim.stages import ToolCall
 
 
@@ -44,6 +46,7 @@ class SequentialClient(Client):
     service_time: seconds that a stage takes on one worker (finite, >= 0), in place of the other
         two: a function of the stage; its parameter `rng`, if it has one, gets a generator that is
         the client's own.
+    fetch: bytes that each stage brings over a topology when these times are over.
     Raises ValueError for values outside these ranges, and where no time is given.
     Source: MIST §III-E, scheduler "Sequential".
     """
@@ -55,6 +58,7 @@ class SequentialClient(Client):
     base_time: SecondsOrLaw | None = None
     time_per_token: SecondsOrLaw | None = None
     service_time: GivenServiceTime | None = None
+    fetch: Fetch | None = None
 
     def __post_init__(self) -> None:
         serves = [self.serves] if isinstance(self.serves, str) else self.serves
@@ -72,7 +76,7 @@ class SequentialClient(Client):
         if self.service_time is not None and has_times:
             raise ValueError("service_time must be left out with base_time or time_per_token")
         timed = has_times or self.service_time is not None or set(self.serves) <= {ToolCall.kind}
-        if not timed:
+        if not timed and self.fetch is None:
             raise ValueError(
                 "base_time or service_time is required; nothing says how long it takes"
             )
@@ -120,3 +124,11 @@ class SequentialClient(Client):
                         f"got {seconds} at {self.env.now} s"
                     )
                 yield self.env.timeout(float(seconds))
+                if self.fetch is not None:
+                    yield from self._bring(self.fetch, stage)
+
+    def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
+        """Wait until a stage's bytes are there."""
+        if isinstance(self.network, Fabric):
+            places = fetch.source, fetch.destination
+            yield self.network.carry(*places, fetch.num_bytes(stage))

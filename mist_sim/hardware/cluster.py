@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives import all_reduce
+from mist_sim.hardware.spans import ONE_NODE, Spans
 from mist_sim.hardware.specs import GpuSpec
 from mist_sim.models.spec import ModelSpec
 
@@ -21,6 +22,7 @@ class Cluster:
         one set of them, instead of slices of every expert (vLLM's name and meaning).
     expert_load_imbalance: tokens of the busiest of those ranks over the mean (>= 1, at most the
         number of ranks).
+    spans: the groups of ranks that lie on several nodes.
     """
 
     gpu: GpuSpec
@@ -29,6 +31,7 @@ class Cluster:
     enable_expert_parallel: bool = False
     expert_load_imbalance: float = 1.0
     pipeline_parallel_size: int = 1
+    spans: Spans = ONE_NODE
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
@@ -82,4 +85,5 @@ class Cluster:
 
     def all_reduce_time(self, num_bytes: float) -> float:
         """Seconds to sum a tensor of `num_bytes` over the tensor-parallel ranks."""
-        return all_reduce(self.gpu.interconnect, self.tensor_parallel_size)(num_bytes)
+        link = self.gpu.interconnect
+        return all_reduce(link, self.tensor_parallel_size, self.spans.tensor)(num_bytes)

@@ -135,13 +135,16 @@ def gathers_over_pcie(link: Interconnect, ranks: int) -> tuple[Line, ...]:
 def sends_over_pcie(link: Interconnect) -> tuple[Line, ...]:
     """Return the ways to send a tensor to one other rank over PCIe on a host."""
     rate = bus_rate(link, 2)
-    ways = OVER_PEERS if _has_peer_access(link) else OVER_HOST
-    return tuple(Line(way.base + way.hop, 1 / rate / way.share) for way in ways)
+    return tuple(Line(way.base + way.hop, 1 / rate / way.share) for way in ways_over_pcie(link))
 
 
 def _over_pcie(link: Interconnect, rounds: int, ranks: int) -> tuple[Line, ...]:
-    ways = OVER_PEERS if _has_peer_access(link) else OVER_HOST
-    return lines_of(ways, rounds, ranks, bus_rate(link, ranks), 1.0)
+    return lines_of(ways_over_pcie(link), rounds, ranks, bus_rate(link, ranks), 1.0)
+
+
+def ways_over_pcie(link: Interconnect) -> tuple[Way, ...]:
+    """Return the ways of a collective over PCIe on a host, whose shares are of its bus rate."""
+    return OVER_PEERS if _has_peer_access(link) else OVER_HOST
 
 
 def _has_peer_access(link: Interconnect) -> bool:

@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mist_sim.hardware import across_nodes
 from mist_sim.hardware.collective_ways import (
     RING,
     TREE,
@@ -27,6 +28,7 @@ from mist_sim.hardware.collective_ways import (
     sums_over_pcie,
     tuned_lines,
 )
+from mist_sim.hardware.spans import Span
 from mist_sim.hardware.specs import Interconnect
 from mist_sim.units import SIZE
 
@@ -64,8 +66,12 @@ class Measured:
         return before + (after - before) * (num_bytes - low) / (high - low)
 
 
-def all_reduce(link: Interconnect, ranks: int) -> Callable[[float], float]:
+def all_reduce(
+    link: Interconnect, ranks: int, span: Span | None = None
+) -> Callable[[float], float]:
     """Return what gives the seconds to sum a tensor of so many bytes over `ranks`.
+
+    span: the nodes that they are on; None: one.
 
     With `reach` = link bandwidth x efficiency x the protocol's share and `n` ranks:
     auto         over NVLink what vLLM takes: kernels of its own for small messages, or NCCL.
@@ -76,7 +82,9 @@ def all_reduce(link: Interconnect, ranks: int) -> Callable[[float], float]:
     host_shared  as a ring, but all through the host bridge: (n - 1) times the tensor.
     bestserve    no latency; as much time as one n-th of the elements, counted as one byte each,
                  takes over one link, so two bytes an element.
-    A measured `bus_bandwidth` takes the place of all but the last.
+    hierarchical  on several nodes: scattered inside, summed between, gathered inside; in one, auto.
+    A measured `bus_bandwidth` takes the place of all but the last two. On several nodes those that
+    are no ring, tree or hierarchy are the faster of ring and tree; bestserve knows no nodes.
 
     Source of bytes: Seesaw eq. 1, B_ar (ring, host_shared); BestServe eq. 8 (bestserve). NCCL
     chains the ranks of one node in its tree; here it has branches, as between nodes.
@@ -86,9 +94,11 @@ def all_reduce(link: Interconnect, ranks: int) -> Callable[[float], float]:
     reach = link.bandwidth * link.efficiency
     if link.all_reduce == "bestserve":
         return Collective((Line(0.0, 1 / (2 * ranks * reach)),)).time
+    if span is not None:
+        return _sum_across(link, span)
     if link.bus_bandwidth:
         return _measured(link, 2 * (ranks - 1) / ranks).time
-    if link.all_reduce == "host":
+    if across_nodes.goes_by_host(link):
         return Collective(sums_over_pcie(link, ranks)).time
     if _is_fitted(link):
         return Collective(sums_over_nvlink(link, ranks)).time
@@ -96,24 +106,42 @@ def all_reduce(link: Interconnect, ranks: int) -> Callable[[float], float]:
     if link.all_reduce == "host_shared":
         return Collective(tuned_lines(link, RING, hops, (ranks - 1) / reach)).time
     lines: tuple[Line, ...] = ()
-    if link.all_reduce in ("ring", "auto"):
+    if link.all_reduce != "tree":
         lines += tuned_lines(link, RING, hops, hops / ranks / reach)
-    if link.all_reduce in ("tree", "auto"):
+    if link.all_reduce != "ring":
         lines += tuned_lines(link, TREE, 2 * math.ceil(math.log2(ranks)), 2 / reach)
     return Collective(lines).time
 
 
-def all_gather(link: Interconnect, ranks: int) -> Callable[[float], float]:
+def _sum_across(link: Interconnect, span: Span) -> Callable[[float], float]:
+    """Return the seconds of a sum over several nodes."""
+    if link.all_reduce == "hierarchical":
+        return across_nodes.hierarchical(link, span, 2, all_gather(link, span.most))
+    lines: tuple[Line, ...] = ()
+    if link.all_reduce != "tree":
+        lines += across_nodes.ring_lines(link, span, 2)
+    if link.all_reduce not in ("ring", "host"):
+        lines += across_nodes.tree_lines(link, span)
+    return Collective(lines).time
+
+
+def all_gather(
+    link: Interconnect, ranks: int, span: Span | None = None
+) -> Callable[[float], float]:
     """Return what gives the seconds to gather a tensor of so many bytes on every rank.
 
     Also for a reduce-scatter of it. Where nothing was fitted, each is one half of an all-reduce
-    over a ring, with half of its hops and bytes.
+    over a ring, with half of its hops and bytes. span: the nodes that they are on; None: one.
     """
     if ranks == 1:
         return Collective().time
+    if span is not None and link.all_reduce == "hierarchical":
+        return across_nodes.hierarchical(link, span, 1, all_gather(link, span.most))
+    if span is not None:
+        return Collective(across_nodes.ring_lines(link, span, 1)).time
     if link.bus_bandwidth:
         return _measured(link, (ranks - 1) / ranks).time
-    if link.all_reduce == "host":
+    if across_nodes.goes_by_host(link):
         return Collective(gathers_over_pcie(link, ranks)).time
     if _is_fitted(link):
         return Collective(gathers_over_nvlink(link, ranks)).time
@@ -122,21 +150,23 @@ def all_gather(link: Interconnect, ranks: int) -> Callable[[float], float]:
     return Collective(tuned_lines(link, RING, ranks - 1, passes / reach)).time
 
 
-def send(link: Interconnect) -> Callable[[float], float]:
+def send(link: Interconnect, span: Span | None = None) -> Callable[[float], float]:
     """Return what gives the seconds to send a tensor of so many bytes to one other rank.
 
-    One hop of a ring, with the protocols of one.
+    One hop of a ring, with the protocols of one. span: the nodes that they are on; None: one.
     """
+    if span is not None:
+        return Collective(across_nodes.send_lines(link, span)).time
     if link.bus_bandwidth:
         return _measured(link, 1.0).time
-    if link.all_reduce == "host":
+    if across_nodes.goes_by_host(link):
         return Collective(sends_over_pcie(link)).time
     reach = link.bandwidth * link.efficiency
     return Collective(tuned_lines(link, RING, 1, 1 / reach)).time
 
 
 def _is_fitted(link: Interconnect) -> bool:
-    return link.kind == "nvlink" and link.all_reduce == "auto"
+    return link.kind == "nvlink" and link.all_reduce in ("auto", "hierarchical")
 
 
 def _measured(link: Interconnect, passes: float) -> Measured:

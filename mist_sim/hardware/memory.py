@@ -23,6 +23,13 @@ class MemoryTier:
         host links (`GpuSpec.host_bandwidth`) side by side, as for host memory.
     latency: seconds before the first byte of a load. The default is that of DDR4 memory in MIST
         §IV-B: 80 ns; there an NVMe disk has 50 us and 7 GB/s.
+    at: where it lies on a network with a topology: "host" or "storage", that of the node of each
+        GPU, or a place such as "remote/storage". Loads share the links from there to the GPUs with
+        everything else, and `read_bandwidth` is what the tier gives at most. None: "host".
+    shared: whether all engines that name such a tier share what it holds, so that it outlives each
+        of them; `capacity` is then for all. It is the last tier, writes through, and has a
+        `read_bandwidth`, or with a topology a place that is none of a node's own. A block is
+        written when its prompt has been computed, or its request leaves.
     write_policy: "write_through" writes a block when it is computed, "write_back" when the memory
         above gives it up (the names are SGLang's `--hicache-write-policy`).
     """
@@ -31,6 +38,8 @@ class MemoryTier:
     capacity: Bytes
     read_bandwidth: BytesPerSecond | None = None
     latency: Seconds = 80e-9
+    at: str | None = None
+    shared: bool = False
     write_policy: WritePolicy = "write_through"
 
     def __post_init__(self) -> None:
@@ -46,6 +55,24 @@ class MemoryTier:
             known = ", ".join(WRITE_POLICIES)
             hint = did_you_mean(self.write_policy, WRITE_POLICIES)
             raise ValueError(f"write_policy has no {self.write_policy!r}{hint} Known: {known}")
+        if self.shared:
+            self._check_shared()
+
+    def _check_shared(self) -> None:
+        if self.write_policy != "write_through":
+            raise ValueError(
+                f"write_policy must be write_through with shared, got {self.write_policy}"
+            )
+        if self.at in ("host", "storage"):
+            raise ValueError(
+                f"at must be a place that all reach with shared, such as remote/storage, "
+                f"got {self.at}, which is each node's own"
+            )
+        if self.at is None and self.read_bandwidth is None:
+            raise ValueError(
+                "read_bandwidth must be given with shared, or at, got neither; host memory is an "
+                "engine's own"
+            )
 
     def read_time(self, num_bytes: float, host_bandwidth: float) -> float:
         """Seconds of an undisturbed load (MIST eq. for T_retrieval with a hit: T + S / BW)."""

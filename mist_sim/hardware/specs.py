@@ -14,7 +14,7 @@ from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 
 LinkKind = Literal["nvlink", "pcie", "hccs", "xgmi", "ici"]
-AllReduce = Literal["auto", "ring", "tree", "host", "host_shared", "bestserve"]
+AllReduce = Literal["auto", "ring", "tree", "hierarchical", "host", "host_shared", "bestserve"]
 Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
 
 PCIE_GENERATIONS = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9, 7: 256e9}

@@ -60,7 +60,7 @@ class Member:
 class Fleet:
     """Changes the states of clients, and tells the roster, the records and a listener.
 
-    start_seconds: how long a client takes to start.
+    begin_start: lets a client begin to start, and returns the event when it is ready.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Fleet:
         env: Environment,
         roster: Roster,
         recorder: Recorder,
-        start_seconds: Callable[[Client], float],
+        begin_start: Callable[[Client], Event],
     ) -> None:
         self._env = env
         self._roster = roster
         self._recorder = recorder
-        self._start_seconds = start_seconds
+        self._begin_start = begin_start
         self.members: dict[str, Member] = {client.name: Member(client) for client in roster}
         self.listener: Listener
 
@@ -154,8 +154,7 @@ class Fleet:
         elif member.state == "off" and not member.num_faults:
             self._become(member, "starting")
             member.num_starts += 1
-            env = self._env
-            ready = env.at(env.now + self._start_seconds(member.client), CHANGE)
+            ready = self._begin_start(member.client)
             ready.callbacks.append(partial(self._ready, member, member.num_starts))
 
     def _ready(self, member: Member, start: int, _: Event) -> None:

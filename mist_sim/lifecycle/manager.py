@@ -21,6 +21,7 @@ from mist_sim.lifecycle.fleet import Fleet
 from mist_sim.lifecycle.gateway import Gateway
 from mist_sim.lifecycle.options import Lifecycle
 from mist_sim.lifecycle.start_up import StartTimes
+from mist_sim.lifecycle.starts import Starts
 from mist_sim.network import Fabric, Network
 from mist_sim.network.outages import Cable
 from mist_sim.rng import Streams
@@ -47,10 +48,8 @@ class Manager:
         self._env = env
         self._streams = streams
         roster: Roster = coordinator.roster
-        starts = StartTimes(options.start_up, streams)
-        self._fleet = fleet = Fleet(
-            env, roster, recorder, lambda client: starts.seconds(client.name, client.machine)
-        )
+        starts = Starts(env, options.start_up, StartTimes(options.start_up, streams), network)
+        self._fleet = fleet = Fleet(env, roster, recorder, starts.begin)
         self._gateway = gateway = Gateway(env, fleet.why_nobody, self._activate)
         numbers = {client.name: client.client_id for client in roster}
         coordinator.absences = Policy(env, recorder, gateway, options.on_failure, numbers)

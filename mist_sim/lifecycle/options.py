@@ -11,6 +11,7 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.lifecycle.autoscaling import Autoscaling, SloAttainment
 from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
 from mist_sim.lifecycle.start_up import StartUp
+from mist_sim.lifecycle.starts import loads_over, seats_of
 from mist_sim.network import Fabric, Network
 from mist_sim.network.outages import Cable
 
@@ -56,6 +57,18 @@ class Lifecycle:
             for name in drain.clients:
                 _check_name(name, known, f"drains.{position}.clients")
         self._check_groups(known)
+        self._check_weights(clients, network)
+
+    def _check_weights(self, clients: Sequence[Client], network: Network | None) -> None:
+        """Raise ScenarioError for weights that lie nowhere; name the links that loads take."""
+        for client in clients:
+            fabric = loads_over(self.start_up, client, network)
+            if fabric is None or self.start_up is None:
+                continue
+            try:
+                fabric.reads(seats_of(client), self.start_up.store)
+            except ScenarioError as error:
+                raise ScenarioError(f"start_up.weights_{error}") from None
 
     def _check_link(self, cable: Cable, network: Network | None, place: str) -> None:
         """Raise ScenarioError for a link that is not there, or whose loss nothing survives."""

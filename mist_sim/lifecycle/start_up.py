@@ -18,6 +18,7 @@ from typing import Literal
 from mist_sim.durations import SecondsOrLaw, draws
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.machine import Machine
+from mist_sim.network import Store
 from mist_sim.rng import Streams
 from mist_sim.units import BytesPerSecond, Seconds
 
@@ -39,6 +40,9 @@ class StartUp:
     time: all of it, the same for every start or a law of it; takes the place of the others.
     storage: rate at which weights come from storage to the host; None: they are there already, as
         in the page cache.
+    weights_at: where they lie on a network with a topology, whose links loads share with everything
+        else: "host" or "storage", that of the node of each GPU, or a place such as
+        "remote/storage". None: "host". There `storage` is what each engine reads at most.
     format: of the files. safetensors is read by one process a GPU at 3.62 GB/s each; sllm
         (ServerlessLLM) at 80.6 % of what storage and host links carry.
     compilation: time to compile the model, with tracing; 0 s where a cache has it.
@@ -54,6 +58,7 @@ class StartUp:
 
     time: SecondsOrLaw | None = None
     storage: BytesPerSecond | None = None
+    weights_at: str | None = None
     format: Format = "safetensors"
     compilation: Seconds = 19.37
     graph_capture: Seconds = 15.0
@@ -64,7 +69,7 @@ class StartUp:
             raise ValueError(f"storage must be finite and > 0 B/s, got {self.storage}")
         if isinstance(self.time, float | int) and not 0 <= self.time < math.inf:
             raise ValueError(f"time must be finite and >= 0 s, got {self.time}")
-        for name in ("storage", "format", "compilation", "graph_capture", "other"):
+        for name in ("storage", "weights_at", "format", "compilation", "graph_capture", "other"):
             if self.time is not None and getattr(self, name) != getattr(StartUp, name):
                 raise ValueError(f"{name} must be left out with time, which is all of the start")
         if self.format not in ("safetensors", "sllm"):
@@ -85,6 +90,23 @@ class StartUp:
             return num_bytes / (SLLM_EFFICIENCY * slowest)
         return num_bytes / min(slowest, num_gpus * SAFETENSORS_RATE)
 
+    @property
+    def store(self) -> Store:
+        """Where an engine reads weights on a network with a topology, and how fast at most."""
+        is_plain = self.format == "safetensors"
+        return Store(
+            self.weights_at or "host", self.storage, SAFETENSORS_RATE if is_plain else None
+        )
+
+    def bytes_to_load(self, num_bytes: float) -> float:
+        """Return the bytes that take as long on free links as weights do in their format."""
+        return num_bytes / SLLM_EFFICIENCY if self.format == "sllm" else num_bytes
+
+    @property
+    def engine_seconds(self) -> float:
+        """Seconds of an engine's start when its weights are there."""
+        return self.compilation + self.graph_capture + self.other
+
     def seconds(self, machine: Machine | None, name: str) -> float:
         """Return how long a client takes whose time is not given.
 
@@ -96,11 +118,16 @@ class StartUp:
                 f"start_up must have a time, since nobody knows the GPUs and weights of {name}"
             )
         cluster = machine.cluster
-        ranks = cluster.tensor_parallel_size
-        num_bytes = ranks * machine.model.weight_bytes_per_rank(ranks, cluster.expert_parallel_size)
-        num_gpus = ranks * cluster.pipeline_parallel_size
-        load = self.load_seconds(num_bytes, num_gpus, cluster.gpu.host_bandwidth)
+        num_gpus = cluster.tensor_parallel_size * cluster.pipeline_parallel_size
+        load = self.load_seconds(weight_bytes(machine), num_gpus, cluster.gpu.host_bandwidth)
         return load + self.compilation + self.graph_capture + self.other
+
+
+def weight_bytes(machine: Machine) -> float:
+    """Return the bytes of weights that one engine loads."""
+    cluster = machine.cluster
+    ranks = cluster.tensor_parallel_size
+    return ranks * machine.model.weight_bytes_per_rank(ranks, cluster.expert_parallel_size)
 
 
 class StartTimes:

@@ -24,6 +24,7 @@ _NAMES = (
     "estimates",
     "assumed",
     "assumed_host",
+    "collectives",
     "expected_errors",
     "power_estimates",
     "prices",

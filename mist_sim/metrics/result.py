@@ -42,6 +42,7 @@ class Result:
     scenario: the resolved scenario as YAML text, when the run came from one. title: what was
     simulated, in words. client_groups: for each client the name of the group of equal clients that
     it belongs to; empty where nobody said. machines: the GPUs of each client, None without any.
+    collectives: how those of each client that lies on several nodes are timed.
     power: what draws power beside them. cost: which prices count; None: nobody asked.
     """
 
@@ -60,6 +61,7 @@ class Result:
     title: str = ""
     client_groups: list[str] = field(default_factory=list)
     machines: list[Machine | None] = field(default_factory=list)
+    collectives: dict[str, str] = field(default_factory=dict)
     power: PowerOptions = field(default_factory=PowerOptions)
     cost: CostOptions | None = None
 
@@ -86,6 +88,8 @@ class Result:
             assumed_hosts=self.assumed_hosts,
             settings=self.settings,
         )
+        if self.collectives:
+            found["collectives"] = dict(self.collectives)
         if self.power_unknown:
             return found | {"power_unknown": self.power_unknown}
         return found | spending_summary(

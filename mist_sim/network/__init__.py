@@ -1,6 +1,6 @@
 """What lies between clients: links, who is where, and what is under way."""
 
-from mist_sim.network.base import Message, Network, Seat, Tenant
+from mist_sim.network.base import Message, Network, Seat, Store, Tenant
 from mist_sim.network.connectors import (
     CONNECTORS,
     Connector,
@@ -23,6 +23,7 @@ __all__ = [
     "Network",
     "NixlConnector",
     "Seat",
+    "Store",
     "Tenant",
     "Topology",
     "load_topology",

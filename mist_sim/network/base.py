@@ -19,6 +19,19 @@ class Seat(NamedTuple):
     engine: int = 0
 
 
+class Store(NamedTuple):
+    """Memory that an engine reads from.
+
+    at: `host` or `storage`, that of the node of each GPU, or a place of the topology.
+    bandwidth: bytes/s at most to all GPUs of the engine together; None: what links carry.
+    gpu_bandwidth: the same to each GPU.
+    """
+
+    at: str = "host"
+    bandwidth: float | None = None
+    gpu_bandwidth: float | None = None
+
+
 class Message(NamedTuple):
     """KV entries that go from one engine to another.
 
@@ -42,6 +55,7 @@ class Tenant(NamedTuple):
     what: which engines of the client they are, for messages.
     place: where its GPUs are; None: wherever there is room.
     sends, takes: whether it hands KV entries over, and takes over those of others.
+    stores: memory that it reads from, by name.
     """
 
     name: str
@@ -53,6 +67,7 @@ class Tenant(NamedTuple):
     takes: bool = False
     first: int = 0
     what: str = ""
+    stores: tuple[tuple[str, Store], ...] = ()
 
     @property
     def seats(self) -> list[Seat]:

@@ -18,10 +18,13 @@ def drawing(topology: Topology) -> str:
 def _tree(topology: Topology) -> _Tree:
     nodes = min(topology.nodes_per_rack or topology.nodes, topology.nodes)
     node = (_many("node", nodes), (*_inside(topology),))
+    remote = topology.remote_storage
+    store: tuple[_Tree, ...] = ((f"remote/storage  {_speed(remote)}", ()),) if remote else ()
     if topology.num_racks == 1:
-        return "rack0/leaf", (node,)
+        return "rack0/leaf", (*store, node)
     up = _speed(topology.rack_bandwidth)
-    return "spine", ((f"{_many('rack', topology.num_racks)}/leaf  {up}", (node,)),)
+    racks = f"{_many('rack', topology.num_racks)}/leaf  {up}", (node,)
+    return "spine", (*store, racks)
 
 
 def _inside(topology: Topology) -> Iterator[_Tree]:

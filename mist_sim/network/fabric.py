@@ -12,12 +12,24 @@ from simpy.events import Event
 
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
+from mist_sim.hardware.spans import Spans
+from mist_sim.network.base import (
+    Granularity,
+    Message,
+    Reach,
+    Seat,
+    Store,
+    Tenant,
+    bytes_left,
+)
 from mist_sim.network.connectors import PLAIN, Connector
+from mist_sim.network.crossings import Crossings
+from mist_sim.network.fair_shares import Path
 from mist_sim.network.loading import load_topology
 from mist_sim.network.outages import Cable, Outages
 from mist_sim.network.places import find_places
 from mist_sim.network.routes import Route, Routes
+from mist_sim.network.supplies import Supplies
 from mist_sim.network.topology import Topology
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.units import BytesPerSecond
@@ -32,6 +44,8 @@ _OF_THE_TOPOLOGY = (
     "pcie",
     "nics",
     "nic",
+    "storage",
+    "remote_storage",
 )
 
 
@@ -58,7 +72,7 @@ class Fabric:
     """Nodes of GPUs, switches and NICs, whose links transfers share max-min fairly.
 
     topology: the name of a preset (`mist list topologies`), or the path of a .toml spec.
-    nodes: in all. By default, like the eight keys below, as in the topology.
+    nodes: in all. By default, like the ten keys below, as in the topology.
     nodes_per_rack: below one leaf switch.
     oversubscription: what the NICs of a rack can send over what its leaf switch can send on.
     uplink: of a leaf switch to the spine, one direction, whatever the oversubscription.
@@ -67,7 +81,9 @@ class Fabric:
     pcie: of a GPU, one direction.
     nics: network cards of a node.
     nic: of each card, one direction.
-    spans_nodes: whether a client may have GPUs of several nodes. Its steps take as long as on one.
+    storage: of the drives of each node, one direction.
+    remote_storage: of a store at the spine, or at the leaf where there is no spine.
+    spans_nodes: whether a client may have GPUs of several nodes, over which its collectives go.
     granularity: when entries are sent: `full`, all when the prompt has been computed, or
         `layerwise`, those of a layer while the next one is computed.
     destination_missing: blocks that the destination has cached do not travel.
@@ -85,6 +101,8 @@ class Fabric:
     pcie: BytesPerSecond | None = None
     nics: int | None = None
     nic: BytesPerSecond | None = None
+    storage: BytesPerSecond | None = None
+    remote_storage: BytesPerSecond | None = None
     spans_nodes: bool = False
     granularity: Granularity = "full"
     destination_missing: bool = True
@@ -113,11 +131,10 @@ class Fabric:
         self._reaches: dict[tuple[Seat, Seat], Reach] = {}
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
         self._capacities = [link["bandwidth"] for link in links]
-        share = self.connector.efficiency
         self._outages = Outages(self.routes)
-        capacities = [capacity * share for capacity in self._capacities]
-        self._transfers = Transfers(capacities, self._outages.way)
+        self._supplies = Supplies(self.routes, self._capacities)
         self._check_routes(tenants)
+        self._check_stores(tenants)
 
     def node_of(self, client: str) -> str | None:
         """Return the node of a client, nodes where it has several; None where it has no GPUs."""
@@ -125,7 +142,10 @@ class Fabric:
 
     def start(self, env: Environment) -> None:
         """Join a simulation: begin with nothing under way."""
+        share = self.connector.efficiency
+        capacities = [capacity * share for capacity in self._capacities]
         self._outages.start()
+        self._transfers = Transfers(capacities, self._outages.way)
         self._transfers.start(env)
 
     def send(self, message: Message) -> Event:
@@ -144,6 +164,40 @@ class Fabric:
         ways = self._between(message.source, message.destination)
         most = max([way.of_layers for way in ways])
         return self.connector.after(message.num_blocks, message.num_layers * most)
+
+    def spans(self, client: str) -> Spans:
+        """Return the groups of a client's ranks that lie on several nodes."""
+        engines = [ranks for seat, ranks in self._ranks.items() if seat.client == client]
+        return Crossings(self.routes, self._capacities).spans(engines)
+
+    def reads(self, seats: Sequence[Seat], store: Store) -> list[Path]:
+        """Return the links over which the GPUs of engines read, each engine for itself.
+
+        Every store has to be named before the run. Raises ScenarioError for a place that is not
+        there, or without a route.
+        """
+        return [
+            path for seat in seats for path in self._supplies.paths([*self._gpus([seat])], store)
+        ]
+
+    def read(self, seats: Sequence[Seat], store: Store, num_bytes: float, latency: float) -> Event:
+        """Begin to bring bytes to the GPUs of some engines; the event happens when all are there.
+
+        num_bytes: of all engines together; each GPU gets an equal part. latency: from a byte's
+        leaving to its coming, routes included. A connector plays no part in it.
+        """
+        paths = self.reads(seats, store)
+        share = num_bytes / len(paths) * self.connector.efficiency
+        return self._transfers.send([Flow(path, share, latency) for path in paths])
+
+    def carry(self, source: str, destination: str, num_bytes: float) -> Event:
+        """Begin to send bytes from a place to another; the event happens when the last is there.
+
+        A connector plays no part in it. Raises ScenarioError where there is no route.
+        """
+        route = self.routes.between(source, destination)
+        size = num_bytes * self.connector.efficiency
+        return self._transfers.send([Flow(route.path, size, route.latency)])
 
     def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
         """Return what it takes when all GPUs of some engines send to all GPUs of others at once.
@@ -238,6 +292,15 @@ class Fabric:
                         of_heads = _common(heads, len(row), heads_there, len(row_there))
                         if share := of_layers * of_heads:
                             yield _Way(of_layers, share, self.routes.between(gpu, gpu_there))
+
+    def _check_stores(self, tenants: Sequence[Tenant]) -> None:
+        """Raise ScenarioError for memory that is nowhere, or without a route to those who read."""
+        for tenant in tenants:
+            for name, store in tenant.stores:
+                try:
+                    self.reads(tenant.seats, store)
+                except ScenarioError as error:
+                    raise ScenarioError(f"{tenant.title}: tier {name}: {error}") from None
 
     def _check_routes(self, tenants: Sequence[Tenant]) -> None:
         """Raise ScenarioError where one client could hand over to another without a route."""

@@ -63,11 +63,15 @@ class Outages:
         return self._ways[path]
 
     def _find(self, path: Path) -> Way | None:
-        ends = self._ends[path[0]][0], self._ends[path[-1]][1]
+        own = tuple(link for link in path if link >= len(self._ends))  # of a store, which stays
+        in_graph = path[len(own) :]
+        if not in_graph:
+            return Way(path, 0.0)
+        ends = self._ends[in_graph[0]][0], self._ends[in_graph[-1]][1]
         route = self._around.find(*ends)
         if route is None:
             return None
-        return Way(route.path, route.latency - self._routes.between(*ends).latency)
+        return Way((*own, *route.path), route.latency - self._routes.between(*ends).latency)
 
     # --- what is refused before a run -----------------------------------------------------------
 

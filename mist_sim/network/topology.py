@@ -30,6 +30,7 @@ class Topology:
     nics, nic: network cards of a node and the bandwidth of each; the first is beside the first
         PCIe switch, and so on, or all are at the host.
     storage: of a node's own drives; None: they are not known.
+    remote_storage: of a store at the spine, or at the leaf where there is no spine; None: none.
     nodes, nodes_per_rack: nodes in all, and of a rack; None: one rack.
     oversubscription: what the NICs of a rack can send over what its leaf switch can send on.
     uplink: of a leaf switch to the spine, in place of that; None: by oversubscription.
@@ -46,6 +47,7 @@ class Topology:
     nics: int = 1
     nic: BytesPerSecond
     storage: BytesPerSecond | None = None
+    remote_storage: BytesPerSecond | None = None
     nodes: int = 1
     nodes_per_rack: int | None = None
     oversubscription: float = 1.0
@@ -57,7 +59,8 @@ class Topology:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name in ("pcie", "nvlink", "nic", "storage", "uplink", "oversubscription"):
+        figures = ("pcie", "nvlink", "nic", "storage", "remote_storage", "uplink")
+        for name in (*figures, "oversubscription"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be finite and > 0, got {value:g}")
@@ -108,8 +111,8 @@ class Topology:
         """Return the graph.
 
         Its nodes are called node0/gpu0, node0/nvswitch, node0/pcie0, node0/host, node0/nic0,
-        node0/storage, rack0/leaf and spine, and have a `kind`; its links have a `bandwidth`, a
-        `latency` and a `number` from 0.
+        node0/storage, rack0/leaf, spine and remote/storage, and have a `kind`; its links have a
+        `bandwidth`, a `latency` and a `number` from 0.
         """
         from networkx import DiGraph
 
@@ -121,6 +124,10 @@ class Topology:
                 self._cable(graph, f"rack{rack}/leaf", "spine", self.rack_bandwidth, "nic")
         for node in range(self.nodes):
             self._add_node(graph, f"node{node}", node // (self.nodes_per_rack or self.nodes))
+        if self.remote_storage:
+            graph.add_node("remote/storage", kind="storage")
+            top = "spine" if self.num_racks > 1 else "rack0/leaf"
+            self._cable(graph, "remote/storage", top, self.remote_storage, "nic")
         return graph
 
     def _add_node(self, graph: DiGraph[str], node: str, rack: int) -> None:

@@ -173,6 +173,8 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "start without max_model_len. Say what yours is, or auto for what fits."
             )
     yield from _host_lines(summary.get("assumed_host", {}))
+    for name, way in summary.get("collectives", {}).items():
+        yield f"{name} has GPUs on several nodes. Timed by the topology, on free links: {way}."
 
 
 def _host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from pydantic import (
 from mist_sim.bounds import COPIES, COUNT, NAME_LENGTH, TEXT_LENGTH
 from mist_sim.clients import CLIENTS, Client, EngineConfig
 from mist_sim.clients.engine_config import AUTO_LENGTH, ROLES, Count, Role, TokenLimit
+from mist_sim.clients.fetching import Fetch
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
@@ -261,6 +262,7 @@ class SequentialPart(ClientPart):
         serves: tuple[str, ...]
         base_time: float | Part | None
         time_per_token: float | Part | None
+        fetch: Part | None
 
     @property
     def stages(self) -> Sequence[str]:
@@ -288,7 +290,7 @@ class SequentialPart(ClientPart):
         for position, stage in enumerate(self.serves):
             if problem := _not_served(stage):
                 yield Problem(("serves", position), problem)
-            elif self.base_time is None and not self._has_time(stage):
+            elif self.base_time is None and self.fetch is None and not self._has_time(stage):
                 yield Problem(("base_time",), f"is required, since {stage} has no other time")
         if (
             self.serves
@@ -298,6 +300,8 @@ class SequentialPart(ClientPart):
             yield Problem(
                 ("time_per_token",), f"has no effect: {', '.join(self.serves)} has no num_tokens"
             )
+        if self.serves and self.fetch is not None and not any(map(has_tokens, self.serves)):
+            yield Problem(("fetch",), f"has no effect: {', '.join(self.serves)} has no num_tokens")
 
     def _has_time(self, stage: str) -> bool:
         per_token = self.time_per_token is not None and has_tokens(stage)
@@ -400,6 +404,7 @@ class ClientFamily(Family):
         if name == "sequential":
             needs = ("name", "service_time")
             meanings = {"serves": Names, int: AtLeastOne, **TIMES}
+            meanings[Fetch | None] = Annotated[Part, Settings(part_type(Fetch))] | None
             return part_type(plugin, name, needs=needs, meanings=meanings, base=SequentialPart)
         if name == "afd":
             meanings = {"model": ModelName | None}

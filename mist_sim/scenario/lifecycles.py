@@ -91,9 +91,13 @@ def problems_of_lives(
     if lives.start_up is not None and not lives.starts_anybody:
         text = "has no effect: nobody starts; failures are for good and nobody is scaled"
         yield Problem(("lifecycle", "start_up"), text)
+    has_places = network is not None and network.plugin is Fabric
+    if lives.start_up is not None and lives.start_up.weights_at is not None and not has_places:
+        text = "has no effect: the network has no topology"
+        yield Problem(("lifecycle", "start_up", "weights_at"), text)
     if lives.on_failure != OnFailure() and not any(one.link is None for one in lives.failures):
         yield Problem(("lifecycle", "on_failure"), "has no effect: there are no failures")
-    if network is None or network.plugin is not Fabric:
+    if not has_places:
         for position, failure in enumerate(lives.failures):
             for key, have in (("node", "nodes"), ("link", "links")):
                 if getattr(failure, key) is not None:

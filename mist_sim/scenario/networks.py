@@ -69,6 +69,17 @@ NETWORK = NetworkSettings(
 )
 
 
+def is_shared(network: Part | None, clients: Sequence[ClientPart], lives: Part | None) -> bool:
+    """Whether the links of a topology carry something beside hand-overs, or steps cross nodes."""
+    if network is None or network.plugin is not Fabric:
+        return False
+    starts = getattr(lives, "start_up", None)
+    loads = starts is not None and starts.parameters()["time"] is None
+    has_tiers = any(client.engine.kv_cache.tiers for client in clients if client.engine)
+    fetches = any(getattr(client, "fetch", None) is not None for client in clients)
+    return loads or has_tiers or fetches or network.parameters()["spans_nodes"]
+
+
 _UNPLACED = {"place": None, "ffn_place": None, "attention_gpus": 1, "ffn_gpus": 1}
 """Keys of a client that only a topology gives a meaning, and their values without one."""
 
@@ -78,6 +89,13 @@ def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Ite
     if network is not None and network.plugin is Fabric:
         return
     for position, client in enumerate(clients):
+        for number, tier in enumerate(client.engine.kv_cache.tiers if client.engine else ()):
+            if tier.at is not None:
+                place = ("clients", position, "kv_cache", "tiers", number, "at")
+                yield Problem(place, "has no effect: the network has no topology")
+        if getattr(client, "fetch", None) is not None:
+            text = "must be left out, since the network has no topology"
+            yield Problem(("clients", position, "fetch"), text)
         if not isinstance(client, LlmPart | AfdPart):
             continue
         for key, unsaid in _UNPLACED.items():

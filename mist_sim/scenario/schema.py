@@ -31,7 +31,7 @@ from mist_sim.scenario.hand_overs import HAND_OVER, idle_options, unlike_engines
 from mist_sim.scenario.headline import headline, imitated
 from mist_sim.scenario.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
 from mist_sim.scenario.load import as_text, from_text, load, validated
-from mist_sim.scenario.networks import NETWORK, places_of_nobody
+from mist_sim.scenario.networks import NETWORK, is_shared, places_of_nobody
 from mist_sim.scenario.routing import (
     model_problems,
     poll_problems,
@@ -266,6 +266,7 @@ class Scenario(Strict):
             roles |= {k: c.part for k, c in clients.items() if c.engine}
             only_ours = False  # what roles do not say, the policy may
         used = roles or names_nodes(self.lifecycle)
+        used = used or is_shared(self.network, self.clients, self.lifecycle)
         if self.network is not None and not used and only_ours:
             yield Problem(("network",), "has no effect: no client has a role")
         if not roles and only_ours:

@@ -161,6 +161,8 @@ CASES = [
 
 ELSEWHERE = {
     "gpu_price": "test_cost.py::test_a_price_of_ones_own",
+    "kv_cache.tiers.at": "test_shared_links.py::test_a_place_changes_how_long_a_load_takes",
+    "kv_cache.tiers.shared": "test_shared_tiers.py::test_engines_find_what_others_computed",
     "role": "test_hand_over.py::test_three_requests_by_hand",
     "predictor.engine": "test_external_sources.py::test_splits_formats_and_engines_count",
     "predictor.subset": "test_tables.py::test_splitwise_needs_a_subset_and_the_ranks_measured",

@@ -59,6 +59,8 @@ class Lane:
     load: the counts that routers see; lanes of a client share it.
     leave: takes back the visits. receive: begins to bring entries of another client, and returns
         how many bytes they are, the event of their end, and the seconds until they can be used.
+    load_tier: begins to bring blocks of a tier over the network, and returns the event of their
+        end; None: each tier has a link of its own.
     engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
     gate: turns requests away when the lane is too busy; None: never.
     """
@@ -73,6 +75,7 @@ class Lane:
         load: ClientState,
         leave: Leave,
         receive: Callable[[KvMove], tuple[float, Event, float]],
+        load_tier: Callable[[KvMove], Event] | None = None,
         gate: Gate | None = None,
         engine_number: int = 0,
         block_bytes: float = nan,
@@ -85,6 +88,7 @@ class Lane:
         self._records = records
         self._leave = leave
         self._receive = receive
+        self._load_tier = load_tier
         self._engine_number = engine_number
         self._block_bytes = block_bytes
         self._run_limit = _FIRST_RUN
@@ -95,7 +99,14 @@ class Lane:
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         swap_space = state.swap_space
+        may_hold_back = state.cadence is not None or self._limits_pieces
+        if state.kv_cache.publishes and may_hold_back:
+            self.step_singly()  # what others write may let in a prompt that is held back
         self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
+
+    @property
+    def _limits_pieces(self) -> bool:
+        return getattr(self.scheduler, "max_num_partial_prefills", None) is not None
 
     @property
     def num_waiting(self) -> int:
@@ -210,7 +221,9 @@ class Lane:
         now, sequence = self.env.now, move.sequence
         kv = sequence.incoming
         num_bytes, after = move.num_blocks * self._block_bytes, 0.0
-        if kv is None:
+        if kv is None and self._load_tier is not None:
+            end = self._load_tier(move)
+        elif kv is None:
             end = self.env.at(self.state.kv_cache.load(move.source, move.num_blocks, now), MOVE)
         else:
             kv.begin_copy()

@@ -96,6 +96,9 @@ class KvCacheConfig:
         names = [tier.name for tier in self.tiers]
         if len(set(names)) < len(names):
             raise ValueError(f"tiers must have different names, got {', '.join(names)}")
+        for tier in self.tiers[:-1]:
+            if tier.shared:
+                raise ValueError(f"tiers must have the shared one last, got {', '.join(names)}")
 
 
 def kv_block_bytes(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> float:
@@ -126,7 +129,8 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
         seconds = tier.read_time(block_bytes, host_bandwidth) - tier.latency
         blocks = int(tier.capacity // block_bytes)
         writes_back = tier.write_policy == "write_back"
-        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back))
+        more = tier.at or "host", tier.read_bandwidth, tier.shared
+        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back, *more))
     return tiers
 
 

@@ -10,6 +10,7 @@ from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
+from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
 from mist_sim.clients.kv_cache.windows.window_manager import WindowCachingManager
@@ -59,11 +60,19 @@ class LaneMemory:
         pool.num_in_all = self.num_in_all
         return pool
 
-    def manager(self, links: Sequence[TierLink]) -> KvCacheManager:
-        """Return what lends the blocks of a lane; all are free."""
+    def manager(
+        self, links: Sequence[TierLink], shared: SharedTiers | None = None
+    ) -> KvCacheManager:
+        """Return what lends the blocks of a lane; all are free.
+
+        shared: what tiers hold that several clients share.
+        """
         pool, again, first = self.pool(), self.num_recomputed, self.uncached_first
         if self.tiers:
-            return TieredManager(pool, self.tiers, links, again, uncached_first=first)
+            content = (shared or SharedTiers()).content
+            return TieredManager(
+                pool, self.tiers, links, again, uncached_first=first, content=content
+            )
         if not self.caches_prefixes:
             return KvCacheManager(pool)
         if isinstance(pool, WindowPool):

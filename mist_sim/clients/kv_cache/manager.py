@@ -39,6 +39,7 @@ class KvCacheManager:
 
     looks_ahead: ClassVar[bool] = True  # whether it knows prefixes between the ends of runs
     has_tiers: ClassVar[bool] = False  # whether blocks may be loaded from lower ones
+    publishes: bool = False  # whether prompts are written to tiers that others share
     shares_blocks: bool = False  # whether any sequence may find blocks of others, so far
     drops: WindowDrops | None = None  # what sliding windows leave, where that may be found again
 
@@ -106,6 +107,12 @@ class KvCacheManager:
     def load(self, tier: str, num_blocks: int, now: float) -> float:
         """Load blocks from a tier that `start_load` named; return when they are there (seconds)."""
         raise InvariantError("blocks are loaded into a cache without tiers")
+
+    def publish(self, sequence: SequenceState) -> None:
+        """Note that a prompt has been computed."""
+
+    def abandon(self) -> None:
+        """Note that all entries are lost."""
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
         """Give a sequence blocks for entries that come from another client; return how many do."""

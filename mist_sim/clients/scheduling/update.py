@@ -48,6 +48,8 @@ def update(
 
 def _emit(lane: LaneState, sequence: SequenceState) -> bool:
     """Count the token that a prefill emitted; return whether it was the last."""
+    if lane.kv_cache.publishes:
+        lane.kv_cache.publish(sequence)
     sequence.num_tokens += 1
     if sequence.num_output_tokens < sequence.num_target_tokens:
         lane.clock.join(sequence)

@@ -85,7 +85,8 @@ def pipeline_predictor(
     Between two ranks go hidden state and residual of every token (vLLM's `IntermediateTensors`
     of its decoder models). Each GPU of the next rank takes all of them in over its own link: from
     one GPU, or a slice from each GPU of the rank before and the others from its neighbours
-    (vLLM's `send_tensor_dict` with `all_gather_group`).
+    (vLLM's `send_tensor_dict` with `all_gather_group`). Where any two ranks that follow one another
+    are on different nodes, all are taken to be.
     """
     size = cluster.pipeline_parallel_size
     if size == 1:
@@ -95,7 +96,7 @@ def pipeline_predictor(
     for part in parts:
         if part not in made:
             made[part] = make(part)
-    seconds = send(cluster.gpu.interconnect)
+    seconds = send(cluster.gpu.interconnect, cluster.spans.stages)
     bytes_per_token = 2 * model.hidden_size * model.dtype_bytes
 
     def rank_delay(num_tokens: int) -> float:

@@ -59,7 +59,7 @@ class ExpertTimes:
         self._moe, self._cluster = moe, cluster
         self._num_gathers = 2 * model.num_moe_layers
         self._token_bytes = model.hidden_size * model.dtype_bytes
-        self._gather = all_gather(cluster.gpu.interconnect, replicas)
+        self._gather = all_gather(cluster.gpu.interconnect, replicas, cluster.spans.replicas)
         self._share = replicas * cluster.expert_load_imbalance / shared_by
         self.most_tokens = float(tokens[-1] / self._share)
         self.points = np.concatenate([tokens / self._share, _between(self.most_tokens)])

@@ -73,7 +73,8 @@ def in_contact(*sizes: int) -> bool:
 def goes_by_host(gpu: GpuSpec, all_reduce: str | None) -> bool:
     """Tell whether what GPUs send depends on their host. all_reduce: what the client says."""
     link = gpu.interconnect
-    return (all_reduce or link.all_reduce) == "host" and not link.bus_bandwidth
+    way = all_reduce or link.all_reduce
+    return link.kind == "pcie" and way in ("host", "hierarchical") and not link.bus_bandwidth
 
 
 def check_times_links(predictor: PipelinePredictor, config: EngineConfig) -> None:

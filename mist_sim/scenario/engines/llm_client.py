@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
@@ -36,6 +37,7 @@ from mist_sim.hardware.predictors import (
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.hardware.setting import Setting, setting_of
+from mist_sim.hardware.spans import ONE_NODE, Spans
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
@@ -99,18 +101,22 @@ def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any)
     return llm_clients([name], config or EngineConfig(**options))[0]
 
 
-def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
+def llm_clients(
+    names: Sequence[str], config: EngineConfig, spans: Spans = ONE_NODE
+) -> list[LlmClient]:
     """Return clients with equal engines; they share predictor and scheduler.
 
+    spans: the groups of ranks that lie on several nodes.
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
+    as_said = config
     config = with_version_defaults(config)
     model = stored_as(config.model, config.quantization, config.kv_cache)
     gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
     gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
     gpu = with_host(gpu, config)
     gpu = with_power_limit(gpu, config.power_limit)
-    cluster = cluster_of(gpu, model, config)
+    cluster = replace(cluster_of(gpu, model, config), spans=spans)
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = _with_token_budget(config.scheduler or _of_the_server(config, gpu), longest)
@@ -157,7 +163,9 @@ def llm_clients(names: Sequence[str], config: EngineConfig) -> list[LlmClient]:
         power_limit=config.power_limit,
         price=config.gpu_price,
     )
+    timed = cache(lambda spans: llm_clients(names[:1], as_said, spans)[0].predictor)
     for client in clients:
+        client.timed_across = timed if _is_made_here(config) else None
         client.assumed = assumed
         client.assumed_host = worth
         client.settings = settings
@@ -197,6 +205,11 @@ def _predictor(
         if config.predictor is None:
             raise
         raise ScenarioError(f"predictor: {error}") from error
+
+
+def _is_made_here(config: EngineConfig) -> bool:
+    """Whether what times the steps is made for model and GPUs, and not given whole."""
+    return config.predictor is None or callable(config.predictor)
 
 
 def _settings(

@@ -16,6 +16,9 @@ class CacheTier:
     """A tier in blocks: what it holds, and the seconds of a load and of each block in it.
 
     writes_back: whether it has what the tier above gave up, not what was computed.
+    at, read_bandwidth: where it lies on a network with a topology, and what it gives at most there,
+        bytes/s; None: what links carry.
+    shared: whether engines share what it holds.
     """
 
     name: str
@@ -23,12 +26,17 @@ class CacheTier:
     latency: float
     seconds_per_block: float
     writes_back: bool = False
+    at: str = "host"
+    read_bandwidth: float | None = None
+    shared: bool = False
 
     def divided_by(self, num_lanes: int) -> CacheTier:
-        """Return the part of a lane, of so many that share the tier equally.
+        """Return the part of a lane, of so many that share the tier equally; a shared one is whole.
 
         Raises ScenarioError when there is not a block for each.
         """
+        if self.shared:
+            return self
         if self.num_blocks < num_lanes:
             raise ScenarioError(
                 f"tier {self.name} has {self.num_blocks} blocks, less than one for each of "
@@ -89,11 +97,20 @@ class TierStore(ABC):
 
 
 class WriteThroughStore(TierStore):
-    """Has what was computed: every sequence's blocks from the first one on."""
+    """Has what was computed: every sequence's blocks from the first one on.
 
-    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
+    content: what it holds, where others share it.
+    """
+
+    def __init__(
+        self,
+        tier: CacheTier,
+        link: TierLink,
+        below: Evicted | None,
+        content: PrefixCache | None = None,
+    ) -> None:
         super().__init__(tier, link, below)
-        self.cache = PrefixCache(tier.num_blocks, below)
+        self.cache = PrefixCache(tier.num_blocks, below) if content is None else content
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
         return max(start, self.cache.find(_chain(spans), end).num_found)
@@ -182,12 +199,23 @@ def _chain(spans: Spans) -> Chain:
     return chain
 
 
-def stores_of(tiers: Sequence[CacheTier], links: Sequence[TierLink]) -> list[TierStore]:
-    """Return the stores of tiers, where each gives to the next one below what it gives up."""
+def stores_of(
+    tiers: Sequence[CacheTier],
+    links: Sequence[TierLink],
+    content: Callable[[CacheTier], PrefixCache],
+) -> list[TierStore]:
+    """Return the stores of tiers, where each gives to the next one below what it gives up.
+
+    content: returns what a shared tier holds.
+    """
     stores: list[TierStore] = []
     for tier, link in reversed(list(zip(tiers, links, strict=True))):
-        kind = WriteBackStore if tier.writes_back else WriteThroughStore
-        stores.insert(0, kind(tier, link, taken_by(stores)))
+        below = taken_by(stores)
+        if tier.writes_back:
+            stores.insert(0, WriteBackStore(tier, link, below))
+        else:
+            shared = content(tier) if tier.shared else None
+            stores.insert(0, WriteThroughStore(tier, link, below, shared))
     return stores
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead, PrefixCachingManager
-from mist_sim.clients.kv_cache.prefix_cache import Chain
+from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink, stores_of, taken_by
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher
@@ -26,7 +27,10 @@ class TieredManager(PrefixCachingManager):
     before all others. Then other sequences find the loaded blocks, too. One that is given up
     before leaves nothing in the cache. Blocks of an answer enter when the sequence leaves.
 
-    links: one a tier; the lanes of an engine share them.
+    A shared tier gets a prompt's blocks when all of them are computed (`publish`), and the others
+    when the sequence leaves: what a step in flight computes is not there for others.
+
+    links: one a tier; the lanes of an engine share them. content: returns what a shared tier holds.
     """
 
     looks_ahead: ClassVar[bool] = False
@@ -41,9 +45,13 @@ class TieredManager(PrefixCachingManager):
         num_recomputed: int = 0,
         *,
         uncached_first: bool = False,
+        content: Callable[[CacheTier], PrefixCache] | None = None,
     ) -> None:
         super().__init__(pool, num_recomputed, uncached_first=uncached_first)
-        self.stores = stores_of(tiers, links)
+        self.stores = stores_of(tiers, links, content or SharedTiers().content)
+        self._own = [store for store in self.stores if not store.tier.shared]
+        self._shared = [store for store in self.stores if store.tier.shared]
+        self.publishes = bool(self._shared)
         self.cache.on_evict = taken_by(self.stores)
 
     def missing(self, sequence: SequenceState) -> list[int]:
@@ -124,8 +132,20 @@ class TieredManager(PrefixCachingManager):
             sequence.num_computed_tokens = chain.num_loaded * self.pool.block_size
             chain.num_loaded = 0
         if chain is not None:
-            for store in self.stores:
+            for store in self._own:
                 store.use(chain.spans, chain.num_held)
+            for store in self._shared:
+                store.use(chain.spans, store.reach(chain.spans, 0, chain.num_held))
+
+    def publish(self, sequence: SequenceState) -> None:
+        """Write the blocks of a prompt to tiers that others share; all of them are computed."""
+        if sequence.chain is not None:
+            for store in self._shared:
+                store.compute(sequence.chain.spans, sequence.chain.num_held)
+
+    def abandon(self) -> None:
+        """Write nothing more to tiers that others share: what is here is lost."""
+        self._shared = []
 
     def are_apart(self, several: Sequence[SequenceState]) -> bool:
         # they are written to the tiers in turn, where each may displace the others
@@ -148,10 +168,12 @@ class TieredManager(PrefixCachingManager):
         if chain is not None:
             num_held = chain.num_held
             self._store(chain)
-        for store in self.stores:
+            for store in self._shared:
+                store.compute(chain.spans, num_held)
+        for store in (*self._own, *self._shared):
             store.fill(num_computed_tokens // self.pool.block_size - num_held)
         super()._release(chain, num_blocks, num_computed_tokens)
 
     def _store(self, chain: Chain) -> None:
-        for store in self.stores:
+        for store in self._own:
             store.compute(chain.spans, chain.num_held)

@@ -101,8 +101,8 @@ def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
         return None
     link = cluster.gpu.interconnect
     return Communication(
-        all_reduce=all_reduce(link, cluster.tensor_parallel_size),
-        all_gather=all_gather(link, replicas),
+        all_reduce=all_reduce(link, cluster.tensor_parallel_size, cluster.spans.tensor),
+        all_gather=all_gather(link, replicas, cluster.spans.replicas),
         num_all_reduces=2 * model.num_layers,
         num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
         bytes_per_token=model.hidden_size * model.dtype_bytes,

@@ -1,0 +1,51 @@
+"""What workers bring over the links of a topology, such as KV entries of a known context."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mist_sim.core.request import Stage
+from mist_sim.errors import ScenarioError
+from mist_sim.network import Fabric, Network
+from mist_sim.units import Bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """Bytes that come for each token of a stage, from one place of a topology to another.
+
+    source, destination: places such as remote/storage and node0/host. They share links with all
+        else that travels.
+    bytes_per_token: finite, > 0; 128 KiB are those of the KV entries of Llama-3.1-8B.
+    Raises ValueError for values out of range.
+    """
+
+    source: str
+    destination: str
+    bytes_per_token: Bytes
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes_per_token < math.inf:
+            raise ValueError(
+                f"bytes_per_token must be finite and > 0 B, got {self.bytes_per_token}"
+            )
+        if self.source == self.destination:
+            raise ValueError(f"destination must not be the source, got {self.source!r} for both")
+
+    def num_bytes(self, stage: Stage) -> float:
+        """Return the bytes that come for a stage; one without `num_tokens` brings none."""
+        return self.bytes_per_token * int(getattr(stage, "num_tokens", 0))
+
+
+def check_fetch(name: str, fetch: Fetch, network: Network | None) -> None:
+    """Raise ScenarioError where a client's bytes have no way. name: of the client."""
+    if not isinstance(network, Fabric):
+        raise ScenarioError(
+            f"{name}: fetch must be left out, since the network has no topology; set "
+            "network.topology, such as hgx-h100"
+        )
+    try:
+        network.routes.between(fetch.source, fetch.destination)
+    except ScenarioError as error:
+        raise ScenarioError(f"{name}: fetch: {error}") from None

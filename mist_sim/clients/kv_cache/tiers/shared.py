@@ -1,0 +1,19 @@
+"""Tiers that engines of several clients share, and that outlive each of them."""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache.prefix_cache import PrefixCache
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier
+
+
+class SharedTiers:
+    """The contents of the shared tiers of one run, by name."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, PrefixCache] = {}
+
+    def content(self, tier: CacheTier) -> PrefixCache:
+        """Return what a tier holds, the same for all who share it; at first nothing."""
+        if tier.name not in self._contents:
+            self._contents[tier.name] = PrefixCache(tier.num_blocks)
+        return self._contents[tier.name]

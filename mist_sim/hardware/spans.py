@@ -1,0 +1,61 @@
+"""How groups of ranks lie on the nodes of a cluster: resolved hops, without the graph itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A group of ranks that several nodes have a part of.
+
+    ranks: of the group on each node, in the order of the nodes.
+    bandwidth: bytes/s at which those of a node send to those of the next one, all together, with
+        nobody else on the links. latency: seconds of the route between two of them.
+    """
+
+    ranks: tuple[int, ...]
+    bandwidth: float
+    latency: float
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that have a part of the group (>= 2)."""
+        return len(self.ranks)
+
+    @property
+    def fewest(self) -> int:
+        """Ranks of the node that has the fewest."""
+        return min(self.ranks)
+
+    @property
+    def most(self) -> int:
+        """Ranks of the node that has the most."""
+        return max(self.ranks)
+
+    @property
+    def text(self) -> str:
+        """What it is, for people: "16 ranks on 2 nodes (8 + 8), 400 GB/s between them"."""
+        shares = " + ".join(map(str, self.ranks))
+        rate = f"{self.bandwidth / 1e9:.4g} GB/s between them"
+        return f"{sum(self.ranks)} ranks on {self.nodes} nodes ({shares}), {rate}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The groups of a client that lie on several nodes; None: each such group is in one.
+
+    tensor: the ranks that share layers. replicas: those that hold the same slice in every replica,
+    which exchange tokens for experts. stages: ranks of a pipeline that follow one another.
+    """
+
+    tensor: Span | None = None
+    replicas: Span | None = None
+    stages: Span | None = None
+
+    def __bool__(self) -> bool:
+        return any((self.tensor, self.replicas, self.stages))
+
+
+ONE_NODE = Spans()
+"""Every group is in one node."""
