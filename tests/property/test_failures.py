@@ -394,6 +394,12 @@ def seen_in(result: Result, case: Lives) -> set[str]:
     return found | seen_of_hand_overs(result, case.hand_over)
 
 
+def places_of(result: Result) -> tuple[list[int], list[int]]:
+    """Return the requests and the clients of all visits, served or not."""
+    visits = result.recorder.visits.columns()
+    return visits["request_id"].tolist(), visits["client_id"].tolist()
+
+
 def seen_of_hand_overs(result: Result, hand_over: HandOver) -> set[str]:
     """What became of requests between two clients."""
     found, visits, moves = set(), result.stages, result.transfers
@@ -405,8 +411,13 @@ def seen_of_hand_overs(result: Result, hand_over: HandOver) -> set[str]:
     ends = visits.groupby(["request_id", "stage"]).size().unstack(fill_value=0)
     if hand_over == PLAIN or not {"prefill", "decode"} <= set(ends.columns):
         return found
+    num_places = Counter(
+        number
+        for number, client in zip(*places_of(result), strict=True)
+        if result.client_names[client].startswith("decode")
+    )
     for number in lost & finished & moved:
-        if hand_over.transfer == "push" and ends.loc[number, "decode"] > 1:
+        if hand_over.transfer == "push" and num_places[number] > ends.loc[number, "decode"]:
             found.add("a place is given up, then taken again")
         if hand_over.drops_first and ends.loc[number, "prefill"] > 1:
             found.add("a prompt begins again for a first token from decode")

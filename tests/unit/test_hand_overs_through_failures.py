@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from mist_sim import Fabric
+from mist_sim import Fabric, ScenarioError
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.hand_over import HandOver
 from mist_sim.lifecycle import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.metrics import Result
-from mist_sim.routers import FlippingPolicy
+from mist_sim.routers import FlippingPolicy, FlowingPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
 from tests.unit.test_hand_over import engine, link, row
@@ -241,3 +242,15 @@ def test_a_policy_makes_do_with_those_that_are_left():
     result = run(fails("a1", at=0.5), rows, HandOver(policy=policy), clients=clients)
     assert result.transfers["client"].tolist() == ["a1"]
     assert result.token_times(1).tolist() == answer(1.0 + PROMPT, 1.0 + PROMPT + STEP)
+
+
+def test_answers_that_flow_are_refused_beside_failures():
+    clients = [
+        engine(role, name=role, scheduler=ChunkedScheduler()) for role in ("p_heavy", "d_heavy")
+    ]
+    with pytest.raises(ScenarioError, match="hand_over.policy must not be one by which answers f"):
+        run(
+            fails("d_heavy", at=0.1),
+            hand_over=HandOver(policy=FlowingPolicy(tpot=0.04)),
+            clients=clients,
+        )
