@@ -74,6 +74,8 @@ def _cell(key: str, value: float) -> str:
         return "-"
     if key == "good_request_fraction":
         return percent(value, 1)
+    if key == "cost_usd":
+        return f"{value:.3g}"
     if key in _COUNTS and value == round(value):
         return f"{value:,.0f}"
     return number(value)

@@ -116,7 +116,10 @@ def test_the_resolved_scenario_runs_again():
             },
             "block_size: must be 16 as of p, .* got 8\n.*dtype: must be auto as of p, .* got int8",
         ),
-        ({"clients__0__role": "both"}, "must be 'prefill' or 'decode', got 'both'"),
+        (
+            {"clients__0__role": "both"},
+            "must be 'prefill', 'decode', 'p_heavy' or 'd_heavy', got 'both'",
+        ),
         ({"network__bandwidth": "0 Gb/s"}, "network.bandwidth: must be finite and > 0 B/s, got 0"),
         ({"network__latency": "-1 ms"}, "network.latency: must be finite and >= 0 s, got -0.001"),
     ],
