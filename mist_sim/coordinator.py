@@ -8,7 +8,7 @@ queue of the algorithm is SimPy's.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from simpy.events import Event
 
@@ -32,8 +32,13 @@ Spawn = Callable[[Request], Event]
 class Absences(Protocol):
     """What becomes of requests whose client is gone; asked only where clients may go."""
 
-    def wait(self, request: Request, kind: str) -> Generator[Event, Any, Failure | None]:
-        """Wait until a client that serves a stage comes; return why it is given up, or None."""
+    def wait(
+        self, request: Request, kind: str, near: frozenset[str] | None = None
+    ) -> Generator[Event, Any, Failure | None]:
+        """Wait until a client that serves a stage comes; return why it is given up, or None.
+
+        near: names of the clients that may serve it; None: any.
+        """
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
         """Return the stages that do what a lost visit left undone, or how its request ends."""
@@ -42,6 +47,19 @@ class Absences(Protocol):
         self, request: Request, stage: Stage, kv: HeldKv
     ) -> tuple[Stage, ...] | Failure:
         """Return the same for a stage that would have continued from entries which are lost."""
+
+
+class _Place(NamedTuple):
+    """What came of a place that was to be taken ahead of a prompt.
+
+    begins: whether the prompt begins now. ahead: the place; None: there is none.
+    num_over: stages after the prompt that are over. failure: how the request failed.
+    """
+
+    begins: bool
+    ahead: Reservation | None = None
+    num_over: int = 0
+    failure: Failure | None = None
 
 
 class Coordinator:
@@ -96,34 +114,33 @@ class Coordinator:
             if kv is not None and kv.is_lost:
                 failure, kv, request.kv = self._without_entries(request, kv), None, None
                 continue
-            client = self._choose(request, stage, kv)
-            if isinstance(client, Failure):
-                failure = client
-                break
-            if client is None and self.absences is not None:
-                failure = yield from self.absences.wait(request, stage.kind)
+            chosen = self._choose(request, stages, kv)
+            if isinstance(chosen, Failure):
+                failure = chosen
                 continue
-            num_stages = self._num_stages(request, client, stages)
-            if client is None or not num_stages or (stage.continues and kv is None):
-                reason = _nobody_serves(request, stage, client)
-                failure = Failure("rejected", self.env.now, reason)
-                break
+            if chosen is None:
+                failure = yield from self._wait(request, stage, kv)
+                continue
+            client, num_stages = chosen
             here, later = stages[:num_stages], stages[num_stages:]
             is_followed = bool(later) and self._is_followed(request, client, later)
-            is_silent = is_followed and self._drops_first and not stage.continues
-            may_reserve = is_followed and self._pushes and not stage.continues
-            ahead = self._reserve(request, client, here, later, is_silent) if may_reserve else None
-            if ahead is not None and not (yield from ahead.has_memory(visits)):
-                failure = visits[-1].failure
-                later, is_followed, ahead = later[len(ahead.stages) :], False, None
-                if failure is not None:
-                    break
+            is_prompt = is_followed and not stage.continues
+            is_silent = is_prompt and self._drops_first and not stage.num_emitted
+            if is_prompt and self._pushes:
+                place = yield from self._place(request, client, here, later, is_silent, visits)
+                if not place.begins:
+                    failure = place.failure
+                    continue
+                ahead, later = place.ahead, later[place.num_over :]
+                is_followed = not place.num_over
             taken = None
             if stage.continues:
                 taken, request.kv, kv = kv, None, None
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
-            kv = _kept(request, visit, kv, ahead) if ahead or visit.held_kv else kv
+            if ahead is not None or visit.held_kv is not None:
+                ahead = yield from self._kept_place(ahead, visit, visits)
+                kv = _kept(request, visit, kv, ahead)
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:
@@ -133,12 +150,35 @@ class Coordinator:
         yield from _cancel(ahead, failure, visits)
         return failure
 
-    def _choose(self, request: Request, stage: Stage, kv: HeldKv | None) -> Client | Failure | None:
-        """Return the client of the next stage, how the router turns it away, or None: nobody."""
+    def _choose(
+        self, request: Request, stages: tuple[Stage, ...], kv: HeldKv | None
+    ) -> tuple[Client, int] | Failure | None:
+        """Return the client of the next stages, and how many of them it serves in a visit.
+
+        Or how the request fails: nobody serves them, or the router turns it away; None: those who
+        do are away.
+        """
+        stage = stages[0]
         try:
-            return self._route(request, stage, kv.source if kv and stage.continues else None)
+            client = self._route(request, stage, kv.source if kv and stage.continues else None)
         except RefusalError as refusal:
             return Failure("rejected", self.env.now, str(refusal), is_busy=True)
+        if client is None and self.absences is not None:
+            return None
+        num_stages = self._num_stages(request, client, stages)
+        if client is None or not num_stages or (stage.continues and kv is None):
+            reason = _nobody_serves(request, stage, client)
+            return Failure("rejected", self.env.now, reason)
+        return client, num_stages
+
+    def _wait(
+        self, request: Request, stage: Stage, kv: HeldKv | None
+    ) -> Generator[Event, Any, Failure | None]:
+        """Wait until somebody comes who serves a stage; return why it is given up, or None."""
+        if self.absences is None:
+            raise InvariantError(f"nobody serves {stage.kind!r} at {self.env.now} s")
+        near = self.roster.neighbours(kv.source if kv and stage.continues else None)
+        return (yield from self.absences.wait(request, stage.kind, near))
 
     def _num_stages(
         self, request: Request, client: Client | None, stages: tuple[Stage, ...]
@@ -185,6 +225,47 @@ class Coordinator:
             num_prompt_tokens=num_tokens,
             num_output_tokens=int(not is_silent),
         )
+
+    def _place(
+        self,
+        request: Request,
+        source: Client,
+        prompt: tuple[Stage, ...],
+        later: tuple[Stage, ...],
+        is_silent: bool,
+        visits: list[Visit],
+    ) -> Generator[Event, Any, _Place]:
+        """Take a place where a request decodes, and wait for its memory, before the prompt begins.
+
+        Where clients go meanwhile, the walk looks again who is there.
+        """
+        if self.absences is not None:
+            kind, near = later[0].kind, self.roster.neighbours(source.name)
+            if not self.roster.near(kind, source.name, request.model):
+                return _Place(False, failure=(yield from self.absences.wait(request, kind, near)))
+        ahead = self._reserve(request, source, prompt, later, is_silent)
+        if ahead is None:
+            return _Place(True)
+        if not (yield from ahead.has_memory(visits)):
+            visit = visits[-1]
+            if isinstance(visit.outcome, Lost) and self.absences is not None:
+                rest = self.absences.after_visit(visit, ahead.client)
+                return _Place(False, failure=rest if isinstance(rest, Failure) else None)
+            return _Place(visit.failure is None, None, len(ahead.stages), visit.failure)
+        if self.roster.get(source.client_id) is not source:
+            gone = Lost(f"{source.name}: left before it began with the prompt")
+            yield from ahead.cancel(gone, visits)
+            return _Place(False)
+        return _Place(True, ahead)
+
+    def _kept_place(
+        self, ahead: Reservation | None, prompt: Visit, visits: list[Visit]
+    ) -> Generator[Event, Any, Reservation | None]:
+        """Return the place of a request after its prompt; it is given up where that was lost."""
+        if ahead is None or not isinstance(prompt.outcome, Lost):
+            return ahead
+        yield from ahead.cancel(prompt.outcome, visits)
+        return None
 
     def _follow(
         self, request: Request, client: Client, visit: Visit, later: tuple[Stage, ...]

@@ -11,25 +11,33 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import AfdClient, Client, LlmClient, SequentialClient
+from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.clients.fetching import check_fetch
-from mist_sim.clients.flows import check_flows, let_flow
+from mist_sim.clients.flows import let_flow
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.shared_tiers import check_shared_tiers
 from mist_sim.conservation import Conservation
 from mist_sim.coordinator import Coordinator
+from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, did_you_mean
+from mist_sim.hand_over_rules import (
+    check_hand_overs,
+    check_lengths,
+    local_pools,
+    models_of,
+    tenants,
+)
 from mist_sim.hardware.spans import ONE_NODE
 from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.cost import gpu_prices
 from mist_sim.metrics.slo_watch import SloWatch
-from mist_sim.network import Fabric, Network, Tenant
+from mist_sim.network import Fabric, Network
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.traces import Workload
@@ -85,14 +93,16 @@ class Simulation:
                 raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
         self.hand_over = hand_over or HandOver()
         any_splits = self.hand_over.policy is not None
-        _check_hand_overs(clients, network, any_splits)
-        _check_takers(clients, self.hand_over)
+        check_hand_overs(clients, network, self.hand_over)
+        check_lengths(clients, workload.source)
         members = tenants(clients, any_splits=any_splits)
         if network is not None:
             network.admit(members)
         _lie_on_nodes(clients, network)
         check_shared_tiers(clients)
-        self._pools = _local_pools(members, network) if self.hand_over.pools == "local" else {}
+        self._pools = {}
+        if self.hand_over.pools == "local":
+            self._pools = local_pools(members, network, models_of(clients))
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -112,11 +122,11 @@ class Simulation:
             _check_prices(clients, cost)
         self.lifecycle = lifecycle
         if lifecycle is not None:
-            if self.hand_over != HandOver():
+            if isinstance(self.hand_over.policy, FlowPolicy):
                 raise ScenarioError(
-                    "hand_over must be left out with lifecycle: what a failure or a drain does to "
-                    "pushed transfers, local pools, first tokens of the decode and policies is not "
-                    "simulated"
+                    "hand_over.policy must not be one by which answers flow beside lifecycle: "
+                    "what a failure does to an answer on its way is not simulated, got "
+                    f"{type(self.hand_over.policy).__name__}"
                 )
             lifecycle.check(clients, network)
             if lifecycle.asks_for_slo and not self.slo.is_set:
@@ -249,63 +259,6 @@ def _check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> 
             )
 
 
-def _check_hand_overs(clients: Sequence[Client], network: Network | None, any_splits: bool) -> None:
-    """Raise ScenarioError for engines that cannot hand over KV entries as their roles ask for."""
-    engines = [client for client in clients if isinstance(client, LlmClient | AfdClient)]
-    roles = [
-        f"{client.name} ({client.role or 'by hand_over.policy'})"
-        for client in engines
-        if client.role or any_splits
-    ]
-    if not roles:
-        return
-    if network is None:
-        raise ScenarioError(
-            "network must be given, since KV entries go from clients with role prefill to those "
-            f"with role decode, got none with {', '.join(roles)}; such as "
-            "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
-        )
-    for client in engines:
-        if isinstance(client, AfdClient):
-            continue  # its model says how large entries are
-        is_taker = client.role != "prefill" and client.scheduler.takes_over
-        if is_taker and client.kv_block_bytes is None:
-            raise ScenarioError(
-                f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
-                "entries of other clients come here, and their size says how long they take"
-            )
-
-
-def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
-    """Raise ScenarioError for clients that cannot take over as `hand_over` says."""
-    roles = [client.role for client in clients if isinstance(client, LlmClient)]
-    check_flows(clients, hand_over.policy)
-    if "prefill" not in roles and hand_over.policy is None:
-        return
-    if hand_over.policy is not None and (lack := hand_over.policy.lacks(roles)):
-        name = type(hand_over.policy).__name__
-        raise ScenarioError(f"hand_over.policy has no effect: {name} needs {lack}, got none")
-    for client in clients:
-        if hand_over.transfer == "push" and isinstance(client, AfdClient):
-            raise ScenarioError(
-                f"hand_over.transfer must be pull, since {client.name} is a bundle, which reserves "
-                "no memory, got push"
-            )
-        if not hand_over.drops_first:
-            continue
-        takes_drafts = (
-            isinstance(client, LlmClient)
-            and client.speculative_config is not None
-            and client.role != "prefill"
-        )
-        if isinstance(client, AfdClient) or takes_drafts:
-            what = "a bundle" if isinstance(client, AfdClient) else "an engine with drafts"
-            raise ScenarioError(
-                f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
-                "not begin answers here, got decode"
-            )
-
-
 def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
     """Let engines time their steps by the nodes that their GPUs are on.
 
@@ -316,63 +269,6 @@ def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
             check_fetch(client.name, client.fetch, network)
         if isinstance(client, LlmClient):
             client.lie_on(network.spans(client.name) if isinstance(network, Fabric) else ONE_NODE)
-
-
-def _local_pools(members: Sequence[Tenant], network: Network | None) -> dict[str, str]:
-    """Return the node of each client, by name.
-
-    Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
-    over, and have nobody in their node for that.
-    """
-    found = {one.name: network.node_of(one.name) if network else None for one in members}
-    pools = {name: node for name, node in found.items() if node is not None}
-    tenants_of = [tenant for tenant in members if tenant.sends or tenant.takes]
-    if any(tenant.name not in pools for tenant in tenants_of):
-        raise ScenarioError(
-            "hand_over.pools must be global, since the network has no topology, got local; set "
-            "network.topology, such as hgx-h100"
-        )
-    for tenant in tenants_of:
-        node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
-        others = [o for o in tenants_of if pools[o.name] == node and o is not tenant]
-        if not any(other.takes if tenant.sends else other.sends for other in others):
-            elsewhere = ", ".join(sorted({pools[o.name] for o in tenants_of} - {node}))
-            raise ScenarioError(
-                f"hand_over.pools must be global, or a client in {node} must be one that {what}, "
-                f"got local, with {tenant.name} there and such clients in {elsewhere} only; set "
-                "`place`"
-            )
-    return pools
-
-
-def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tenant]:
-    """Return the clients that run engines, and what they need of a network.
-
-    A worker of a bundle is an engine. any_splits: whether clients without a role may hand over,
-    too.
-    """
-    engines = [client for client in clients if isinstance(client, LlmClient)]
-    hands_over = any_splits or any(client.role == "prefill" for client in engines)
-    found = []
-    for client in clients:
-        if isinstance(client, AfdClient):
-            found += client.tenants(takes=hands_over)
-        elif isinstance(client, LlmClient):
-            config = client.config
-            sends = client.role not in ("decode", None) or (any_splits and client.role is None)
-            found.append(
-                Tenant(
-                    client.name,
-                    config.data_parallel_size,
-                    config.pipeline_parallel_size,
-                    config.tensor_parallel_size,
-                    client.place,
-                    sends=sends,
-                    takes=hands_over and client.role != "prefill" and client.scheduler.takes_over,
-                    stores=tuple(client.stores.items()),
-                )
-            )
-    return found
 
 
 def _run_until(env: Environment, end: Event) -> bool:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
-from mist_sim.cli.run import presets
+from mist_sim.cli.scenario_input import STDIN, FromVllm, load, of_vllm, presets
 from mist_sim.cli.settings import overrides_of
+
+if TYPE_CHECKING:
+    from mist_sim.scenario import Scenario
+    from mist_sim.search.goodput import GoodputOptions
+    from mist_sim.search.slo_plane import PlaneOptions
 
 
 def compare(
     scenarios: list[str] = typer.Argument(
         metavar="SCENARIO...",
-        help="Two or more YAML files, or names of presets.",
+        help="Two or more YAML files, names of presets, or - for standard input.",
         show_default=False,
         autocompletion=presets,
     ),
@@ -28,6 +33,7 @@ def compare(
         help="Set a value of all scenarios, such as slo.ttft='1 s'; repeatable.",
         show_default=False,
     ),
+    commands: FromVllm = [],  # noqa: B006 - typer makes a new list
     with_goodput: bool = typer.Option(
         False, "--goodput", help="Search the largest rate that each attains, too."
     ),
@@ -67,13 +73,9 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run several scenarios on the same workload and compare them."""
-    from mist_sim.cli.search_input import interval_of, times_of
     from mist_sim.cli.session import Session, note
     from mist_sim.report.plane_picture import MISSING, can_draw
-    from mist_sim.scenario import Scenario
     from mist_sim.search.comparison import compare
-    from mist_sim.search.goodput import GoodputOptions
-    from mist_sim.search.slo_plane import PlaneOptions
 
     require_out(force, out)
     searched = {"--attainment": attainment, "--rates": rates}
@@ -81,22 +83,11 @@ def compare(
     _require("--goodput", with_goodput, {"--tolerance": tolerance})
     of_plane = {"--ttft": ttft, "--tpot": tpot, "--points": points, "--num-rates": num_rates}
     _require("--slo-plane", plane, of_plane)
-    shared = _given(
-        attainment=attainment, rates=interval_of("--rates", rates) if rates is not None else None
-    )
-    goodput_options = plane_options = None
-    if with_goodput:
-        goodput_options = GoodputOptions(**shared, **_given(tolerance=tolerance))
-    if plane:
-        own = _given(num_points=points, num_rates=num_rates)
-        limits = {"--ttft": ttft, "--tpot": tpot}
-        own |= {name[2:]: times_of(name, text) for name, text in limits.items() if text is not None}
-        plane_options = PlaneOptions(**shared, **own)
-    overrides = overrides_of(settings)
-    loaded = {
-        name: Scenario.load(given, overrides)
-        for name, given in zip(_names(scenarios), scenarios, strict=True)
-    }
+    shared = _shared(attainment, rates)
+    goodput_options = _goodput_options(shared, tolerance) if with_goodput else None
+    limits = {"--ttft": ttft, "--tpot": tpot}
+    plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
+    loaded = _loaded(scenarios, commands, settings)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     session.search(
         lambda progress: compare(
@@ -110,6 +101,51 @@ def compare(
     )
     if plane and out is not None and not quiet and not can_draw():
         note(MISSING)
+
+
+def _shared(attainment: float | None, rates: str | None) -> dict[str, Any]:
+    """Return what a search for the goodput and the plane have in common."""
+    from mist_sim.cli.search_input import interval_of
+
+    ends = interval_of("--rates", rates) if rates is not None else None
+    return _given(attainment=attainment, rates=ends)
+
+
+def _goodput_options(shared: Mapping[str, Any], tolerance: float | None) -> GoodputOptions:
+    from mist_sim.search.goodput import GoodputOptions
+
+    return GoodputOptions(**shared, **_given(tolerance=tolerance))
+
+
+def _plane_options(
+    shared: Mapping[str, Any],
+    limits: Mapping[str, str | None],
+    points: int | None,
+    num_rates: int | None,
+) -> PlaneOptions:
+    from mist_sim.cli.search_input import times_of
+    from mist_sim.search.slo_plane import PlaneOptions
+
+    own: dict[str, Any]
+    own = {name[2:]: times_of(name, text) for name, text in limits.items() if text is not None}
+    return PlaneOptions(**shared, **_given(num_points=points, num_rates=num_rates), **own)
+
+
+def _loaded(
+    scenarios: Sequence[str], commands: list[str], settings: list[str]
+) -> dict[str, Scenario]:
+    """Return the scenarios by name; what vLLM's commands and settings say holds for all."""
+    from mist_sim.errors import ScenarioError
+
+    names = _names(scenarios)
+    said = of_vllm(commands)
+    if "clients" in said:
+        raise ScenarioError(
+            "--from-vllm must be a vllm bench serve, since a server would replace the clients of "
+            "all scenarios; write it into a file with mist from-vllm, and compare that"
+        )
+    overrides = said | overrides_of(settings)
+    return {name: load(given, overrides) for name, given in zip(names, scenarios, strict=True)}
 
 
 def _require(other: str, is_given: bool, options: Mapping[str, object]) -> None:
@@ -136,5 +172,5 @@ def _names(given: Sequence[str]) -> list[str]:
     for name, count in Counter(given).items():
         if count > 1:
             raise ScenarioError(f"SCENARIO must be given once each, got {name} {count} times")
-    short = [Path(name).stem for name in given]
+    short = ["stdin" if name == STDIN else Path(name).stem for name in given]
     return short if len(set(short)) == len(short) else list(given)

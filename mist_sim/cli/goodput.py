@@ -5,24 +5,20 @@ from __future__ import annotations
 import typer
 
 from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
-from mist_sim.cli.run import presets
-from mist_sim.cli.settings import overrides_of
+from mist_sim.cli.scenario_input import (
+    FromVllm,
+    ScenarioName,
+    Settings,
+    keys_of,
+    load,
+    require_scenario,
+)
 
 
 def goodput(
-    scenario: str = typer.Argument(
-        metavar="SCENARIO",
-        help="A YAML file, or the name of a preset (mist list presets).",
-        show_default=False,
-        autocompletion=presets,
-    ),
-    settings: list[str] = typer.Option(
-        [],
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set a value of the scenario, such as slo.ttft='1 s'; repeatable.",
-        show_default=False,
-    ),
+    scenario: ScenarioName = None,
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    commands: FromVllm = [],  # noqa: B006
     attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
     relaxation: float = typer.Option(
         0.0, help="By which share times may exceed their limits; 0.1 in BestServe."
@@ -55,11 +51,11 @@ def goodput(
     """
     from mist_sim.cli.search_input import interval_of
     from mist_sim.cli.session import Session
-    from mist_sim.scenario import Scenario
     from mist_sim.search.goodput import GoodputOptions, find_goodput
 
     require_out(force, out)
-    overrides = overrides_of(settings)
+    require_scenario(scenario, commands)
+    overrides = keys_of(commands, settings)
     if replications is not None:
         overrides["replications"] = replications
     options = GoodputOptions(
@@ -69,7 +65,7 @@ def goodput(
         rates=interval_of("--rates", rates) if rates is not None else None,
         tolerance=tolerance,
     )
-    loaded = Scenario.load(scenario, overrides)
+    loaded = load(scenario, overrides)
     options.target(loaded)  # what is wrong with it shows before anything runs
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     session.search(lambda progress: find_goodput(loaded, options, jobs=jobs, progress=progress))

@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-import glob
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import typer
 
 from mist_sim.cli.options import Force, Out, Quiet, require_out
-from mist_sim.cli.settings import overrides_of
+from mist_sim.cli.scenario_input import (
+    FromVllm,
+    ScenarioName,
+    Settings,
+    keys_of,
+    load,
+    require_scenario,
+)
 
 MISSED = 3
 
-if TYPE_CHECKING:
-    from mist_sim.scenario import Scenario
-
-
-def presets(incomplete: str) -> list[str]:
-    """Return what a shell may complete; it adds files itself where no preset begins so.
-
-    The package of the presets is not imported, which would take a second.
-    """
-    folder = Path(__file__).parents[1] / "scenario" / "presets"
-    return sorted(path.stem for path in folder.glob(f"{glob.escape(incomplete)}*.yaml"))
-
 
 def run(
-    scenario: str | None = typer.Argument(
-        None,
-        metavar="SCENARIO",
-        help="A YAML file, the name of a preset (mist list presets), or - for standard input; "
-        "none where --from-vllm says all.",
-        show_default=False,
-        autocompletion=presets,
-    ),
-    settings: list[str] = typer.Option(
-        [],
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set a value of the scenario, such as clients.0.count=8 or router=random; repeatable.",
-        show_default=False,
-    ),
-    commands: list[str] = typer.Option(
-        [],
-        "--from-vllm",
-        metavar="COMMAND",
-        help='Replace the clients by the server of "vllm serve ...", or the workload by that of '
-        '"vllm bench serve ..."; or a file that holds it.',
-        show_default=False,
-    ),
+    scenario: ScenarioName = None,
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    commands: FromVllm = [],  # noqa: B006
     seed: int | None = typer.Option(None, help="Set the seed.", show_default=False),
     replications: int | None = typer.Option(
         None,
@@ -77,17 +47,13 @@ def run(
     from mist_sim.errors import ScenarioError
     from mist_sim.report import shortcomings
 
-    overrides = _of_vllm(commands) | overrides_of(settings)
+    require_scenario(scenario, commands)
+    overrides = keys_of(commands, settings)
     if seed is not None:
         overrides["seed"] = seed
     if replications is not None:
         overrides["replications"] = replications
-    if scenario is None and not commands:
-        raise ScenarioError(
-            "SCENARIO is required: a file, a preset (mist list presets) or -; without it, "
-            "--from-vllm must say both the server and its load"
-        )
-    loaded = _load(scenario, overrides)
+    loaded = load(scenario, overrides)
     require_out(force, out)
     if jobs is not None and loaded.replications == 1:
         raise ScenarioError("--jobs has no effect on one run; give --replications too")
@@ -101,30 +67,3 @@ def run(
     if strict and missed:
         typer.echo("\n  ".join(("missed:", *missed)), err=True)
         raise typer.Exit(MISSED)
-
-
-def _load(name: str | None, overrides: dict[str, Any]) -> Scenario:
-    from mist_sim.scenario import Scenario
-
-    if name is None:
-        return Scenario.from_dict({}, overrides)
-    if name != "-":
-        return Scenario.load(name, overrides)
-    from mist_sim.scenario.format.yaml_text import decoded
-
-    source = "standard input"
-    if sys.stdin.isatty():
-        typer.echo("Reading the scenario from the terminal; end it with Ctrl-D.", err=True)
-    return Scenario.from_yaml(decoded(sys.stdin.buffer.read(), source), overrides, source=source)
-
-
-def _of_vllm(commands: list[str]) -> dict[str, Any]:
-    """Return the keys of a scenario that vLLM's command lines say."""
-    if not commands:
-        return {}
-    from mist_sim.cli.from_vllm import note_left_out
-    from mist_sim.scenario.from_vllm.commands import from_vllm
-
-    found = from_vllm(commands)
-    note_left_out(found.left_out)
-    return found.keys

@@ -5,24 +5,12 @@ from __future__ import annotations
 import typer
 
 from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
-from mist_sim.cli.run import presets
-from mist_sim.cli.settings import overrides_of
+from mist_sim.cli.scenario_input import ScenarioName, Settings, keys_of, load, require_scenario
 
 
 def sliders(
-    scenario: str = typer.Argument(
-        metavar="SCENARIO",
-        help="A hybrid: one client of role p_heavy, one of role d_heavy. A file or a preset.",
-        show_default=False,
-        autocompletion=presets,
-    ),
-    settings: list[str] = typer.Option(
-        [],
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set a value of the scenario, such as slo.ttft='1 s'; repeatable.",
-        show_default=False,
-    ),
+    scenario: ScenarioName = None,
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
     chunks: str = typer.Option(
         "128,256,512,1024,2048", metavar="N,N,...", help="Chunks to try, in tokens."
     ),
@@ -40,16 +28,17 @@ def sliders(
 ) -> None:
     """Find the goodput of aggregation, disaggregation and TaiChi's hybrid, each at its best.
 
-    The sliders are how many of the clients are P-heavy, and the chunks of either kind.
+    SCENARIO is a hybrid, with a client of role p_heavy and one of role d_heavy. The sliders are
+    how many of the clients are P-heavy, and the chunks of either kind.
     """
     from mist_sim.cli.session import Session
-    from mist_sim.scenario import Scenario
     from mist_sim.search.goodput import GoodputOptions
     from mist_sim.search.slider_search import search_sliders
 
     require_out(force, out)
     options = GoodputOptions(attainment=attainment, tolerance=tolerance)
-    loaded = Scenario.load(scenario, overrides_of(settings))
+    require_scenario(scenario, [])
+    loaded = load(scenario, keys_of([], settings))
     options.target(loaded)  # what is wrong with it shows before anything runs
     sizes = _sizes(chunks)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)

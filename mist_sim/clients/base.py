@@ -15,7 +15,7 @@ from mist_sim.clients.stay import Stay
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import KeptEntries, Request, Stage
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
-from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Visit
+from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Outcome, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
 from mist_sim.hardware.machine import Machine
@@ -190,11 +190,11 @@ class Client(ABC):
         visit.outcome = Failure("rejected", self.env.now, f"{self.name}: {reason}", is_busy)
         self.finish(visit)
 
-    def cancel(self, request: Request, failure: Failure) -> None:
-        """End the visit of a request that failed elsewhere, if it is here."""
+    def cancel(self, request: Request, outcome: Outcome) -> None:
+        """End the visit of a request that failed elsewhere, or was lost there, if it is here."""
         for visit in self.stays:
             if visit.request is request and visit.outcome is None:
-                visit.outcome = failure
+                visit.outcome = outcome
                 self.abort(visit)
                 return
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
 from dataclasses import replace
 from functools import partial
-from math import nan
+from math import inf, nan
 
 from simpy.events import Event
 
@@ -251,6 +251,16 @@ class LlmClient(Client):
             while num_stages < len(stages) and stages[num_stages].kind == Decode.kind:
                 num_stages += 1
         return num_stages
+
+    @property
+    def longest_prompt(self) -> tuple[float, str]:
+        """Return the tokens of the longest prompt that it can answer, and what says so."""
+        limits = [(inf, "whose layers have windows")]
+        if self.max_model_len is not None:
+            limits.append((self.max_model_len - 1, f"by max_model_len={self.max_model_len}"))
+        if self.memory.groups is None:
+            limits.append((self.memory.num_tokens, "by its KV cache"))
+        return min(limits)
 
     def new_stay(self, visit: Visit) -> SequenceState:
         """Return the engine's view of a visit: one prompt, and the tokens to generate.

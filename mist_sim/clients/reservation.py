@@ -9,7 +9,7 @@ from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.visit import AwaitedKv, Failure, Visit
+from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Lost, Outcome, Visit
 from mist_sim.environment import MOVE, Environment
 
 
@@ -56,10 +56,31 @@ class Reservation:
     def fill(self, prompt: Visit) -> None:
         """Let the entries be sent that the visit of the prompt left, or nobody wait for them."""
         if prompt.held_kv is not None:
-            self._kv.fill(prompt.held_kv)
+            self._take(prompt.held_kv)
         elif prompt.failure is None:
             reason = f"{self._kv.source} left no KV entries for {self.client.name}"
             self.client.cancel(self._request, Failure("rejected", self._env.now, reason))
+
+    def _take(self, held: HeldKv) -> None:
+        """Let entries be sent that are there, unless they or the place for them are lost."""
+        kv, lost = self._kv, self._lost_visit
+        if held.is_lost:
+            kv.describe(held)
+            reason = f"{kv.source}: failed while it kept KV entries of the request"
+            self.client.cancel(self._request, Lost(reason))
+        elif lost is not None:
+            kv.describe(held)
+            lost.held_kv = held
+        elif kv.is_dropped:
+            held.drop()
+        else:
+            kv.fill(held)
+
+    @property
+    def _lost_visit(self) -> Visit | None:
+        """The visit, if it has ended because the client failed."""
+        visit: Visit | None = self._end.value if self._end.triggered else None
+        return visit if visit is not None and isinstance(visit.outcome, Lost) else None
 
     def wait(self, visits: list[Visit]) -> Generator[Event, Any, Visit]:
         """Wait for the end of the visit, and add it to others."""
@@ -67,7 +88,7 @@ class Reservation:
         visits.append(visit)
         return visit
 
-    def cancel(self, failure: Failure, visits: list[Visit]) -> Generator[Event, Any, None]:
+    def cancel(self, outcome: Outcome, visits: list[Visit]) -> Generator[Event, Any, None]:
         """End the visit, since there will be no prompt, and add it when it has ended."""
-        self.client.cancel(self._request, failure)
+        self.client.cancel(self._request, outcome)
         yield from self.wait(visits)

@@ -31,6 +31,7 @@ class ClientView(Protocol):
     client_id: a number of its own in the simulation, never used again for another client.
     name: its name, unique in the simulation.
     role: the part it plays for others ("prefill", "decode"); None: it serves all alone.
+    pool: where those are to whom it hands over (`pools: local`); None: everywhere.
     num_waiting: requests queued at the client, preempted ones included.
     num_running: requests that the client works on.
     num_outstanding: requests sent to the client and not finished there.
@@ -74,6 +75,8 @@ class ClientView(Protocol):
     def name(self) -> str: ...
     @property
     def role(self) -> str | None: ...
+    @property
+    def pool(self) -> str | None: ...
     @property
     def num_waiting(self) -> int: ...
     @property
@@ -183,6 +186,7 @@ class ClientState:
         "num_waiting",
         "num_waiting_tokens",
         "phase_watchers",
+        "pool",
         "prefill",
         "role",
         "time_from",
@@ -195,6 +199,7 @@ class ClientState:
         self.client_id = client_id
         self.name = name
         self.role = role
+        self.pool: str | None = None
         self.model: str | None = None
         self.num_outstanding = self.num_waiting = self.num_running = 0
         self.num_waiting_tokens = 0

@@ -89,16 +89,15 @@ class HeldKv:
     last_token_at: when the latest of these was emitted, seconds.
     compute_time: seconds from the first work on the prompt until all entries were there.
     num_bytes: of all entries; 0: not known.
-    is_lost: whether the client that kept them failed before they were released.
     pace: of an answer that another client began to decode; None: it goes on from the latest token.
     """
 
     __slots__ = (
         "_is_copied",
+        "_is_lost",
         "_let_go",
         "compute_time",
         "engine",
-        "is_lost",
         "last_token_at",
         "num_bytes",
         "num_output_tokens",
@@ -134,7 +133,7 @@ class HeldKv:
         self.pace = pace
         self._let_go: Callable[[], None] | None = let_go
         self._is_copied = False
-        self.is_lost = False
+        self._is_lost = False
 
     def begin_copy(self) -> None:
         """A copy starts; until its end (`release`) the entries stay."""
@@ -151,9 +150,19 @@ class HeldKv:
         """Whether they are there and nobody copies them yet."""
         return self._let_go is not None and not self._is_copied
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether they have been computed."""
+        return True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the client that kept them failed before they were released."""
+        return self._is_lost
+
     def lose(self) -> None:
         """Note that the client that keeps them has failed; there is nothing left to release."""
-        self.is_lost = True
+        self._is_lost = True
         self._let_go = None
 
     def drop(self) -> None:
@@ -168,7 +177,7 @@ class AwaitedKv(HeldKv):
     Nobody knows `engine`, `last_token_at` and `compute_time` until they are there (`fill`).
     """
 
-    __slots__ = ("_act", "_held", "_reserved")
+    __slots__ = ("_act", "_held", "_is_computed", "_reserved")
 
     def __init__(
         self,
@@ -190,6 +199,7 @@ class AwaitedKv(HeldKv):
         self._reserved: Callable[[], None] | None = reserved
         self._act: Callable[[], None] | None = None
         self._held: HeldKv | None = None
+        self._is_computed = False
 
     @property
     def is_there(self) -> bool:
@@ -201,20 +211,35 @@ class AwaitedKv(HeldKv):
         """Whether nobody asks for them any more."""
         return self._let_go is None
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether they wait to be copied: they never do, there is memory for them before."""
+        return False
+
+    @property
+    def is_computed(self) -> bool:
+        return self._is_computed
+
+    @property
+    def is_lost(self) -> bool:
+        return self._held is not None and self._held.is_lost
+
     def reserve(self, act: Callable[[], None]) -> None:
         """Note that there is memory; `act` is called when they are there or dropped."""
         self._act = act
         self._tell()
 
-    def fill(self, held: HeldKv) -> None:
-        """Note that they are there."""
-        if self.is_dropped:
-            held.drop()
-            return
-        self._held = held
+    def describe(self, held: HeldKv) -> None:
+        """Say of them what is known now that the prompt is computed."""
+        self._is_computed = True
         self.engine = held.engine
         self.last_token_at = held.last_token_at
         self.compute_time = held.compute_time
+
+    def fill(self, held: HeldKv) -> None:
+        """Note that they are there, and somebody asks for them."""
+        self.describe(held)
+        self._held = held
         if self._act is not None:
             self._act()
 

@@ -37,8 +37,10 @@ class Policy:
         self._on_failure = on_failure
         self._numbers = numbers
 
-    def wait(self, request: Request, kind: str) -> Generator[Event, Any, Failure | None]:
-        return self._gateway.wait(request, kind)
+    def wait(
+        self, request: Request, kind: str, near: frozenset[str] | None = None
+    ) -> Generator[Event, Any, Failure | None]:
+        return self._gateway.wait(request, kind, near)
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
         reason = visit.outcome.reason if isinstance(visit.outcome, Lost) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from simpy.events import Event
 
@@ -26,9 +26,22 @@ class Listener(Protocol):
         """Some clients take none any more, perhaps for good."""
 
 
-def serves(client: Client, kind: str, model: str | None) -> bool:
-    """Whether a client serves a kind of stage, and a model where one is named."""
-    return kind in client.serves and (model is None or client.served_model in (None, model))
+class Need(NamedTuple):
+    """What a client has to be for a request.
+
+    kind: of the stage that it serves. model: that it serves; None: any. near: names of the clients
+    among which it must be; None: any.
+    """
+
+    kind: str
+    model: str | None
+    near: frozenset[str] | None = None
+
+    def is_met_by(self, client: Client) -> bool:
+        """Tell whether a client would do."""
+        is_model = self.model is None or client.served_model in (None, self.model)
+        is_near = self.near is None or client.name in self.near
+        return self.kind in client.serves and is_model and is_near
 
 
 class Member:
@@ -87,15 +100,16 @@ class Fleet:
         for member in self.members.values():
             self._recorder.record_state(member.client.client_id, self._env.now, member.state)
 
-    def why_nobody(self, kind: str, model: str | None) -> str | None:
-        """Return why no client serves a kind of stage, and a model, now or later; None: one may."""
-        serving = [m for m in self.members.values() if serves(m.client, kind, model)]
+    def why_nobody(self, need: Need) -> str | None:
+        """Return why no client serves what is needed, now or later; None: one may."""
+        serving = [m for m in self.members.values() if need.is_met_by(m.client)]
         if any(member.may_come for member in serving):
             return None
         gone = ", ".join(member.client.name for member in serving)
         why = f"all that do have failed or left for good: {gone}" if gone else "none is there"
-        of = "" if model is None else f" of {model}"
-        return f"no client serves the stage {kind!r}{of}; {why}"
+        of = "" if need.model is None else f" of {need.model}"
+        where = "" if need.near is None else " in the node of the prompt's client (pools: local)"
+        return f"no client serves the stage {need.kind!r}{of}{where}; {why}"
 
     # --- failures -------------------------------------------------------------------------
 
@@ -148,8 +162,8 @@ class Fleet:
         member.is_wanted = True
         member.will_return = False
         if member.state == "draining":
-            view = member.client.view
-            view.watchers = tuple(each for each in view.watchers if each != member.watch)
+            if member.watch is not None:
+                member.client.view.unwatch((member.watch,))
             self._join(member)
         elif member.state == "off" and not member.num_faults:
             self._become(member, "starting")
@@ -171,7 +185,7 @@ class Fleet:
             self._roster.leave(member.client.client_id)
             self._become(member, "draining")
             member.watch = partial(self._watch, member)
-            member.client.view.watchers += (member.watch,)
+            member.client.view.watch(member.watch, phases=False)
             self._off_if_empty(member)
         self.listener.went_away()
 

@@ -15,7 +15,7 @@ from mist_sim.clients.deadlines import given_up, limits_of
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure
 from mist_sim.environment import GIVE_UP, MOVE, Environment
-from mist_sim.lifecycle.fleet import serves
+from mist_sim.lifecycle.fleet import Need
 
 
 class Gateway:
@@ -23,38 +23,38 @@ class Gateway:
 
     A request that can wait no longer gives up; where nobody can come any more, it is rejected.
 
-    why_nobody: why no client that serves a kind of stage, and a model, will come any more; None:
-    one may.
+    why_nobody: why no client that serves what is needed will come any more; None: one may.
     activate: called when a request has begun to wait.
     """
 
     def __init__(
         self,
         env: Environment,
-        why_nobody: Callable[[str, str | None], str | None],
+        why_nobody: Callable[[Need], str | None],
         activate: Callable[[], None],
     ) -> None:
         self._env = env
         self._why_nobody = why_nobody
         self._activate = activate
-        # by kind of stage, and the model that has to answer
-        self._waiting: dict[tuple[str, str | None], deque[Event]] = {}
+        self._waiting: dict[Need, deque[Event]] = {}
 
     def num_waiting(self, clients: Collection[Client]) -> int:
         """Return how many requests wait that any of some clients could serve."""
         return sum(
             len(places)
-            for key, places in self._waiting.items()
-            if places and any(serves(client, *key) for client in clients)
+            for need, places in self._waiting.items()
+            if places and any(need.is_met_by(client) for client in clients)
         )
 
-    def wait(self, request: Request, kind: str) -> Generator[Event, Any, Failure | None]:
+    def wait(
+        self, request: Request, kind: str, near: frozenset[str] | None = None
+    ) -> Generator[Event, Any, Failure | None]:
         """Wait until a client that serves a stage comes up; return why it is given up, or None."""
-        key = kind, request.model
-        if reason := self._why_nobody(*key):
+        need = Need(kind, request.model, near)
+        if reason := self._why_nobody(need):
             return Failure("rejected", self._env.now, reason)
         place = Event(self._env)
-        places = self._waiting.setdefault(key, deque())
+        places = self._waiting.setdefault(need, deque())
         places.append(place)
         for time, limit in limits_of(request)[:1]:
             if time < inf:
@@ -75,14 +75,14 @@ class Gateway:
 
     def came_up(self, client: Client) -> None:
         """Let all go on that wait for stages which a client serves."""
-        for key, places in self._waiting.items():
-            if serves(client, *key):
+        for need, places in self._waiting.items():
+            if need.is_met_by(client):
                 self._let_go(places, None)
 
     def went_away(self) -> None:
         """Reject those for whom nobody can come any more."""
-        for key, places in self._waiting.items():
-            if places and (reason := self._why_nobody(*key)):
+        for need, places in self._waiting.items():
+            if places and (reason := self._why_nobody(need)):
                 self._let_go(places, Failure("rejected", self._env.now, reason))
 
     def _let_go(self, places: deque[Event], failure: Failure | None) -> None:

@@ -30,8 +30,11 @@ def rest(
         num_known, num_left_out = first.num_prompt_tokens, num_new
         num_emitted = first.num_emitted + num_new
     elif isinstance(first, Decode) and kv is not None:
-        num_known, num_left_out = kv.num_prompt_tokens + kv.num_output_tokens, num_new + 1
         num_emitted = kv.num_output_tokens + num_new
+        if not num_emitted:  # the first token was to come from here, too
+            return (Prefill(num_prompt_tokens=kv.num_prompt_tokens), *stages)
+        num_known = kv.num_prompt_tokens + kv.num_output_tokens
+        num_left_out = num_new + (kv.num_output_tokens > 0)
         last_token_at = last_token_at if num_new else kv.last_token_at
     else:
         return tuple(stages)
@@ -55,7 +58,7 @@ def num_lost_tokens(visit: Visit) -> int:
     """Return how many tokens had KV entries that were lost with a visit."""
     kv, num_new = visit.kv, visit.num_output_tokens
     if kv is not None:
-        return kv.num_tokens + num_new
+        return kv.num_tokens * kv.is_computed + num_new
     first = visit.stages[0]
     if isinstance(first, Prefill) and num_new:
         return first.num_prompt_tokens + num_new - 1

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.cells import number, percent, section, warnings
+from mist_sim.report.expected import expected_of_each
 from mist_sim.report.layout import listed
 
 _TITLES = {
@@ -29,6 +30,8 @@ _TITLES = {
     "num_hand_overs": "transfers",
     "handed_over_tokens": "tokens transferred",
     "mean_hand_over_ms": "mean transfer, ms",
+    "energy_j": "energy, J",
+    "cost_usd": "cost, $",
     "cost_per_million_output_tokens_usd": "$ a million output tokens",
     "good_tokens_per_usd": "good output tokens per $",
     "energy_per_output_token_j": "J an output token",
@@ -45,6 +48,7 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     plane = summary.get("slo_plane")
     return Group(
         *section("Comparison", Group(table, Text("* the best", style="dim"))),
+        *expected_of_each(summary["expected_errors"]),
         *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
         *warnings(told),
     )
@@ -70,6 +74,8 @@ def _cell(key: str, value: float) -> str:
         return "-"
     if key == "good_request_fraction":
         return percent(value, 1)
+    if key == "cost_usd":
+        return f"{value:.3g}"
     if key in _COUNTS and value == round(value):
         return f"{value:,.0f}"
     return number(value)

@@ -11,9 +11,13 @@ from mist_sim.report.cells import count, section
 from mist_sim.report.pairs import Row, pairs
 
 _EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
+_METRICS = ("ttft", "tpot")
 _UNKNOWN = "no measurements like it"
 
 Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
+
+
+TITLE = "Expected error, nine in ten"
 
 
 def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[RenderableType]:
@@ -21,19 +25,41 @@ def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[Ren
 
     expected: the summary's `expected_errors`. cell: returns what to print of a key of the summary.
     """
-    if rows := list(_rows(expected, cell)):
-        yield from section("Expected error, nine in ten", pairs(rows))
+    rows = [
+        (f"{metric.upper()} {cell(f'mean_{metric}_ms')} ms", *told)
+        for metric, told in _widest(expected)
+        if cell(f"mean_{metric}_ms") != "-"
+    ]
+    if rows:
+        yield from section(TITLE, pairs(rows))
 
 
-def _rows(expected: Bars, cell: Callable[[str], str]) -> Iterator[Row]:
-    for metric in ("ttft", "tpot"):
+def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
+    """Yield the same for scenarios, by name; those of which the same is expected share a line."""
+    found: dict[tuple[str, tuple[str, str]], list[str]] = {}
+    for metric in _METRICS:
+        for name, expected in cases.items():
+            for other, told in _widest(expected):
+                if other == metric:
+                    found.setdefault((metric, told), []).append(name)
+    rows: list[Row] = [
+        (" ".join((metric.upper(), ", ".join(filter(None, names)))).strip(), *told)
+        for (metric, told), names in found.items()
+    ]
+    if rows:
+        yield from section(TITLE, pairs(rows))
+
+
+def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield (metric, (range, what it is of)): the widest of the clients' ranges."""
+    for metric in _METRICS:
         of_clients = {name: bars[metric] for name, bars in expected.items() if metric in bars}
-        if of_clients and cell(f"mean_{metric}_ms") != "-":
+        if of_clients:
             name, bar = max(of_clients.items(), key=lambda each: _width(each[1]))
             is_only = all(other == bar for other in of_clients.values())
             whose = "" if is_only else f"widest, of {name}: "
             shown, like = _told(bar)
-            yield f"{metric.upper()} {cell(f'mean_{metric}_ms')} ms", shown, f"{whose}{like}"
+            yield metric, (shown, f"{whose}{like}")
 
 
 def _told(bar: Mapping[str, Any] | None) -> tuple[str, str]:

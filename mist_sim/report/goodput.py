@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from mist_sim.report.cells import count, duration, percent, section, warnings
+from mist_sim.report.expected import expected_of_each
 from mist_sim.report.layout import columns
 from mist_sim.report.pairs import pairs
 
@@ -20,6 +21,7 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         *section("Goodput", pairs(_figures(summary))),
         *section("Rates tried", _trials(summary)),
+        *expected_of_each({"": summary["expected_errors"]}),
         *warnings(text[:1].upper() + text[1:] for text in summary["warnings"]),
     )
 

@@ -138,6 +138,9 @@ class FlippingPolicy:
         if not stage.continues:
             self._change(request.sent_at, [view for view in candidates if view.role is None])
         prefills = self._prefills
+        if stage.continues and request.kv is not None:  # a copy at home takes memory twice
+            source = request.kv.source
+            candidates = _some(candidates, (v for v in candidates if v.name != source))
         own = (v for v in candidates if v.role or (v.client_id in prefills) != stage.continues)
         return _some(candidates, own)
 

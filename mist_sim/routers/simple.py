@@ -28,17 +28,18 @@ class RandomRouter:
 class RoundRobinRouter:
     """Send visits to the candidates in turn, with a turn of its own for each kind of stage.
 
-    Each model that requests name has a turn of its own, too.
+    Each model that requests name has a turn of its own, too, and so has each local pool that a
+    request stays in.
     """
 
     def __post_init__(self) -> None:
-        self._turns: dict[str, int] = {}
+        self._turns: dict[tuple[str, str | None], int] = {}
 
     def seed(self, rng: Generator) -> None:
         self._turns = {}
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
-        group = group_of(request, stage)
+        group = group_of(request, stage), candidates[0].pool if stage.continues else None
         turn = self._turns.get(group, 0)
         self._turns[group] = turn + 1
         return candidates[turn % len(candidates)].client_id

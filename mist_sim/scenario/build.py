@@ -10,13 +10,14 @@ from pydantic import BaseModel
 
 from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError, TraceError
+from mist_sim.hand_over_rules import tenants
 from mist_sim.metrics import Result
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.lifecycles import made
 from mist_sim.scenario.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.workload import WorkloadSpec
-from mist_sim.simulation import Progress, Simulation, tenants
+from mist_sim.simulation import Progress, Simulation
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
 
 

@@ -45,6 +45,8 @@ FIGURES: Mapping[str, Better | None] = {
     "num_hand_overs": None,
     "handed_over_tokens": None,
     "mean_hand_over_ms": "less",
+    "energy_j": "less",
+    "cost_usd": "less",
     "cost_per_million_output_tokens_usd": "less",
     "good_tokens_per_usd": "more",
     "energy_per_output_token_j": "less",
@@ -76,6 +78,12 @@ class Case:
         tokens = self._mean("output_throughput")
         own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
         return {name: own[name] if name in own else self._mean(name) for name in FIGURES}
+
+    @property
+    def expected_errors(self) -> Mapping[str, Any]:
+        """How far its TTFT and TPOT may be from a real engine's, as a run's summary has it."""
+        found: Mapping[str, Any] = self.summaries[0].get("expected_errors", {})
+        return found
 
     @property
     def warnings(self) -> list[str]:
@@ -126,6 +134,7 @@ class Comparison:
             "scenarios": {case.name: case.figures for case in self.cases},
             "best": self.best,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
+            "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "warnings": {case.name: case.warnings for case in self.cases},
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }

@@ -19,7 +19,7 @@ from mist_sim.scenario.replicate import seeds_from
 from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.counting import Counted
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.gpus import num_gpus
+from mist_sim.search.gpus import expected_errors_of, num_gpus
 from mist_sim.search.rates import Rates, check_rates
 from mist_sim.search.request_times import Target
 from mist_sim.search.trials import Trial, try_rate
@@ -125,6 +125,7 @@ def find_goodputs(
             num_gpus=num_gpus(scenario),
             scenario=scenario.resolved(),
             title=scenario.headline,
+            expected_errors=expected_errors_of(scenario),
             settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
         )
         for k, scenario in enumerate(scenarios)

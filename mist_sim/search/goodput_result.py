@@ -47,6 +47,7 @@ class Goodput:
     num_requests: in each run. num_gpus: of the scenario; None where it is not known, 0 for none.
     scenario: resolved, as YAML text. title: what was simulated, in words. settings: what to set in
     the scenario for the rate found; nothing with several seeds, or where none was found.
+    expected_errors: how far TTFT and TPOT may be from a real engine's, as a run's summary has it.
     """
 
     searches: tuple[SeedGoodput, ...]
@@ -57,6 +58,7 @@ class Goodput:
     scenario: str
     title: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    expected_errors: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -136,6 +138,7 @@ class Goodput:
             "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.limits.items()},
             "tolerance": self.tolerance,
             "settings": dict(self.settings),
+            "expected_errors": dict(self.expected_errors),
             "seeds": [_seed_data(search) for search in self.searches],
             "warnings": self.warnings,
         }

@@ -28,6 +28,7 @@ class FakeView:
     num_kv_tokens: int = 0
     num_cached: int = 0
     role: str | None = None
+    pool: str | None = None
     num_prompt_tokens: int = 0
     num_gpu_blocks: int = 0
     block_size: int = 0

@@ -40,6 +40,11 @@ class FixedLength:
     def __post_init__(self) -> None:
         require_count("tokens", self.tokens)
 
+    @property
+    def shortest(self) -> int:
+        """The smallest number of tokens."""
+        return self.tokens
+
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
         """Return n equal lengths; draws nothing."""
         return np.full(n, self.tokens, dtype=np.int64)
@@ -57,6 +62,11 @@ class UniformLength:
         require_count("low", self.low)
         if self.high < self.low:
             raise ValueError(f"high must be >= low ({self.low}), got {self.high}")
+
+    @property
+    def shortest(self) -> int:
+        """The smallest number of tokens."""
+        return self.low
 
     def sample(self, rng: np.random.Generator, n: int) -> Tokens:
         """Return n lengths."""

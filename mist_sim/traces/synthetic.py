@@ -37,6 +37,11 @@ class Synthetic:
         require_count("num_requests", self.num_requests)
         _require_total(self.max_total_tokens)
 
+    @property
+    def shortest_prompt(self) -> int:
+        """Tokens that each prompt has at least."""
+        return _shortest(self.prompt)
+
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
         """Yield `num_requests` rows without times.
 
@@ -104,6 +109,11 @@ class PrefixRepetition:
         for name in ("num_requests", "num_prefixes", "prefix_len"):
             require_count(name, getattr(self, name))
 
+    @property
+    def shortest_prompt(self) -> int:
+        """Tokens that each prompt has at least."""
+        return self.prefix_len + _shortest(self.suffix)
+
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
         """Yield `num_requests` rows without times. Raises ScenarioError for a length below 1."""
         prefix_rng, suffix_rng, output_rng = rng.spawn(3)
@@ -115,6 +125,11 @@ class PrefixRepetition:
             for prefix, suffix, output in islice(drawn, self.num_requests - start):
                 content = prefix_content(prefix, self.prefix_len)
                 yield TraceRow(self.prefix_len + suffix, output, None, None, content)
+
+
+def _shortest(distribution: LengthDistribution) -> int:
+    """Return the tokens that a distribution gives at least; 1 where it does not say."""
+    return getattr(distribution, "shortest", 1)
 
 
 def _checked(lengths: Tokens, distribution: LengthDistribution) -> Tokens:

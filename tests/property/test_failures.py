@@ -11,6 +11,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from mist_sim.clients import SequentialClient
+from mist_sim.core.hand_over import HandOver
 from mist_sim.durations import ExponentialDuration
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.lifecycle import (
@@ -28,7 +29,7 @@ from mist_sim.lifecycle import (
 from mist_sim.metrics import Result, Slo
 from mist_sim.metrics.step_figures import pooled_gaps
 from mist_sim.network import Link
-from mist_sim.routers import ROUTERS
+from mist_sim.routers import ROUTERS, ConditionalPolicy, FlippingPolicy, OverflowPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, Preprocess
 from mist_sim.traces import Retries, template
@@ -37,10 +38,11 @@ from tests.property.strategies import arrival_times, cases
 from tests.reference.comparison import Case, EngineOptions, expanded_steps, workload
 from tests.reference.outages import Outage, Outages
 from tests.reference.predictors import AWKWARD, DYADIC
-from tests.reference.run_lengths import records
+from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
 from tests.reference.stepwise import Job
 
 ALWAYS = OnFailure(max_retries=1000)
+PLAIN = HandOver()
 
 
 class FirstThatIsUp:
@@ -221,9 +223,12 @@ class Lives:
     router: str
     retries: Retries | None
     lifecycle: Lifecycle
+    hand_over: HandOver = PLAIN
+    bandwidth: float = 1e6
+    num_blocks: int = 60
 
     def simulation(self) -> Simulation:
-        plain = EngineOptions("chunked", 60, 4, 4, 64, caching=True)
+        plain = EngineOptions("chunked", self.num_blocks, 4, 4, 64, caching=True)
         clients = [
             SequentialClient(name, serves=["preprocess"], base_time=0.01, num_workers=2)
             if options.get("role") == "preprocess"
@@ -236,8 +241,9 @@ class Lives:
             clients=clients,
             workload=replace(requests, pipeline=template(pipeline), retries=self.retries),
             router=ROUTERS[self.router](),
-            network=Link(bandwidth=1e6, latency=1e-3),
+            network=Link(bandwidth=self.bandwidth, latency=1e-3),
             lifecycle=self.lifecycle,
+            hand_over=self.hand_over,
             slo=Slo(ttft=0.05),
         )
 
@@ -266,15 +272,37 @@ POLICIES = st.one_of(
 )
 
 
+HAND_OVER_CASES = {
+    "conditional": [ConditionalPolicy(max_local_tokens=20), ConditionalPolicy(max_waiting=0)],
+    "overflow": [OverflowPolicy(), OverflowPolicy(max_waiting=2)],
+    "flipping": [FlippingPolicy(max_waiting_tokens=40, interval=0.02, max_waiting=1)],
+}
+ROLES: dict[str | None, list[str | None]] = {
+    None: ["prefill", "decode"],
+    "conditional": ["prefill", None],
+    "overflow": [None, "decode"],
+    "flipping": [None, None],
+}
+
+
 @st.composite
-def lives(draw: st.DrawFn) -> Lives:
-    """Two to four engines and a worker or two, all of which may fail."""
-    apart = draw(st.booleans())
-    kinds = ["prefill", "decode"] if apart else [None]
+def lives(draw: st.DrawFn, apart: bool | None = None) -> Lives:
+    """Two to six engines and a worker or two, all of which may fail."""
+    hand_over, kinds = PLAIN, [None]
+    if apart := draw(st.booleans()) if apart is None else apart:
+        name = draw(st.sampled_from([None, None, *ROLES]))
+        kinds = ROLES[name]
+        hand_over = HandOver(
+            transfer=draw(st.sampled_from(["pull", "push"])),
+            first_token=draw(st.sampled_from(["prefill", "decode"])),
+            policy=draw(st.sampled_from(HAND_OVER_CASES[name])) if name else None,
+        )
     number = draw(st.integers(1, 3))
     ahead = st.sampled_from([{}, {"async_scheduling": True}, {"pipeline_parallel_size": 2}])
     clients = [
-        (f"{kind}{k}", {"role": kind, **draw(ahead)}) for k in range(number) for kind in kinds
+        (f"{kind}{place}-{k}", {"role": kind, **draw(ahead)})
+        for k in range(number)
+        for place, kind in enumerate(kinds)
     ]
     names = [name for name, _ in clients]
     clients += [(f"worker{k}", {"role": "preprocess"}) for k in range(draw(st.integers(1, 2)))]
@@ -289,7 +317,7 @@ def lives(draw: st.DrawFn) -> Lives:
         )
         for time in draw(arrival_times(draw(st.integers(1, 12))))
     ]
-    role = str(draw(st.sampled_from(kinds)))
+    role = str(draw(st.sampled_from(sorted({str(kind) for kind in kinds}))))
     alike = [name for name in names if name.startswith(role)]
     scaled = draw(st.lists(st.sampled_from(alike), unique=True, max_size=3))
     groups, drains = (), ()
@@ -333,7 +361,16 @@ def lives(draw: st.DrawFn) -> Lives:
     )
     retries = draw(st.none() | st.just(Retries(backoff=0.01, max_backoff=0.02)))
     router = draw(st.sampled_from(["round_robin", "least_outstanding", "prefix_affinity"]))
-    return Lives(tuple(clients), tuple(jobs), router, retries, lifecycle)
+    return Lives(
+        tuple(clients),
+        tuple(jobs),
+        router,
+        retries,
+        lifecycle,
+        hand_over,
+        bandwidth=draw(st.sampled_from([1e6, 1e5])) if apart else 1e6,
+        num_blocks=draw(st.sampled_from([60, 32])) if apart else 60,
+    )
 
 
 def comes_too_late(failure: Failures, start: StartUp | None) -> bool:
@@ -342,7 +379,7 @@ def comes_too_late(failure: Failures, start: StartUp | None) -> bool:
     return failure.mtbf is not None and failure.mtbf < longest
 
 
-def seen_in(result: Result) -> set[str]:
+def seen_in(result: Result, case: Lives) -> set[str]:
     """What random lives exercised."""
     requests, losses = result.requests, result.recorder.losses.columns()
     found = {f"request {status}" for status in requests["status"]}
@@ -354,6 +391,38 @@ def seen_in(result: Result) -> set[str]:
         found.add("finished after a loss")
     if (requests["num_attempts"] > 1).any():
         found.add("sent again")
+    return found | seen_of_hand_overs(result, case.hand_over)
+
+
+def places_of(result: Result) -> tuple[list[int], list[int]]:
+    """Return the requests and the clients of all visits, served or not."""
+    visits = result.recorder.visits.columns()
+    return visits["request_id"].tolist(), visits["client_id"].tolist()
+
+
+def seen_of_hand_overs(result: Result, hand_over: HandOver) -> set[str]:
+    """What became of requests between two clients."""
+    found, visits, moves = set(), result.stages, result.transfers
+    lost = set(result.recorder.losses.columns()["request_id"].tolist())
+    finished = set(result.requests.query("status == 'finished'")["request_id"])
+    moved = set(moves[moves["kind"] == "hand_over"]["request_id"])
+    if hand_over.policy is not None and lost & moved & finished:
+        found.add("a policy hands over, and some are lost")
+    ends = visits.groupby(["request_id", "stage"]).size().unstack(fill_value=0)
+    if hand_over == PLAIN or not {"prefill", "decode"} <= set(ends.columns):
+        return found
+    num_places = Counter(
+        number
+        for number, client in zip(*places_of(result), strict=True)
+        if result.client_names[client].startswith("decode")
+    )
+    for number in lost & finished & moved:
+        if hand_over.transfer == "push" and num_places[number] > ends.loc[number, "decode"]:
+            found.add("a place is given up, then taken again")
+        if hand_over.drops_first and ends.loc[number, "prefill"] > 1:
+            found.add("a prompt begins again for a first token from decode")
+        if hand_over.policy is None and ends.loc[number, "prefill"] > 1:
+            found.add("entries are lost on their way")
     return found
 
 
@@ -372,7 +441,7 @@ def test_nothing_is_lost_and_nothing_served_twice(case):
             expected = case.jobs[row.request_id].num_output_tokens
             assert row.num_output_tokens == len(tokens) == expected
     assert_served_by_those_who_are_there(result)
-    for feature in seen_in(result):
+    for feature in seen_in(result, case):
         event(feature)
 
 
@@ -410,6 +479,13 @@ def test_random_lives_repeat(case):
     assert records(case.simulation().run()) == first
 
 
+@examples(40)
+@given(case=lives(), first=st.integers(1, 5), longest=st.integers(1, 40))
+def test_the_length_of_runs_changes_no_life(case, first, longest):
+    simulate = case.simulation().run
+    assert_run_lengths_do_not_show(simulate, first, max(first, longest))
+
+
 def test_each_feature_of_lives_is_reached():
     wanted = (
         "request finished",
@@ -424,5 +500,19 @@ def test_each_feature_of_lives_is_reached():
         "finished after a loss",
         "sent again",
     )
-    seen = features_seen(lives(), lambda case: seen_in(case.simulation().run()), wanted)
+    seen = features_seen(lives(), lambda case: seen_in(case.simulation().run(), case), wanted)
+    assert not missing(seen, wanted), seen
+
+
+@pytest.mark.deep
+def test_each_feature_of_hand_overs_in_lives_is_reached():
+    wanted = (
+        "a place is given up, then taken again",
+        "entries are lost on their way",
+        "a prompt begins again for a first token from decode",
+        "a policy hands over, and some are lost",
+    )
+    seen = features_seen(
+        lives(apart=True), lambda case: seen_in(case.simulation().run(), case), wanted
+    )
     assert not missing(seen, wanted), seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from dataclasses import replace
 from math import inf, isnan, nan
@@ -12,12 +13,14 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console, Group
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.cli import main
 from mist_sim.metrics.replications import estimate
 from mist_sim.report import plane_picture
 from mist_sim.report.comparison import comparison_table
+from mist_sim.report.expected import expected_of_each
 from mist_sim.scenario.replicate import seeds_from
 from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
@@ -405,3 +408,72 @@ def test_bad_input_is_one_message(mist, tmp_path, args, message):
     assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "found").exists()
+
+
+# ------------------------------------------------------------------------------ as in mist run
+
+
+def read_from(monkeypatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+
+
+def test_expected_errors_are_those_of_the_runs(mist):
+    code, out, _ = mist("apart.yaml", "together.yaml", "--json", "-q")
+    assert code == 0
+    found = json.loads(out)["expected_errors"]
+    for name, scenario in both().items():
+        assert found[name] == simulate(scenario).summary["expected_errors"]
+    _, out, _ = mist("apart.yaml", "together.yaml", "-q")
+    told = out[out.index("Expected error, nine in ten") :]
+    assert "TTFT apart, together" in " ".join(told.split())
+    assert "points" in told
+
+
+def test_scenarios_with_errors_of_their_own_have_a_line_each():
+    bars = {"low": -0.1, "high": 0.1, "num_points": 5, "like": "this"}
+    cases = {
+        "a": {"llm": {"ttft": bars, "tpot": bars}},
+        "b": {"llm": {"ttft": bars | {"high": 0.3}, "tpot": bars}},
+        "c": {},
+    }
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(Group(*expected_of_each(cases)))
+    lines = [line.split() for line in console.export_text().splitlines() if "points" in line]
+    assert [line[:2] for line in lines] == [["TTFT", "a"], ["TTFT", "b"], ["TPOT", "a,"]]
+
+
+def test_one_scenario_may_come_from_standard_input(mist, monkeypatch):
+    read_from(monkeypatch, both()["apart"].resolved())
+    code, out, _ = mist("-", "together.yaml", "--json", "-q")
+    assert code == 0
+    found = json.loads(out)["scenarios"]
+    assert list(found) == ["stdin", "together"]
+    _, out, _ = mist("apart.yaml", "together.yaml", "--json", "-q")
+    assert json.loads(out)["scenarios"]["apart"] == found["stdin"]
+
+
+def test_standard_input_is_read_once(mist):
+    code, out, err = mist("-", "-")
+    assert (code, out) == (2, "")
+    assert "SCENARIO must be given once each, got - 2 times" in err
+
+
+def test_a_load_of_vllm_holds_for_all_and_a_server_is_refused(mist):
+    bench = "vllm bench serve --random-input-len 100 --random-output-len 5 --num-prompts 7"
+    given = ("apart.yaml", "together.yaml", "--from-vllm")
+    code, out, _ = mist(*given, f"{bench} --request-rate 5", "--json", "-q")
+    assert code == 0
+    figures = json.loads(out)["scenarios"]
+    assert figures["apart"]["num_hand_overs"] == 7
+    code, out, err = mist(*given, "vllm serve meta-llama/Llama-3.1-8B-Instruct")
+    assert (code, out) == (2, "")
+    assert "--from-vllm must be a vllm bench serve, since a server would replace" in err
+
+
+def test_energy_and_cost_in_all_are_compared_where_gpus_are_known():
+    found = compare(both(), jobs=1)
+    for name, scenario in both().items():
+        summary = simulate(scenario).summary
+        for figure in ("energy_j", "cost_usd"):
+            assert found.table.loc[name, figure] == summary[figure] > 0
+    assert found.best["cost_usd"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from math import inf, isnan
@@ -413,3 +414,41 @@ def test_a_trace_in_no_time_has_no_rate(tmp_path):
     trace = {"trace": {"type": "azure", "path": str(tmp_path / "t.csv")}}
     with pytest.raises(ScenarioError, match="workload.trace must last some time for a rate, got 3"):
         find_goodput(Scenario.from_dict(LLM | {"workload": trace}))
+
+
+# ------------------------------------------------------------------------------ as in mist run
+
+
+def test_expected_errors_are_those_of_a_run(mist):
+    code, out, _ = mist("llm.yaml", "--json", "-q", "--rates", "1:4")
+    assert code == 0
+    expected = simulate(Scenario.from_dict(LLM)).summary["expected_errors"]
+    assert json.loads(out)["expected_errors"] == expected
+    _, out, _ = mist("llm.yaml", "-q", "--rates", "1:4")
+    told = out[out.index("Expected error, nine in ten") :]
+    assert told.index("TTFT") < told.index("TPOT")
+    _, out, _ = mist("queue.yaml", "--json", "-q", "--rates", "1:4")
+    assert json.loads(out)["expected_errors"] == {}
+
+
+def test_a_scenario_may_come_from_standard_input(mist, monkeypatch):
+    text = Scenario.from_dict(LLM).resolved().encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+    of_stdin = mist("-", "--json", "-q", "--rates", "1:4")
+    assert of_stdin[0] == 0
+    assert of_stdin == mist("llm.yaml", "--json", "-q", "--rates", "1:4")
+
+
+def test_vllm_may_say_the_scenario(mist):
+    serve = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 4096"
+    bench = (
+        "vllm bench serve --random-input-len 100 --random-output-len 5 --num-prompts 20 "
+        "--request-rate 5"
+    )
+    said = ("--from-vllm", serve, "--from-vllm", bench, "--set", "clients.0.gpu=h100-sxm")
+    code, out, _ = mist(*said, "--set", "slo.ttft=1 s", "--rates", "1:4", "--json", "-q")
+    assert code == 0
+    assert json.loads(out)["num_requests"] == 20
+    code, out, err = mist("--rates", "1:4")
+    assert (code, out) == (2, "")
+    assert "SCENARIO is required: a file, a preset (mist list presets) or -" in err

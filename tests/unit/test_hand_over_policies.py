@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -209,3 +209,27 @@ def test_the_length_of_runs_changes_nothing(policy, changes, monkeypatch):
     single = records(simulation.run())
     for name in ("left", "steps", "stages", "tokens"):  # energies of requests are sums over runs
         assert single[name] == long[name]
+
+
+def test_entries_are_not_copied_to_where_they_are_while_others_take_answers():
+    """Client 1 computed the prompt and takes answers now; a copy there would hold memory twice."""
+    policy = FlippingPolicy(num_prefill=1)
+    a, b, c = FakeView(0), FakeView(1), FakeView(2)
+    stages = completion(500, 10)
+    request = Request(0, 0.0, stages, 500, 10)
+    request.sent_at = 0.0
+    policy.among(request, stages[0], Candidates([a, b, c]))
+    request.kv = Kept(b.name)
+    answers = policy.among(request, stages[1], Candidates([a, b, c]))
+    assert [view.client_id for view in answers] == [2]
+    assert list(policy.among(request, stages[1], Candidates([b]))) == [b]
+
+
+@dataclass
+class Kept:
+    """KV entries at a client."""
+
+    source: str
+    engine: int = 0
+    num_tokens: int = 500
+    num_bytes: float = 0.0

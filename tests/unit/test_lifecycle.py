@@ -228,25 +228,6 @@ class FirstCandidate:
         return candidates[0].client_id
 
 
-@pytest.mark.parametrize("hand_over", [{"transfer": "push"}, {"first_token": "decode"}])
-def test_other_ways_to_hand_over_are_refused(hand_over):
-    scenario = {
-        "model": "llama-3.1-8b",
-        "workload": {
-            "lengths": {"type": "profile", "num_requests": 10},
-            "arrivals": {"type": "poisson", "rate": "2 /s"},
-        },
-        "clients": [
-            {"name": role, "gpu": "h100-sxm", "role": role} for role in ("prefill", "decode")
-        ],
-        "network": {"bandwidth": "50 GB/s"},
-        "hand_over": hand_over,
-        "lifecycle": {"failures": {"clients": "decode", "at": "1 s", "repair": "1 s"}},
-    }
-    with pytest.raises(ScenarioError, match="hand_over must be left out with lifecycle"):
-        simulate(Scenario.from_dict(scenario))
-
-
 def test_a_node_takes_all_its_clients_with_it():
     network = Fabric(topology="hgx-h100", nodes=2)
     clients = [engine(f"c{k}", tensor_parallel_size=1) for k in range(3)]
@@ -472,6 +453,30 @@ def test_a_prefill_client_drains_until_its_entries_are_fetched():
     result = run(lifecycle, lengths=((10, 3, 0.0),), clients=clients, network=Link(bandwidth=1.0))
     assert states(result)[1] == ("p", "draining", 0.5, 2.0)
     assert result.requests["status"].tolist() == ["finished"]
+
+
+def test_a_drained_client_is_off_whoever_else_looks_at_it():
+    """The router in turn watches nobody; `a` ends its two requests at 8 s, `b` has one more."""
+    result = run(
+        Lifecycle(drains=(Drain(clients=("a",), at=3.5),)),
+        lengths=((10, 5, 0.0), (20, 20, 0.5), (30, 7, 1.0)),
+    )
+    assert states(result)[:3] == [
+        ("a", "up", 0.0, 3.5),
+        ("a", "draining", 3.5, 8.0),
+        ("a", "off", 8.0, 20.5),
+    ]
+
+
+def test_the_time_of_clients_counts_whoever_else_looks_at_them():
+    """One of two is up, and busy from 1.5 s on; at 4 s it was for more than half of the time."""
+    policy = Utilisation(target=0.5)
+    options = {"min": 1, "interval": 4.0, "cool_down": 0.0}
+    lifecycle = Lifecycle(
+        autoscaling=(Autoscaling(clients=("a", "b"), policy=policy, **options),),
+    )
+    result = run(lifecycle, lengths=((10, 12, 1.5),))
+    assert ("b", "up", 4.0, 13.5) in states(result)
 
 
 def scaled(policy, **more: object) -> Lifecycle:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.cli import main
 from mist_sim.scenario.build import build
 from tests.conftest import ROOT
 
@@ -115,7 +116,10 @@ def test_the_resolved_scenario_runs_again():
             },
             "block_size: must be 16 as of p, .* got 8\n.*dtype: must be auto as of p, .* got int8",
         ),
-        ({"clients__0__role": "both"}, "must be 'prefill' or 'decode', got 'both'"),
+        (
+            {"clients__0__role": "both"},
+            "must be 'prefill', 'decode', 'p_heavy' or 'd_heavy', got 'both'",
+        ),
         ({"network__bandwidth": "0 Gb/s"}, "network.bandwidth: must be finite and > 0 B/s, got 0"),
         ({"network__latency": "-1 ms"}, "network.latency: must be finite and >= 0 s, got -0.001"),
     ],
@@ -173,3 +177,96 @@ def test_what_the_model_says_of_its_cache_counts(tmp_path):
     scenario(model=str(path), clients__1__kv_cache={"kv_cache_dtype": "fp8"})
     with pytest.raises(ScenarioError, match="must be fp8 as of p, .* got bf16"):
         scenario(model=str(path), clients__1__kv_cache={"kv_cache_dtype": "bf16"})
+
+
+def lengths(prompt: int, output: int = 2, *, low: int | None = None) -> dict[str, Any]:
+    """Return a workload of equal prompts, or of prompts from `low` tokens on."""
+    law = {"type": "fixed", "tokens": prompt}
+    return {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 3,
+            "prompt": law if low is None else {"type": "uniform", "low": low, "high": prompt},
+            "output": {"type": "fixed", "tokens": output},
+        },
+        "arrivals": {"type": "constant", "rate": "1 /s"},
+    }
+
+
+SMALL = {"num_gpu_blocks_override": 10}
+REPETITION = {
+    "lengths": {
+        "type": "prefix_repetition",
+        "num_requests": 3,
+        "prefix_len": 150,
+        "suffix": {"type": "uniform", "low": 11, "high": 20},
+        "output": {"type": "fixed", "tokens": 2},
+    },
+    "arrivals": {"type": "constant", "rate": "1 /s"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"workload": lengths(145), "clients__1__kv_cache": SMALL},
+            (
+                r"workload.lengths must have prompts of at most 144 tokens, the most that a client "
+                r"holds which decodes \(d-0: 144, by its KV cache; d-1: 144, .*\), got 145 or more"
+            ),
+        ),
+        (
+            {"workload": lengths(300, low=145), "clients__1__kv_cache": SMALL},
+            "got 145 or more in each; all would be rejected",
+        ),
+        ({"workload": REPETITION, "clients__1__kv_cache": SMALL}, "got 161 or more in each"),
+        (
+            {"workload": lengths(1024), "clients__1__max_model_len": 1024},
+            "at most 1023 tokens, .* d-1: 1023, by max_model_len=1024",
+        ),
+    ],
+)
+def test_prompts_that_no_client_can_go_on_with_are_refused_before_a_run(changes, message):
+    with pytest.raises(ScenarioError, match=message):
+        simulate(scenario(**changes))
+
+
+def test_one_message_and_exit_code_2(tmp_path, capsys):
+    path = tmp_path / "apart.yaml"
+    changes = {"workload": lengths(145), "clients.1.kv_cache": SMALL}
+    path.write_text(Scenario.from_dict(DATA, changes).resolved())
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(path), "--quiet"])
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.count("workload.lengths must have prompts of at most 144 tokens") == 1
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("first_token", ["prefill", "decode"])
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+def test_who_can_never_be_held_is_rejected_with_the_reason_and_counted(transfer, first_token):
+    """Prompts of 100 to 300 tokens; nine of the ten blocks hold 144 of them."""
+    workload = lengths(300, low=100)
+    workload["lengths"]["num_requests"] = 60
+    result = simulate(
+        scenario(
+            workload=workload,
+            clients__1__kv_cache=SMALL,
+            hand_over__transfer=transfer,
+            hand_over__first_token=first_token,
+        )
+    )
+    requests = result.requests
+    assert 144 not in requests["num_prompt_tokens"].tolist()
+    is_rejected = requests["status"] == "rejected"
+    assert 0 < is_rejected.sum() == result.summary["num_rejected"] < 60
+    assert is_rejected.tolist() == (requests["num_prompt_tokens"] > 144).tolist()
+    held = r"d-[01]: \d+ tokens exceed the KV cache of 144 tokens \(9 blocks of 16\)"
+    assert requests["reason"][is_rejected].str.fullmatch(held).all()
+    prompts = result.stages.query("stage == 'prefill'")["request_id"]
+    is_computed = requests["request_id"].isin(prompts)
+    assert (
+        is_computed[is_rejected].all() if transfer == "pull" else not is_computed[is_rejected].any()
+    )

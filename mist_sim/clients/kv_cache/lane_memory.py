@@ -49,6 +49,11 @@ class LaneMemory:
     tiers: tuple[CacheTier, ...]
     swap_space: SwapSpace | None
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that have entries in the blocks of a lane, where no layer has a window."""
+        return self.num_blocks * self.block_size
+
     def links(self) -> list[TierLink]:
         """Return a link to each tier, which the lanes of one engine share."""
         return [TierLink() for _ in self.tiers]

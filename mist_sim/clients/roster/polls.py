@@ -34,6 +34,7 @@ class PolledState(ClientState):
 
     def __init__(self, state: ClientState, polls: Polls) -> None:
         super().__init__(state.client_id, state.name, state.role)
+        self.pool = state.pool
         self._of = state
         self._polls = polls
         self._known = counts_of(state)

@@ -51,6 +51,7 @@ class Roster:
         """Let a client that has started be chosen."""
         self._clients[client.client_id] = client
         client.history = self._history
+        client.view.pool = self.pools.get(client.name)
         self._env = client.env
         self._answers.join(client.view)
         if client.served_model is not None:
@@ -94,6 +95,13 @@ class Roster:
         if found is None:
             found = self._local[key] = self._group(kind, model, key[1])
         return found
+
+    def neighbours(self, source: str | None) -> frozenset[str] | None:
+        """Return the names of a client's pool; None where there are no pools, or no client."""
+        if source is None or not self.pools:
+            return None
+        pool = self.pools[source]
+        return frozenset(name for name, other in self.pools.items() if other == pool)
 
     def _group(self, kind: str, model: str | None = None, pool: str | None = None) -> Candidates:
         """Return candidates, the same object for kinds that the same clients serve."""

@@ -142,7 +142,7 @@ class BusyTime:
         self._since = self._last = env.now
         self._was_busy = view.num_outstanding > 0
         self._seconds = 0.0
-        view.watchers += (self._note,)
+        view.watch(self._note, phases=False)
 
     def _note(self, view: ClientState) -> None:
         now = self._env.now

@@ -1,0 +1,104 @@
+"""Scenarios that a command line names: a file, a preset, standard input, or vLLM's commands."""
+
+from __future__ import annotations
+
+import glob
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mist_sim.cli.settings import overrides_of
+
+if TYPE_CHECKING:
+    from mist_sim.scenario import Scenario
+
+STDIN = "-"
+
+
+def presets(incomplete: str) -> list[str]:
+    """Return what a shell may complete; it adds files itself where no preset begins so.
+
+    The package of the presets is not imported, which would take a second.
+    """
+    folder = Path(__file__).parents[1] / "scenario" / "presets"
+    return sorted(path.stem for path in folder.glob(f"{glob.escape(incomplete)}*.yaml"))
+
+
+ScenarioName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A YAML file, the name of a preset (mist list presets), or - for standard input; "
+        "none where --from-vllm says all.",
+        show_default=False,
+        autocompletion=presets,
+    ),
+]
+Settings = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a value of the scenario, such as clients.0.count=8 or router=random; repeatable.",
+        show_default=False,
+    ),
+]
+FromVllm = Annotated[
+    list[str],
+    typer.Option(
+        "--from-vllm",
+        metavar="COMMAND",
+        help='Replace the clients by the server of "vllm serve ...", or the workload by that of '
+        '"vllm bench serve ..."; or a file that holds it.',
+        show_default=False,
+    ),
+]
+
+
+def keys_of(commands: list[str], settings: list[str]) -> dict[str, Any]:
+    """Return the keys of a scenario that `--from-vllm` and `--set` give; the latter win."""
+    return of_vllm(commands) | overrides_of(settings)
+
+
+def require_scenario(name: str | None, commands: list[str]) -> None:
+    """Raise ScenarioError where neither a scenario nor vLLM's commands are given."""
+    from mist_sim.errors import ScenarioError
+
+    if name is None and not commands:
+        raise ScenarioError(
+            "SCENARIO is required: a file, a preset (mist list presets) or -; without it, "
+            "--from-vllm must say both the server and its load"
+        )
+
+
+def load(name: str | None, overrides: dict[str, Any]) -> Scenario:
+    """Return a scenario. name: None: the overrides say all of it.
+
+    Raises ScenarioError for what is wrong with it.
+    """
+    from mist_sim.scenario import Scenario
+
+    if name is None:
+        return Scenario.from_dict({}, overrides)
+    if name != STDIN:
+        return Scenario.load(name, overrides)
+    from mist_sim.scenario.format.yaml_text import decoded
+
+    source = "standard input"
+    if sys.stdin.isatty():
+        typer.echo("Reading the scenario from the terminal; end it with Ctrl-D.", err=True)
+    return Scenario.from_yaml(decoded(sys.stdin.buffer.read(), source), overrides, source=source)
+
+
+def of_vllm(commands: list[str]) -> dict[str, Any]:
+    """Return the keys of a scenario that vLLM's command lines say."""
+    if not commands:
+        return {}
+    from mist_sim.cli.from_vllm import note_left_out
+    from mist_sim.scenario.from_vllm.commands import from_vllm
+
+    found = from_vllm(commands)
+    note_left_out(found.left_out)
+    return found.keys

@@ -1,0 +1,196 @@
+"""What has to hold of clients, network and workload so that prompts can be handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from mist_sim.clients import AfdClient, Client, LlmClient
+from mist_sim.clients.flows import check_flows
+from mist_sim.core.hand_over import HandOver
+from mist_sim.errors import ScenarioError
+from mist_sim.network import Network, Tenant
+from mist_sim.traces.base import Source
+
+Models = Mapping[str, str | None]
+"""The model that each client serves, by name; None: any."""
+
+
+def check_hand_overs(
+    clients: Sequence[Client], network: Network | None, hand_over: HandOver
+) -> None:
+    """Raise ScenarioError for engines that cannot hand over KV entries as they are asked to."""
+    any_splits = hand_over.policy is not None
+    _check_network(clients, network, any_splits=any_splits)
+    _check_takers(clients, hand_over)
+    with_role = {c.name for c in clients if isinstance(c, LlmClient) and c.role}
+    _check_models(tenants(clients, any_splits=any_splits), with_role, models_of(clients))
+
+
+def _check_network(clients: Sequence[Client], network: Network | None, *, any_splits: bool) -> None:
+    """Raise ScenarioError where KV entries have no way, or no size."""
+    engines = [client for client in clients if isinstance(client, LlmClient | AfdClient)]
+    roles = [
+        f"{client.name} ({client.role or 'by hand_over.policy'})"
+        for client in engines
+        if client.role or any_splits
+    ]
+    if not roles:
+        return
+    if network is None:
+        raise ScenarioError(
+            "network must be given, since KV entries go from clients with role prefill to those "
+            f"with role decode, got none with {', '.join(roles)}; such as "
+            "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
+        )
+    for client in engines:
+        if isinstance(client, AfdClient):
+            continue  # its model says how large entries are
+        is_taker = client.role != "prefill" and client.scheduler.takes_over
+        if is_taker and client.kv_block_bytes is None:
+            raise ScenarioError(
+                f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
+                "entries of other clients come here, and their size says how long they take"
+            )
+
+
+def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
+    """Raise ScenarioError for clients that cannot take over as `hand_over` says."""
+    roles = [client.role for client in clients if isinstance(client, LlmClient)]
+    check_flows(clients, hand_over.policy)
+    if "prefill" not in roles and hand_over.policy is None:
+        return
+    if hand_over.policy is not None and (lack := hand_over.policy.lacks(roles)):
+        name = type(hand_over.policy).__name__
+        raise ScenarioError(f"hand_over.policy has no effect: {name} needs {lack}, got none")
+    for client in clients:
+        if hand_over.transfer == "push" and isinstance(client, AfdClient):
+            raise ScenarioError(
+                f"hand_over.transfer must be pull, since {client.name} is a bundle, which reserves "
+                "no memory, got push"
+            )
+        if not hand_over.drops_first:
+            continue
+        takes_drafts = (
+            isinstance(client, LlmClient)
+            and client.speculative_config is not None
+            and client.role != "prefill"
+        )
+        if isinstance(client, AfdClient) or takes_drafts:
+            what = "a bundle" if isinstance(client, AfdClient) else "an engine with drafts"
+            raise ScenarioError(
+                f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
+                "not begin answers here, got decode"
+            )
+
+
+def _check_models(members: Sequence[Tenant], with_role: Collection[str], models: Models) -> None:
+    """Raise ScenarioError for clients with a role and nobody of their model on the other side."""
+    if not any(tenant.sends for tenant in members):
+        return
+    for tenant in (tenant for tenant in members if tenant.name in with_role):
+        if not any(_may_exchange(tenant, other, models) for other in members):
+            does, others = _WORDS if tenant.sends else _WORDS[::-1]
+            model = models[tenant.name]
+            raise ScenarioError(
+                f"clients: {tenant.name} {does} answers of {model}, and no client {others} any of "
+                f"that model; give one the model {model}, or leave {tenant.name} out"
+            )
+
+
+_WORDS = ("hands over", "takes over")
+
+
+def _may_exchange(one: Tenant, other: Tenant, models: Models) -> bool:
+    """Tell whether KV entries may go from one client to another, or from that to it."""
+    mine, theirs = models[one.name], models[other.name]
+    goes = (one.sends and other.takes) or (one.takes and other.sends)
+    return goes and one is not other and (mine == theirs or None in (mine, theirs))
+
+
+def models_of(clients: Sequence[Client]) -> dict[str, str | None]:
+    """Return the model that each client serves, by name."""
+    return {client.name: client.served_model for client in clients}
+
+
+def check_lengths(clients: Sequence[Client], source: Source) -> None:
+    """Raise ScenarioError where no client that decodes can hold any prompt of a workload.
+
+    source: of the prompts; one whose shortest is not known is not looked at.
+    """
+    engines = [client for client in clients if isinstance(client, LlmClient)]
+    takers = [client for client in engines if client.role != "prefill"]
+    has_bundles = any(isinstance(client, AfdClient) for client in clients)
+    if len(takers) == len(engines) or not takers or has_bundles:
+        return
+    shortest: int = getattr(source, "shortest_prompt", 1)
+    limits = {client.name: client.longest_prompt for client in takers}
+    longest = max(limit for limit, _ in limits.values())
+    if shortest > longest:
+        what = "; ".join(f"{name}: {limit:.0f}, {why}" for name, (limit, why) in limits.items())
+        raise ScenarioError(
+            f"workload.lengths must have prompts of at most {longest:.0f} tokens, the most that a "
+            f"client holds which decodes ({what}), got {shortest} or more in each; all would be "
+            "rejected"
+        )
+
+
+def local_pools(
+    members: Sequence[Tenant], network: Network | None, models: Models
+) -> dict[str, str]:
+    """Return the node of each client, by name.
+
+    models: that the clients serve, by name.
+    Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
+    over, and have nobody in their node for that.
+    """
+    found = {one.name: network.node_of(one.name) if network else None for one in members}
+    pools = {name: node for name, node in found.items() if node is not None}
+    tenants_of = [tenant for tenant in members if tenant.sends or tenant.takes]
+    if any(tenant.name not in pools for tenant in tenants_of):
+        raise ScenarioError(
+            "hand_over.pools must be global, since the network has no topology, got local; set "
+            "network.topology, such as hgx-h100"
+        )
+    for tenant in tenants_of:
+        node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
+        near = [other for other in tenants_of if pools[other.name] == node]
+        if not any(_may_exchange(tenant, other, models) for other in near):
+            model = f" of {models[tenant.name]}" if len(set(models.values())) > 1 else ""
+            others = [o for o in tenants_of if _may_exchange(tenant, o, models)]
+            elsewhere = ", ".join(sorted({pools[o.name] for o in others})) or "no node"
+            raise ScenarioError(
+                f"hand_over.pools must be global, or a client{model} in {node} must be one that "
+                f"{what}, got local, with {tenant.name} there and such clients in {elsewhere} "
+                "only; set `place`"
+            )
+    return pools
+
+
+def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tenant]:
+    """Return the clients that run engines, and what they need of a network.
+
+    A worker of a bundle is an engine. any_splits: whether clients without a role may hand over,
+    too.
+    """
+    engines = [client for client in clients if isinstance(client, LlmClient)]
+    hands_over = any_splits or any(client.role == "prefill" for client in engines)
+    found = []
+    for client in clients:
+        if isinstance(client, AfdClient):
+            found += client.tenants(takes=hands_over)
+        elif isinstance(client, LlmClient):
+            config = client.config
+            sends = client.role not in ("decode", None) or (any_splits and client.role is None)
+            found.append(
+                Tenant(
+                    client.name,
+                    config.data_parallel_size,
+                    config.pipeline_parallel_size,
+                    config.tensor_parallel_size,
+                    client.place,
+                    sends=sends,
+                    takes=hands_over and client.role != "prefill" and client.scheduler.takes_over,
+                    stores=tuple(client.stores.items()),
+                )
+            )
+    return found

@@ -1,0 +1,256 @@
+"""Failures and drains while requests are handed over: token times by hand.
+
+As in `test_hand_over.py`: a step takes 1/8 s with a prompt and 1/32 s without, the two blocks of a
+prompt of eight tokens 5/128 s on the link. Pushed, they are sent at 1/8 s and there at 21/128 s.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from mist_sim import Fabric, ScenarioError
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.core.hand_over import HandOver
+from mist_sim.lifecycle import Drain, Failures, Lifecycle, OnFailure
+from mist_sim.metrics import Result
+from mist_sim.routers import FlippingPolicy, FlowingPolicy
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
+from tests.unit.test_hand_over import engine, link, row
+
+PUSH = HandOver(transfer="push")
+RETRY, RESUME = OnFailure(), OnFailure(policy="resume")
+ONE = [row(0.0, 8, 4)]
+PROMPT, MOVE, STEP = 1 / 8, 5 / 128, 1 / 32
+
+
+class FirstThatIsUp:
+    """Sends all to the first client that is up."""
+
+    def choose(self, request, stage, candidates):
+        return candidates[0].client_id
+
+
+def two_of_each(**of_first_decode: object):
+    return [
+        engine("prefill", name="p0"),
+        engine("prefill", name="p1"),
+        engine("decode", name="d0", **of_first_decode),
+        engine("decode", name="d1"),
+    ]
+
+
+def run(
+    lifecycle: Lifecycle, rows: list[TraceRow] = ONE, hand_over: HandOver = PUSH, **more: object
+) -> Result:
+    clients = more.pop("clients", None) or two_of_each()
+    result = Simulation(
+        clients=clients,
+        workload=Workload(Rows(rows), TraceArrivals()),
+        router=FirstThatIsUp(),
+        network=more.pop("network", None) or link(),
+        hand_over=hand_over,
+        lifecycle=lifecycle,
+    ).run()
+    if set(result.requests["status"]) == {"finished"}:
+        assert result.requests["num_output_tokens"].tolist() == [r.num_output_tokens for r in rows]
+        failed = set(result.client_states.query("state == 'failed'")["client"])
+        for client in (client for client in clients if client.name not in failed):
+            for lane in client.lane_states:
+                assert lane.num_promised == 0
+                assert not lane.abandoned
+                assert not lane.held
+    return result
+
+
+def fails(*names: str, at: float, on: OnFailure = RETRY, **more: object) -> Lifecycle:
+    return Lifecycle(failures=(Failures(clients=names, at=(at,), **more),), on_failure=on)
+
+
+def answer(first: float, second: float, num: int = 4) -> list[float]:
+    return [first, *(second + STEP * k for k in range(num - 1))]
+
+
+def served_by(result: Result) -> list[str]:
+    return result.stages["client"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("policy", "second"),
+    [("retry", 2 * PROMPT), ("resume", PROMPT + MOVE + STEP)],
+)
+def test_the_place_is_lost_while_the_prompt_is_computed(policy, second):
+    """It ends its prompt; then its entries are there for d1, or it is a prompt again."""
+    result = run(fails("d0", at=1 / 16, on=OnFailure(policy=policy)))
+    times = result.token_times(0).tolist()
+    assert times[:2] == [PROMPT, second]
+    assert result.transfers["client"].tolist() == ["d1"]
+    assert result.summary["num_lost_visits"] == 1
+    assert result.summary["lost_kv_tokens"] == (8 if policy == "retry" else 0)
+
+
+def test_the_place_is_lost_before_there_was_memory():
+    """Three blocks at d0: the second request waits for the first, until both are lost at 1/16 s.
+
+    The first one's prompt is done at 1/8 s and computed again; that of the second goes to p0 at
+    once, and joins its next step.
+    """
+    rows = [row(0.0, 8, 4), row(0.0, 8, 2)]
+    result = run(fails("d0", at=1 / 16), rows, clients=two_of_each(num_gpu_blocks=3))
+    assert [result.token_times(k)[0] for k in (0, 1)] == [PROMPT, 2 * PROMPT]
+    assert result.summary["num_lost_visits"] == 2
+    assert result.summary["lost_kv_tokens"] == 8
+    assert set(result.transfers["client"]) == {"d1"}
+
+
+def test_a_place_is_left_where_the_prompt_is_lost():
+    """p0 fails at 1/16 s; p1 computes the prompt, for a new place at d0."""
+    result = run(fails("p0", at=1 / 16))
+    assert result.token_times(0).tolist() == answer(3 / 16, 3 / 16 + MOVE + STEP)
+    assert result.transfers["source"].tolist() == ["p1"]
+    assert result.summary["num_lost_visits"] == 1
+
+
+def test_entries_are_lost_on_their_way():
+    """p0 fails at 9/64 s; the first token is the user's, p1 computes the next one."""
+    result = run(fails("p0", at=9 / 64))
+    second = 9 / 64 + PROMPT
+    assert result.token_times(0).tolist() == [
+        PROMPT,
+        *answer(second, result.transfers["end"].item() + STEP, num=3),
+    ]
+    assert result.summary["lost_kv_tokens"] == 8
+    assert result.transfers["source"].tolist() == ["p1"]
+
+
+def test_entries_are_lost_at_the_very_end_of_the_prompt():
+    result = run(fails("p0", at=PROMPT))
+    assert result.token_times(0)[:2].tolist() == [PROMPT, 2 * PROMPT]
+    assert result.summary["num_lost_visits"] == 1
+    assert result.summary["lost_kv_tokens"] == 8
+
+
+def test_entries_come_to_a_client_that_has_failed():
+    """d0 fails at 9/64 s; what is on its way is of no use, and p0 computes all again for d1."""
+    result = run(fails("d0", at=9 / 64, on=RESUME))
+    assert result.token_times(0)[:2].tolist() == [PROMPT, 9 / 64 + PROMPT]
+    assert result.transfers["client"].tolist()[-1] == "d1"
+
+
+def test_both_sides_fail_together():
+    result = run(fails("p0", "d0", at=1 / 16))
+    assert result.token_times(0).tolist() == answer(3 / 16, 3 / 16 + MOVE + STEP)
+    assert result.summary["num_lost_visits"] == 1
+    assert set(served_by(result)[-2:]) == {"p1", "d1"}
+
+
+def test_who_nobody_tries_again_has_a_reason():
+    result = run(fails("d0", at=1 / 16, on=OnFailure(policy="fail")))
+    assert result.requests["status"].tolist() == ["lost"]
+    assert result.requests["reason"].tolist() == ["d0: failed while it had the request"]
+
+
+@pytest.mark.parametrize("how", ["drain", "failure"])
+def test_the_client_of_the_prompt_leaves_before_there_is_memory(how):
+    """Three blocks at d0, the only one: p0 is away when the second request may begin its prompt."""
+    clients = [engine("prefill", name="p0"), engine("prefill", name="p1")]
+    clients.append(engine("decode", name="d0", num_gpu_blocks=3))
+    rows = [row(0.0, 8, 20), row(0.0, 8, 2)]
+    lifecycle = Lifecycle(drains=(Drain(clients=("p0",), at=0.25),))
+    if how == "failure":
+        lifecycle = fails("p0", at=0.25)
+    result = run(lifecycle, rows, clients=clients)
+    assert result.transfers["source"].tolist() == ["p0", "p1"]
+    first_ends = result.token_times(0)[-1]
+    assert result.token_times(1)[0] == first_ends + PROMPT
+    assert result.summary["num_lost_visits"] == 0
+
+
+def test_a_prompt_waits_for_a_client_that_decodes():
+    """d0 is away until 1/2 s: only then the prompt begins."""
+    clients = [engine("prefill", name="p0"), engine("decode", name="d0")]
+    result = run(fails("d0", at=0.0, repair=0.5), clients=clients)
+    assert result.token_times(0).tolist() == answer(0.5 + PROMPT, 0.5 + PROMPT + MOVE + STEP)
+
+
+def test_drains_end_what_was_begun():
+    drains = (Drain(clients=("p0", "d0"), at=1 / 16),)
+    rows = [row(0.0, 8, 4), row(1 / 16, 8, 20)]
+    result = run(Lifecycle(drains=drains), rows)
+    assert result.token_times(0).tolist() == answer(PROMPT, PROMPT + MOVE + STEP)
+    assert result.transfers["client"].tolist() == ["d0", "d1"]
+    off = result.client_states[result.client_states["state"] == "off"].set_index("client")["start"]
+    assert off["p0"] == result.transfers["end"].tolist()[0]
+    assert off["d0"] == result.token_times(0)[-1]
+
+
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+@pytest.mark.parametrize("num_before", [0, 1, 3])
+def test_a_first_token_from_decode_is_emitted_once(transfer, num_before):
+    """d0 fails in the middle of a step, after so many tokens."""
+    late = HandOver(transfer=transfer, first_token="decode")
+    there = PROMPT + MOVE
+    fails_at = there + (num_before + 0.5) * STEP
+    result = run(fails("d0", at=fails_at), hand_over=late)
+    begun = [there + STEP * (k + 1) for k in range(num_before)]
+    again = fails_at + PROMPT
+    times = result.token_times(0).tolist()
+    assert times[:num_before] == begun
+    if num_before:
+        assert times[num_before] == again  # the client of the prompt gives the next one
+    else:
+        assert times[0] > again + MOVE
+    assert result.requests["ttft"].tolist() == [times[0]]
+    assert result.requests["tpot"].item() == pytest.approx((times[-1] - times[0]) / 3)
+
+
+def test_an_answer_of_one_token_from_decode_survives():
+    late = HandOver(first_token="decode")
+    result = run(fails("d0", at=PROMPT + MOVE), [row(0.0, 8, 1)], hand_over=late)
+    assert len(result.token_times(0)) == 1
+
+
+@pytest.mark.parametrize("repair", [None, 1.0])
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+def test_local_pools_wait_for_their_own(repair, transfer):
+    """d0 stands where p0 does, and d1 elsewhere."""
+    clients = two_of_each()
+    for client, place in zip(clients, ("node0", "node1", "node0", "node1"), strict=True):
+        client.place = place
+    hand_over = HandOver(pools="local", transfer=transfer)
+    network = Fabric(topology="hgx-h100", nodes=2)
+    result = run(
+        fails("d0", at=0.0, repair=repair), hand_over=hand_over, clients=clients, network=network
+    )
+    if repair is not None:
+        assert result.transfers["start"].item() >= 1.0
+        assert result.transfers["client"].tolist() == ["d0"]
+        return
+    reason = result.requests["reason"].item()
+    assert result.requests["status"].tolist() == ["rejected"]
+    assert reason == (
+        "no client serves the stage 'decode' in the node of the prompt's client (pools: local); "
+        "all that do have failed or left for good: d0"
+    )
+
+
+def test_a_policy_makes_do_with_those_that_are_left():
+    """a0 takes prompts and a1 answers; when a1 is gone, a0 serves all."""
+    clients = [engine(None, name=name) for name in ("a0", "a1")]
+    rows = [row(0.0, 8, 4), row(1.0, 8, 4)]
+    policy = FlippingPolicy(num_prefill=1)
+    result = run(fails("a1", at=0.5), rows, HandOver(policy=policy), clients=clients)
+    assert result.transfers["client"].tolist() == ["a1"]
+    assert result.token_times(1).tolist() == answer(1.0 + PROMPT, 1.0 + PROMPT + STEP)
+
+
+def test_answers_that_flow_are_refused_beside_failures():
+    clients = [
+        engine(role, name=role, scheduler=ChunkedScheduler()) for role in ("p_heavy", "d_heavy")
+    ]
+    with pytest.raises(ScenarioError, match="hand_over.policy must not be one by which answers f"):
+        run(
+            fails("d_heavy", at=0.1),
+            hand_over=HandOver(policy=FlowingPolicy(tpot=0.04)),
+            clients=clients,
+        )
