@@ -9,7 +9,7 @@ there. So what requests have and what was idle add up to what was drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.states import State
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.latency import Array
@@ -111,11 +112,13 @@ class Ledger:
         """When clients were up, and when they were not."""
         return Lives(self._recorder, self.end)
 
-    def reserved_after(self, begin: float, client_id: int) -> float:
-        """Return the GPU seconds for which a client was reserved, from a time on."""
+    def reserved_after(
+        self, begin: float, client_id: int, states: Collection[State] = RESERVED
+    ) -> float:
+        """Return the GPU seconds that a client spent in some states, from a time on."""
         machine = self.machines[client_id]
         num_gpus = machine.cluster.num_gpus if machine else 0
-        return num_gpus * self.lives.seconds(client_id, RESERVED, begin)
+        return num_gpus * self.lives.seconds(client_id, states, begin)
 
     def energy(self, client_id: int) -> Spent:
         """Return the joules of a client in the whole run."""
