@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mist_sim.core.states import State
 from mist_sim.hardware.machine import Machine
@@ -23,6 +22,7 @@ from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.request_rows import RequestRows
 from mist_sim.metrics.step_figures import run_periods
 from mist_sim.units import Watts
 
@@ -206,7 +206,7 @@ class Ledger:
     def _spend(self, client_id: int) -> tuple[Spent, Spent]:
         """Return the joules and the GPU seconds of a client."""
         machine = self.machines[client_id]
-        num_requests = len(self._places[0])
+        num_requests = len(self._rows)
         if machine is None:
             nothing = Spent(np.zeros(num_requests), 0.0)
             return nothing, nothing
@@ -237,7 +237,7 @@ class Ledger:
         up_to = np.concatenate([[0.0], np.cumsum(each)])
         stays = np.interp(tokens["end_step"][mine], steps, up_to)
         stays -= np.interp(tokens["first_step"][mine], steps, up_to)
-        return self._by_request(tokens["request_id"][mine], stays)
+        return self._rows.added(tokens["request_id"][mine], stays)
 
     def _prompt_weights(self, client_id: int) -> Array:
         """Return the prompt tokens that each request computed at a client; if none, its visits."""
@@ -246,21 +246,11 @@ class Ledger:
         weights = visits["num_input_tokens"][mine].astype(float)
         if not weights.any():
             weights = np.ones(len(weights))
-        return self._by_request(visits["request_id"][mine], weights)
+        return self._rows.added(visits["request_id"][mine], weights)
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids of requests in order, and the row of each."""
-        requests: dict[str, Any] = self._recorder.requests.columns()
-        order = np.argsort(requests["request_id"])
-        return requests["request_id"][order], order
-
-    def _by_request(self, request_ids: NDArray[np.int64], values: Array) -> Array:
-        ids, rows = self._places
-        found = np.zeros(len(ids))
-        if len(ids):
-            np.add.at(found, rows[np.searchsorted(ids, request_ids)], values)
-        return found
+    def _rows(self) -> RequestRows:
+        return RequestRows(self._recorder)
 
 
 def _share_after(runs: _Runs, begin: float) -> Array:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import frames
+from mist_sim.metrics.breakdown import Breakdown, breakdown_frame
 from mist_sim.metrics.cost import Bill, CostOptions
 from mist_sim.metrics.energy import Ledger, PowerOptions
 from mist_sim.metrics.goodput import Slo
@@ -148,6 +149,11 @@ class Result:
         """A row a client (see `frames.clients_frame`), with its energy and cost."""
         frame = frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
         return add_to_clients(frame, self.ledger, self._bill)
+
+    @cached_property
+    def breakdown(self) -> pd.DataFrame:
+        """What the latency of each request consisted of (see `breakdown.Breakdown`), seconds."""
+        return breakdown_frame(Breakdown(self.recorder), self.recorder)
 
     @cached_property
     def transfers(self) -> pd.DataFrame:

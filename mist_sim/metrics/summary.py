@@ -9,6 +9,7 @@ import numpy as np
 
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import latency, stats
+from mist_sim.metrics.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
@@ -54,6 +55,7 @@ def summarise(
         **_memory(recorder, c, counted),
         **_goodput(slo, c, ended, counted, duration),
         **_latencies(samples, recorder, warmup),
+        **breakdown_summary(Breakdown(recorder), done),
         **_speculation(recorder, warmup),
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
         **_stability(recorder, c, of_users, open_loop=open_loop),
