@@ -172,6 +172,7 @@ class Simulation:
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,
             machines=[client.machine for client in self.clients],
+            client_models=[client.served_model or "" for client in self.clients],
             power=self.power,
             cost=self.cost,
         )

@@ -44,6 +44,7 @@ class Result:
     simulated, in words. client_groups: for each client the name of the group of equal clients that
     it belongs to; empty where nobody said. machines: the GPUs of each client, None without any.
     collectives: how those of each client that lies on several nodes are timed.
+    client_models: the model that each client serves, empty for none.
     power: what draws power beside them. cost: which prices count; None: nobody asked.
     """
 
@@ -63,6 +64,7 @@ class Result:
     client_groups: list[str] = field(default_factory=list)
     machines: list[Machine | None] = field(default_factory=list)
     collectives: dict[str, str] = field(default_factory=dict)
+    client_models: list[str] = field(default_factory=list)
     power: PowerOptions = field(default_factory=PowerOptions)
     cost: CostOptions | None = None
 
@@ -147,7 +149,8 @@ class Result:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """A row a client (see `frames.clients_frame`), with its energy and cost."""
-        frame = frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
+        models = self.client_models or [""] * len(self.client_names)
+        frame = frames.clients_frame(self.recorder, self.client_names, models, self.num_gpu_blocks)
         return add_to_clients(frame, self.ledger, self._bill)
 
     @cached_property

@@ -48,7 +48,7 @@ class ColumnRecorder:
     went from one place to another; move_names: the kinds and places in it. states: a
     row for each change of a client's state, named in state_names; losses: a row a visit that was
     lost with its client, or with the one that had its KV entries. Both are empty where no client
-    changes its state.
+    changes its state. models: those that requests ask for; the first is None, for any.
     """
 
     def __init__(self) -> None:
@@ -66,6 +66,8 @@ class ColumnRecorder:
         self.move_names = Categories()
         self.reasons = Categories()
         self.reasons.code(None)  # code 0: finished
+        self.models = Categories()
+        self.models.code(None)
         self.pipelines = Categories()
         self.states = state_table()
         self.state_names = Categories()
@@ -100,6 +102,7 @@ class ColumnRecorder:
                 visit.num_queried_tokens,
                 visit.num_cached_tokens,
                 _num_input_tokens(visit),
+                visit.num_output_tokens,
                 is_served,
                 num_served,
             )
@@ -156,6 +159,7 @@ class ColumnRecorder:
                 sum([visit.num_output_tokens for visit in in_vain]) if in_vain else 0,
                 0 if failure is None else STATUSES.index(failure.status),
                 0 if failure is None else self.reasons.code(failure.reason),
+                0 if request.model is None else self.models.code(request.model),
             )
         )
         if len(self.requests.rows) >= _MOST_ROWS:
