@@ -195,6 +195,7 @@ class Simulation:
             client.may_fail = self.lifecycle is not None
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
+        recorder.all_started()
         streams = {"router": self.router}
         streams |= {f"router of {kind}": router for kind, router in self.routers.items()}
         for stream, router in streams.items():

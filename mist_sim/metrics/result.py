@@ -17,6 +17,7 @@ from mist_sim.metrics.energy import Ledger, PowerOptions
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.lives import states_frame
+from mist_sim.metrics.over_time import over_time_frame
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.spending import add_to_clients, add_to_requests, spending_summary
 from mist_sim.metrics.summary import summarise
@@ -151,12 +152,16 @@ class Result:
         """A row a client (see `frames.clients_frame`), with its energy and cost."""
         models = self.client_models or [""] * len(self.client_names)
         frame = frames.clients_frame(self.recorder, self.client_names, models, self.num_gpu_blocks)
-        return add_to_clients(frame, self.ledger, self._bill)
+        return add_to_clients(frame, self.recorder, self.ledger, self._bill, self.slo)
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
         """What the latency of each request consisted of (see `breakdown.Breakdown`), seconds."""
         return breakdown_frame(Breakdown(self.recorder), self.recorder)
+
+    def over_time(self, interval: float | None = None) -> pd.DataFrame:
+        """What clients did in intervals of so many seconds (see `over_time.over_time_frame`)."""
+        return over_time_frame(self.recorder, self.ledger, self.client_names, interval)
 
     @cached_property
     def transfers(self) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from mist_sim.report.cells import count, duration, number, percent, section, war
 from mist_sim.report.clients import clients_table
 from mist_sim.report.expected import expected_section
 from mist_sim.report.latency import latency_table
+from mist_sim.report.models import models_section
 from mist_sim.report.pairs import pairs
 from mist_sim.report.spending import spending_section
 from mist_sim.report.verdicts import slo_section
@@ -42,6 +43,7 @@ def results_table(result: Result) -> RenderableType:
         *section("Throughput", pairs(_throughput(result, summary))),
         *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
         *breakdown_sections(summary),
+        *models_section(summary.get("models", {})),
         *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),
