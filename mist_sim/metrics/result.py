@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import frames
@@ -26,6 +27,18 @@ from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+TABLES = (
+    "requests",
+    "stages",
+    "steps",
+    "clients",
+    "transfers",
+    "client_states",
+    "breakdown",
+    "over_time",
+)
+"""The tables that a result can write."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,15 +211,21 @@ class Result:
         end = c["finished_at"].max(initial=0.0)
         return f"<Result: {done.sum():,} of {own.sum():,} requests finished in {end:.4g} s>"
 
-    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
+    def save(
+        self, folder: str | Path, *, replace: bool = False, tables: Collection[str] | None = None
+    ) -> Path:
         """Write summary.json and the tables into a new or empty folder; return it.
 
         A run from a scenario adds scenario.resolved.yaml. The same run writes the same bytes.
-        replace: earlier results in the folder make room; files of others stay.
-        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
+        replace: earlier results in the folder make room; files of others stay. tables: which ones,
+        of `TABLES`; None: all but `breakdown` and `over_time`.
+        Raises ScenarioError when the folder cannot be written, holds files, or is in use, and for
+        tables that there are not.
         """
+        if tables is not None:
+            check_tables(tables)
         with output_folder(folder, replace=replace) as place:
-            place.fill(self.write_files)
+            place.fill(partial(self.write_files, tables=tables))
         return place.path
 
     def save_timeline(self, path: str | Path, *, replace: bool = False) -> None:
@@ -219,13 +238,26 @@ class Result:
         with output_file(path, replace=replace) as file:
             file.write(timeline({name: getattr(self, name) for name in TABLES}))
 
-    def write_files(self, folder: Path) -> None:
+    def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
         """Write what `save` does into a folder that is there and empty."""
         write_text(folder / "summary.json", json_text(self.summary))
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
+        for name in self._usual_tables() if tables is None else tables:
+            table = self.over_time() if name == "over_time" else getattr(self, name)
+            table.to_parquet(folder / f"{name}.parquet", index=False)
+
+    def _usual_tables(self) -> list[str]:
+        """Return the tables that are written where nobody names any."""
         tables = ["requests", "stages", "steps", "clients"]
         tables += ["transfers"] if len(self.transfers) else []
-        tables += ["client_states"] if len(self.client_states) else []
-        for name in tables:
-            getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)
+        return tables + (["client_states"] if len(self.client_states) else [])
+
+
+def check_tables(names: Collection[str]) -> None:
+    """Raise ScenarioError for tables that a result does not have."""
+    for name in names:
+        if name not in TABLES:
+            raise ScenarioError(
+                f"tables has no {name!r}{did_you_mean(name, TABLES)} Known: {', '.join(TABLES)}"
+            )
