@@ -55,7 +55,9 @@ def test_who_reserves_for_years_pays_while_a_client_is_off():
     scaled = {
         "clients__0__count": 2,
         "clients__0__gpu": "l4",
-        "lifecycle": {"autoscaling": [{"clients": ["llm"], "policy": {"type": "queue_length", "target": 2}}]},
+        "lifecycle": {
+            "autoscaling": [{"clients": ["llm"], "policy": {"type": "queue_length", "target": 2}}]
+        },
     }
     by_hour, by_year = (
         simulate(scenario(**scaled, cost={"price": kind, "provider": "Google Cloud"}))
