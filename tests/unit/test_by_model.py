@@ -55,7 +55,7 @@ def test_figures_of_each_model(result):
     ):
         assert sum(each[name] for each in models.values()) == pytest.approx(summary[name])
     for name, figures in models.items():
-        mine = result.requests.query("model == @name")
+        mine = result.requests[result.requests["model"] == name]
         assert figures["completed"] == len(mine) > 0
         assert figures["p50_ttft_ms"] == pytest.approx(mine["ttft"].median() * 1e3)
         assert figures["mean_tpot_ms"] == pytest.approx(mine["tpot"].mean() * 1e3)
