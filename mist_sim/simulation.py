@@ -182,6 +182,7 @@ class Simulation:
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,
             machines=[client.machine for client in self.clients],
+            client_models=[client.served_model or "" for client in self.clients],
             power=self.power,
             cost=self.cost,
         )
@@ -204,6 +205,7 @@ class Simulation:
             client.may_fail = self.lifecycle is not None
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
+        recorder.all_started()
         streams = {"router": self.router}
         streams |= {f"router of {kind}": router for kind, router in self.routers.items()}
         for stream, router in streams.items():

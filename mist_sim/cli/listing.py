@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import typer
 
@@ -212,23 +212,23 @@ def _hosts() -> RenderableType:
 
 
 def _prices() -> RenderableType:
-    from mist_sim.hardware.prices import offers
+    from mist_sim.hardware.prices import PriceKind, offers
     from mist_sim.report.layout import listed
 
+    kinds = get_args(PriceKind)
     rows = [
         (
             offer.gpu,
             offer.provider,
             str(offer.num_gpus),
-            f"{offer.on_demand:.2f}" if offer.on_demand is not None else "-",
-            f"{offer.spot:.2f}" if offer.spot is not None else "-",
+            *("-" if (price := offer.price(kind)) is None else f"{price:.2f}" for kind in kinds),
             offer.date,
         )
         for offer in offers()
     ]
-    titles = ("gpu", "provider", "GPUs", "on demand", "spot", "date")
+    titles = ("gpu", "provider", "GPUs", "on demand", "spot", "1 year", "3 years", "date")
     caption = "$ of one GPU an hour; a run takes the median. Sources: mist_sim/hardware/prices.csv"
-    return _captioned(listed(titles, rows, right=range(2, 5)), caption)
+    return _captioned(listed(titles, rows, right=range(2, 7)), caption)
 
 
 def _topologies() -> RenderableType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from mist_sim.cli.options import Force, Out, Quiet, require_out
@@ -35,6 +37,13 @@ def run(
     as_json: bool = typer.Option(
         False, "--json", help="Print the summary as JSON in place of the tables."
     ),
+    tables: str | None = typer.Option(
+        None,
+        metavar="NAMES",
+        help="Write these tables into DIR in place of the usual ones, such as requests,over_time; "
+        "or none.",
+        show_default=False,
+    ),
     strict: bool = typer.Option(
         False,
         "--strict",
@@ -57,7 +66,8 @@ def run(
     require_out(force, out)
     if jobs is not None and loaded.replications == 1:
         raise ScenarioError("--jobs has no effect on one run; give --replications too")
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    wanted = None if tables is None else _tables(tables, out, loaded.replications)
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, tables=wanted)
     if loaded.replications > 1:
         found = session.replicate(loaded, jobs)
         missed = shortcomings(found.summaries, found.slo)
@@ -67,3 +77,22 @@ def run(
     if strict and missed:
         typer.echo("\n  ".join(("missed:", *missed)), err=True)
         raise typer.Exit(MISSED)
+
+
+def _tables(names: str, out: Path | None, replications: int) -> list[str]:
+    """Return the tables that are to be written."""
+    from mist_sim.errors import ScenarioError
+    from mist_sim.metrics.result import check_tables
+
+    if out is None:
+        raise ScenarioError("--tables has no effect without --out, the folder for them")
+    if replications > 1:
+        raise ScenarioError("--tables has no effect on replications, which write one table")
+    found = [name.strip() for name in names.split(",")]
+    if found == ["none"]:
+        return []
+    try:
+        check_tables(found)
+    except ScenarioError as error:
+        raise ScenarioError(f"--{error}") from None
+    return list(dict.fromkeys(found))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -39,13 +40,15 @@ class Session:
     """What becomes of the results of a command.
 
     out: the folder to write; None: none. force: earlier results in it make room. as_json: print
-    the summary as JSON in place of the tables. quiet: no notes and no progress bar.
+    the summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: those
+    of a run that are written; None: the usual ones.
     """
 
     out: Path | None = None
     force: bool = False
     as_json: bool = False
     quiet: bool = False
+    tables: Collection[str] | None = None
 
     def run(self, scenario: Scenario) -> Result:
         """Simulate a scenario, write the results, print and return them.
@@ -58,7 +61,8 @@ class Session:
         with self._claimed() as folder:
             with Progress(scenario.workload.num_requests, visible=not self.quiet) as progress:
                 result = simulate(scenario, progress=progress)
-            files = folder.fill(result.write_files) if folder else []
+            write = partial(result.write_files, tables=self.tables)
+            files = folder.fill(write) if folder else []
         self._show(result, files)
         return result
 

@@ -7,19 +7,29 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 from mist_sim.errors import ScenarioError, did_you_mean
 
-PriceKind = Literal["on_demand", "spot"]
+PriceKind = Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]
+"""How a GPU is rented: by the hour, as long as nobody bids more, or for one or three years."""
+
+_KINDS: tuple[PriceKind, ...] = get_args(PriceKind)
+_WORDS: dict[PriceKind, str] = {
+    "on_demand": "on demand",
+    "spot": "spot",
+    "reserved_1y": "1-year reserved",
+    "reserved_3y": "3-year reserved",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What a provider asks for a GPU of the catalog.
 
-    on_demand, spot: dollars of one GPU an hour, None where there is no such offer. num_gpus: those
-    of the machine that is rented. date: of the price list, as exactly as it is known.
+    on_demand, spot, reserved_1y, reserved_3y: dollars of one GPU an hour, None where there is no
+    such offer. num_gpus: those of the machine that is rented. date: of the price list, as exactly
+    as it is known.
     """
 
     gpu: str
@@ -27,8 +37,15 @@ class Offer:
     num_gpus: int
     on_demand: float | None
     spot: float | None
+    reserved_1y: float | None
+    reserved_3y: float | None
     date: str
     source: str
+
+    def price(self, kind: PriceKind) -> float | None:
+        """Return the dollars of one GPU an hour; None where there is no such offer."""
+        found: float | None = getattr(self, kind)
+        return found
 
 
 @cache
@@ -42,17 +59,14 @@ def offers() -> tuple[Offer, ...]:
 
 def _offer(row: dict[str, str]) -> Offer:
     number = int(row["num_gpus"])
-    each = {
-        kind: float(row[kind]) / number if row[kind] else None for kind in ("on_demand", "spot")
-    }
+    each = {kind: float(row[kind]) / number if row[kind] else None for kind in _KINDS}
     return Offer(
-        row["gpu"],
-        row["provider"],
-        number,
-        each["on_demand"],
-        each["spot"],
-        row["date"],
-        row["source"],
+        gpu=row["gpu"],
+        provider=row["provider"],
+        num_gpus=number,
+        date=row["date"],
+        source=row["source"],
+        **each,
     )
 
 
@@ -71,16 +85,16 @@ def price_of(gpu: str, kind: PriceKind, provider: str | None = None) -> Price:
     """
     of_gpu = [offer for offer in offers() if offer.gpu == gpu]
     named = [offer for offer in of_gpu if provider in (None, offer.provider)]
-    asking = [(offer, getattr(offer, kind)) for offer in named]
+    asking = [(offer, offer.price(kind)) for offer in named]
     prices = [(offer, price) for offer, price in asking if price is not None]
-    what = kind.replace("_", " ")
+    what = _WORDS[kind]
     if prices:
         whose = ", ".join(sorted({offer.provider for offer, _ in prices}))
         dates = ", ".join(sorted({offer.date for offer, _ in prices}))
         number = f"{what}, median of {len(prices)}" if len(prices) > 1 else what
         return Price(median(price for _, price in prices), f"{number} ({whose}; {dates})")
     whose = f" of {provider}" if provider else ""
-    known = sorted({offer.provider for offer in of_gpu if getattr(offer, kind) is not None})
+    known = sorted({offer.provider for offer in of_gpu if offer.price(kind) is not None})
     others = f"; there are offers of {', '.join(known)}" if known else ""
     raise ScenarioError(
         f"gpu_price must be given for {gpu}: the catalog has no {what} price{whose} for it"

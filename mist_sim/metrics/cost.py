@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mist_sim.core.states import STATES
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.prices import Price, PriceKind, check_provider, price_of
 from mist_sim.metrics.energy import Ledger, Spent
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.lives import RESERVED
 from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens
 
 _HOUR = 3600.0
@@ -42,14 +44,17 @@ class ApiPrices:
 class CostOptions:
     """Which prices count.
 
-    price: of the catalog's offers, on_demand or spot, where a client has no gpu_price.
+    price: of the catalog's offers, where a client has no gpu_price: on_demand, spot, or reserved_1y
+        and reserved_3y, for a commitment of one or three years.
     provider: whose offers; without one, the median of all.
     billing: reservation pays for all GPUs from the start of the run to its end, but not while a
-        client is off, use for the time that they spend in steps.
+        client is off, unless they are reserved for years; use for the time that they spend in
+        steps.
     electricity: of what the machines draw, for those who pay it apart; none by default.
     api: what an API would ask for the same requests.
 
-    Raises ValueError for negative prices, and ScenarioError for a provider without offers.
+    Raises ValueError for negative prices, and for a commitment that is billed by use, and
+    ScenarioError for a provider without offers.
     """
 
     price: PriceKind = "on_demand"
@@ -60,8 +65,18 @@ class CostOptions:
 
     def __post_init__(self) -> None:
         _check_price("electricity", self.electricity, "$/kWh")
+        if self.is_commitment and self.billing == "use":
+            raise ValueError(
+                f"billing must be reservation with price {self.price}, which is paid for whether "
+                "it is used or not, got use"
+            )
         if self.provider is not None:
             check_provider(self.provider)
+
+    @property
+    def is_commitment(self) -> bool:
+        """Whether GPUs are reserved for years, and paid for while their client is off, too."""
+        return self.price in ("reserved_1y", "reserved_3y")
 
 
 def _check_price(name: str, value: float, unit: str) -> None:
@@ -87,7 +102,12 @@ class Bill:
         """
         seconds, energy = self._ledger.gpu_seconds(client_id), self._ledger.energy(client_id)
         rent, power = self._rates(client_id)
-        idle = seconds.idle * rent + energy.idle * power if self._pays_idle else 0.0
+        idle = 0.0
+        if self._pays_idle:
+            unused = max(
+                self._paid_after(0.0, client_id) - self._ledger.busy_after(0.0, client_id), 0.0
+            )
+            idle = unused * rent + energy.idle * power
         return Spent(seconds.by_request * rent + energy.by_request * power, idle)
 
     def cost_after(self, begin: float) -> float:
@@ -100,10 +120,15 @@ class Bill:
             in_steps, idle = self._ledger.energy_of(client_id, begin)
             gpu_seconds = self._ledger.busy_after(begin, client_id)
             if self._pays_idle:
-                gpu_seconds = self._ledger.reserved_after(begin, client_id)
+                gpu_seconds = self._paid_after(begin, client_id)
                 in_steps += idle
             total += gpu_seconds * rent + in_steps * power
         return total
+
+    def _paid_after(self, begin: float, client_id: int) -> float:
+        """Return the GPU seconds that a client has to be paid for, from a time on."""
+        states = STATES if self.options.is_commitment else RESERVED
+        return self._ledger.reserved_after(begin, client_id, states)
 
     @property
     def _pays_idle(self) -> bool:

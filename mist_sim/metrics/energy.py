@@ -9,19 +9,20 @@ there. So what requests have and what was idle add up to what was drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mist_sim.core.states import State
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.request_rows import RequestRows
 from mist_sim.metrics.step_figures import run_periods
 from mist_sim.units import Watts
 
@@ -65,7 +66,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class _Runs:
+class Runs:
     """The runs of steps of one track, one item each.
 
     start, end: seconds. gpu_seconds, energy: of all GPUs at work. decodes: the share of the decodes
@@ -111,11 +112,13 @@ class Ledger:
         """When clients were up, and when they were not."""
         return Lives(self._recorder, self.end)
 
-    def reserved_after(self, begin: float, client_id: int) -> float:
-        """Return the GPU seconds for which a client was reserved, from a time on."""
+    def reserved_after(
+        self, begin: float, client_id: int, states: Collection[State] = RESERVED
+    ) -> float:
+        """Return the GPU seconds that a client spent in some states, from a time on."""
         machine = self.machines[client_id]
         num_gpus = machine.cluster.num_gpus if machine else 0
-        return num_gpus * self.lives.seconds(client_id, RESERVED, begin)
+        return num_gpus * self.lives.seconds(client_id, states, begin)
 
     def energy(self, client_id: int) -> Spent:
         """Return the joules of a client in the whole run."""
@@ -135,7 +138,7 @@ class Ledger:
 
     def busy_after(self, begin: float, client_id: int) -> float:
         """Return the GPU seconds in steps of a client from a time on."""
-        runs = self._runs[client_id]
+        runs = self.runs[client_id]
         return float(sum((r.gpu_seconds * _share_after(r, begin)).sum() for r in runs))
 
     def energy_of(self, client_id: int, begin: float) -> tuple[float, float]:
@@ -143,18 +146,22 @@ class Ledger:
         machine = self.machines[client_id]
         if machine is None:
             return 0.0, 0.0
-        runs = self._runs[client_id]
+        runs = self.runs[client_id]
         in_steps = float(sum((r.energy * _share_after(r, begin)).sum() for r in runs))
         gpu_seconds = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED, begin)
         idle = max(gpu_seconds - self.busy_after(begin, client_id), 0.0)
-        return in_steps, idle * self._watts(machine.idle_watts)
+        return in_steps, idle * self.idle_watts(machine)
+
+    def idle_watts(self, machine: Machine) -> float:
+        """Return the watts of a GPU that waits, with its part of the host and the building."""
+        return float(self._watts(machine.idle_watts))
 
     def _watts(self, watts: Any) -> Any:
         """Return the watts of a GPU with its part of the host and the building."""
         return (watts + self.options.host) * self.options.pue
 
     @cached_property
-    def _runs(self) -> list[list[_Runs]]:
+    def runs(self) -> list[list[Runs]]:
         """The runs of each client, track by track."""
         return [
             []
@@ -163,7 +170,7 @@ class Ledger:
             for client_id, machine in enumerate(self.machines)
         ]
 
-    def _of_track(self, track: int, machine: Machine) -> _Runs:
+    def _of_track(self, track: int, machine: Machine) -> Runs:
         rows: dict[str, Any] = {
             name: column.astype(float)
             for name, column in self._recorder.steps[track].columns().items()
@@ -175,7 +182,7 @@ class Ledger:
         gpu_seconds = busy * machine.gpus_a_step
         tokens = counts.num_queries + counts.num_prefill_tokens
         decodes = counts.num_queries / np.maximum(tokens, 1)
-        return _Runs(
+        return Runs(
             track,
             start,
             end,
@@ -203,11 +210,11 @@ class Ledger:
     def _spend(self, client_id: int) -> tuple[Spent, Spent]:
         """Return the joules and the GPU seconds of a client."""
         machine = self.machines[client_id]
-        num_requests = len(self._places[0])
+        num_requests = len(self._rows)
         if machine is None:
             nothing = Spent(np.zeros(num_requests), 0.0)
             return nothing, nothing
-        runs = self._runs[client_id]
+        runs = self.runs[client_id]
         busy = self.busy_after(0.0, client_id)
         powered = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED)
         idle = max(powered - busy, 0.0)
@@ -215,9 +222,9 @@ class Ledger:
         prompts = self._prompt_weights(client_id)
         energy = self._by_token(runs, "energy", prompts)
         seconds = self._by_token(runs, "gpu_seconds", prompts)
-        return Spent(energy, idle * self._watts(machine.idle_watts)), Spent(seconds, unused)
+        return Spent(energy, idle * self.idle_watts(machine)), Spent(seconds, unused)
 
-    def _by_token(self, runs: list[_Runs], name: str, prompts: Array) -> Array:
+    def _by_token(self, runs: list[Runs], name: str, prompts: Array) -> Array:
         """Return what all runs of a client took, by request. prompts: weights of the prompts."""
         to_decodes = float(sum((getattr(r, name) * r.decodes).sum() for r in runs))
         to_prompts = float(sum((getattr(r, name) * (1 - r.decodes)).sum() for r in runs))
@@ -225,7 +232,7 @@ class Ledger:
         of_decodes = _shared_out(to_decodes, decodes, prompts)
         return np.asarray(of_decodes + _shared_out(to_prompts, prompts, decodes))
 
-    def _decode_weights(self, runs: _Runs, name: str) -> Array:
+    def _decode_weights(self, runs: Runs, name: str) -> Array:
         """Return what the decodes of a track took by request, each step's in equal shares."""
         tokens: dict[str, Any] = self._recorder.tokens.columns()
         mine = tokens["track"] == runs.track
@@ -234,7 +241,7 @@ class Ledger:
         up_to = np.concatenate([[0.0], np.cumsum(each)])
         stays = np.interp(tokens["end_step"][mine], steps, up_to)
         stays -= np.interp(tokens["first_step"][mine], steps, up_to)
-        return self._by_request(tokens["request_id"][mine], stays)
+        return self._rows.added(tokens["request_id"][mine], stays)
 
     def _prompt_weights(self, client_id: int) -> Array:
         """Return the prompt tokens that each request computed at a client; if none, its visits."""
@@ -243,24 +250,14 @@ class Ledger:
         weights = visits["num_input_tokens"][mine].astype(float)
         if not weights.any():
             weights = np.ones(len(weights))
-        return self._by_request(visits["request_id"][mine], weights)
+        return self._rows.added(visits["request_id"][mine], weights)
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids of requests in order, and the row of each."""
-        requests: dict[str, Any] = self._recorder.requests.columns()
-        order = np.argsort(requests["request_id"])
-        return requests["request_id"][order], order
-
-    def _by_request(self, request_ids: NDArray[np.int64], values: Array) -> Array:
-        ids, rows = self._places
-        found = np.zeros(len(ids))
-        if len(ids):
-            np.add.at(found, rows[np.searchsorted(ids, request_ids)], values)
-        return found
+    def _rows(self) -> RequestRows:
+        return RequestRows(self._recorder)
 
 
-def _share_after(runs: _Runs, begin: float) -> Array:
+def _share_after(runs: Runs, begin: float) -> Array:
     """Return the share of each run that lies after a time."""
     period = runs.end - runs.start
     after = np.clip(runs.end - begin, 0.0, period)

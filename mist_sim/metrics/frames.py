@@ -22,16 +22,19 @@ def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
     """A row a request, in order of injection; times in seconds from the start of the run.
 
     parent_id: of a child, whose own id is below 0, the request that waited for it; else missing.
+    model: that it asked for; empty for any.
     """
     import pandas as pd
 
     c: dict[str, Any] = recorder.requests.columns()
     reasons = np.array([r or "" for r in recorder.reasons.values], dtype=object)
+    models = np.array([name or "" for name in recorder.models.values], dtype=object)
     frame = pd.DataFrame(
         {
             "request_id": c["request_id"],
             "parent_id": pd.array(c["parent_id"], dtype="Int64"),
             "session_id": pd.array(c["session_id"], dtype="Int64"),
+            "model": models[c["model"]],
             "status": np.array(STATUSES, dtype=object)[c["status"]],
             "arrival_time": c["arrival_time"],
             "sent_at": c["sent_at"],
@@ -212,10 +215,15 @@ def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> An
 
 
 def clients_frame(
-    recorder: ColumnRecorder, client_names: list[str], num_gpu_blocks: list[int]
+    recorder: ColumnRecorder,
+    client_names: list[str],
+    client_models: list[str],
+    num_gpu_blocks: list[int],
 ) -> pd.DataFrame:
     """A row a client: visits and tokens served, time in steps, mean batch, memory.
 
+    model: that it serves; empty for a client without one. num_output_tokens: that its visits got
+    from it, first tokens included, which prompts give; num_decode_tokens are those of decodes.
     busy: seconds of work in engine steps, added up over engines and ranks of a pipeline; for
     clients without steps, in service, over all workers. mean_decodes: decodes a step, over steps
     that decode. peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV
@@ -235,7 +243,9 @@ def clients_frame(
         rows.append(
             {
                 "client": name,
+                "model": client_models[client_id],
                 "num_visits": int(mine.sum()),
+                "num_output_tokens": int(visits["num_output_tokens"][mine].sum()),
                 **totals,
                 "mean_decodes": num_decodes / decode_steps if decode_steps else 0.0,
                 "num_gpu_blocks": num_gpu_blocks[client_id],

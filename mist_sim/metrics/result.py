@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import frames
+from mist_sim.metrics.breakdown import Breakdown, breakdown_frame
 from mist_sim.metrics.cost import Bill, CostOptions
 from mist_sim.metrics.energy import Ledger, PowerOptions
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.lives import states_frame
+from mist_sim.metrics.over_time import over_time_frame
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.spending import add_to_clients, add_to_requests, spending_summary
 from mist_sim.metrics.summary import summarise
@@ -24,6 +27,18 @@ from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+TABLES = (
+    "requests",
+    "stages",
+    "steps",
+    "clients",
+    "transfers",
+    "client_states",
+    "breakdown",
+    "over_time",
+)
+"""The tables that a result can write."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +58,7 @@ class Result:
     simulated, in words. client_groups: for each client the name of the group of equal clients that
     it belongs to; empty where nobody said. machines: the GPUs of each client, None without any.
     collectives: how those of each client that lies on several nodes are timed.
+    client_models: the model that each client serves, empty for none.
     power: what draws power beside them. cost: which prices count; None: nobody asked.
     """
 
@@ -62,6 +78,7 @@ class Result:
     client_groups: list[str] = field(default_factory=list)
     machines: list[Machine | None] = field(default_factory=list)
     collectives: dict[str, str] = field(default_factory=dict)
+    client_models: list[str] = field(default_factory=list)
     power: PowerOptions = field(default_factory=PowerOptions)
     cost: CostOptions | None = None
 
@@ -146,8 +163,18 @@ class Result:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """A row a client (see `frames.clients_frame`), with its energy and cost."""
-        frame = frames.clients_frame(self.recorder, self.client_names, self.num_gpu_blocks)
-        return add_to_clients(frame, self.ledger, self._bill)
+        models = self.client_models or [""] * len(self.client_names)
+        frame = frames.clients_frame(self.recorder, self.client_names, models, self.num_gpu_blocks)
+        return add_to_clients(frame, self.recorder, self.ledger, self._bill, self.slo)
+
+    @cached_property
+    def breakdown(self) -> pd.DataFrame:
+        """What the latency of each request consisted of (see `breakdown.Breakdown`), seconds."""
+        return breakdown_frame(Breakdown(self.recorder), self.recorder)
+
+    def over_time(self, interval: float | None = None) -> pd.DataFrame:
+        """What clients did in intervals of so many seconds (see `over_time.over_time_frame`)."""
+        return over_time_frame(self.recorder, self.ledger, self.client_names, interval)
 
     @cached_property
     def transfers(self) -> pd.DataFrame:
@@ -184,15 +211,21 @@ class Result:
         end = c["finished_at"].max(initial=0.0)
         return f"<Result: {done.sum():,} of {own.sum():,} requests finished in {end:.4g} s>"
 
-    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
+    def save(
+        self, folder: str | Path, *, replace: bool = False, tables: Collection[str] | None = None
+    ) -> Path:
         """Write summary.json and the tables into a new or empty folder; return it.
 
         A run from a scenario adds scenario.resolved.yaml. The same run writes the same bytes.
-        replace: earlier results in the folder make room; files of others stay.
-        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
+        replace: earlier results in the folder make room; files of others stay. tables: which ones,
+        of `TABLES`; None: all but `breakdown` and `over_time`.
+        Raises ScenarioError when the folder cannot be written, holds files, or is in use, and for
+        tables that there are not.
         """
+        if tables is not None:
+            check_tables(tables)
         with output_folder(folder, replace=replace) as place:
-            place.fill(self.write_files)
+            place.fill(partial(self.write_files, tables=tables))
         return place.path
 
     def save_timeline(self, path: str | Path, *, replace: bool = False) -> None:
@@ -205,13 +238,26 @@ class Result:
         with output_file(path, replace=replace) as file:
             file.write(timeline({name: getattr(self, name) for name in TABLES}))
 
-    def write_files(self, folder: Path) -> None:
+    def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
         """Write what `save` does into a folder that is there and empty."""
         write_text(folder / "summary.json", json_text(self.summary))
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
+        for name in self._usual_tables() if tables is None else tables:
+            table = self.over_time() if name == "over_time" else getattr(self, name)
+            table.to_parquet(folder / f"{name}.parquet", index=False)
+
+    def _usual_tables(self) -> list[str]:
+        """Return the tables that are written where nobody names any."""
         tables = ["requests", "stages", "steps", "clients"]
         tables += ["transfers"] if len(self.transfers) else []
-        tables += ["client_states"] if len(self.client_states) else []
-        for name in tables:
-            getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)
+        return tables + (["client_states"] if len(self.client_states) else [])
+
+
+def check_tables(names: Collection[str]) -> None:
+    """Raise ScenarioError for tables that a result does not have."""
+    for name in names:
+        if name not in TABLES:
+            raise ScenarioError(
+                f"tables has no {name!r}{did_you_mean(name, TABLES)} Known: {', '.join(TABLES)}"
+            )

@@ -11,7 +11,10 @@ from mist_sim.metrics import latency
 from mist_sim.metrics.cost import Bill, api_cost
 from mist_sim.metrics.energy import Ledger
 from mist_sim.metrics.goodput import Slo
+from mist_sim.metrics.latency import Array
+from mist_sim.metrics.rates import Mask
 from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.request_rows import RequestRows
 from mist_sim.metrics.stats import share
 
 if TYPE_CHECKING:
@@ -88,23 +91,37 @@ def _cost(
     return found
 
 
-def _ended(requests: dict[str, Any], warmup: float) -> Any:
+def _ended(requests: dict[str, Any], warmup: float) -> Mask:
     """Return which requests of users finished after the warm-up."""
     own = requests["parent_id"] == requests["request_id"]
-    return own & (requests["status"] == 0) & (requests["finished_at"] >= warmup)
+    in_time = requests["finished_at"] >= warmup
+    return np.asarray(own & (requests["status"] == 0) & in_time)
 
 
 def _good_tokens(requests: dict[str, Any], slo: Slo, warmup: float) -> int:
     """Return the output tokens of requests that finished after the warm-up and kept all limits."""
-    ended = _ended(requests, warmup)
-    c = {name: column[ended] for name, column in requests.items()}
+    return int(requests["num_output_tokens"][_good(requests, slo, warmup)].sum())
+
+
+def _good(c: dict[str, Any], slo: Slo, warmup: float) -> Mask:
+    """Return which requests of users finished after the warm-up and kept all limits."""
     kept = slo.kept(
         latency.ttft(c["arrival_time"], c["first_token_at"]),
         latency.tpot(c["decode_time"], c["num_gaps"]),
         latency.e2e(c["arrival_time"], c["finished_at"]),
         c["num_gaps"],
     )
-    return int(c["num_output_tokens"][kept].sum())
+    return np.asarray(kept & _ended(c, warmup))
+
+
+def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int) -> Array:
+    """Return the output tokens that good requests got from each client in the whole run."""
+    c: dict[str, Any] = recorder.requests.columns()
+    visits: dict[str, Any] = recorder.visits.columns()
+    rows = RequestRows(recorder).of(visits["request_id"])
+    mine = _good(c, slo, 0.0)[rows] & (visits["queued_at"] >= c["sent_at"][rows])
+    tokens = np.where(mine, visits["num_output_tokens"], 0)
+    return np.asarray(np.bincount(visits["client_id"], tokens, num_clients), dtype=float)
 
 
 def add_to_requests(
@@ -127,11 +144,13 @@ def add_to_requests(
 
 
 def add_to_clients(
-    frame: pd.DataFrame,
-    ledger: Ledger,
-    bill: Bill | None,
+    frame: pd.DataFrame, recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None, slo: Slo
 ) -> pd.DataFrame:
-    """Return the table of clients with what each took in the whole run, idle time included."""
+    """Return the table of clients with what each took in the whole run, idle time included.
+
+    good_tokens: output tokens that requests got from it which kept the slo; also by joule and by
+    dollar. Only with an slo.
+    """
     clients = range(len(ledger.machines))
     if not any(ledger.machines):
         return frame
@@ -148,4 +167,11 @@ def add_to_clients(
         columns["gpu_price"] = [price.dollars if price else 0.0 for price in bill.prices]
         columns["cost"] = [spent.total for spent in costs]
         columns["idle_cost"] = [spent.idle for spent in costs]
+    if slo.is_set:
+        good = _good_tokens_of_clients(recorder, slo, len(frame)).tolist()
+        columns["good_tokens"] = [int(number) for number in good]
+        for name, whole in (("j", "energy"), ("usd", "cost")):
+            if whole in columns:
+                each = zip(good, columns[whole], strict=True)
+                columns[f"good_tokens_per_{name}"] = [share(*of_client) for of_client in each]
     return frame.assign(**columns)

@@ -163,7 +163,8 @@ def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
         period = ends - starts
         share = np.divide(work, period, out=np.zeros(len(work)), where=period > 0)
         busy += float((inside * share).sum())
-    return busy / (end - begin) / len(recorder.steps)
+    num_tracks = sum(map(recorder.num_tracks, set(recorder.track_clients)))
+    return busy / (end - begin) / num_tracks
 
 
 def run_periods(recorder: ColumnRecorder, track: int) -> tuple[Array, Array]:

@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from mist_sim.hardware.setting import Setting
-from mist_sim.metrics import latency, stats
+from mist_sim.metrics import stats
+from mist_sim.metrics.breakdown import Breakdown, breakdown_summary
+from mist_sim.metrics.by_model import by_model
+from mist_sim.metrics.communication import communication
 from mist_sim.metrics.expected_errors import expected_errors
-from mist_sim.metrics.goodput import Slo, slo_verdicts
+from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.lives import Lives, lives_summary
-from mist_sim.metrics.rates import Mask, rate, throughput
+from mist_sim.metrics.rates import Mask, throughput
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.request_figures import goodput, samples, volume
 from mist_sim.metrics.stability import Stays, stability
 from mist_sim.metrics.step_figures import peak_token_rate, pooled_gaps, utilisation
 
@@ -45,21 +49,23 @@ def summarise(
     ended = of_users & (c["status"] == 0) & (c["finished_at"] >= warmup)
     done = ended & counted
     duration = float(c["finished_at"][ended].max() - warmup) if ended.any() else 0.0
-    samples = _samples(c, done)
+    times = samples(c, done)
     summary: dict[str, Any] = {
-        **_volume(c, counted, done, duration),
+        **volume(c, counted, done, duration),
         **throughput(recorder, c, ended, warmup, duration),
         **_peaks(recorder, c, done),
         **_failures(c, counted),
         **_memory(recorder, c, counted),
-        **_goodput(slo, c, ended, counted, duration),
-        **_latencies(samples, recorder, warmup),
+        **goodput(slo, c, ended, counted, duration),
+        **_latencies(times, recorder, warmup),
+        **breakdown_summary(Breakdown(recorder), done),
         **_speculation(recorder, warmup),
         "utilisation": utilisation(recorder, c["arrival_time"][counted]),
         **_stability(recorder, c, of_users, open_loop=open_loop),
         "estimates": dict(estimates),
         **_lives(recorder, c, counted, warmup),
     }
+    summary |= by_model(recorder, slo, counted, ended, warmup, duration)
     if assumed:
         summary["assumed"] = {name: list(options) for name, options in assumed.items()}
     if assumed_hosts:
@@ -69,18 +75,6 @@ def summarise(
     if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary
-
-
-def _volume(c: dict[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:
-    """Return how long the run was, and how many requests and tokens it served."""
-    num_done = int(done.sum())
-    return {
-        "duration": duration,
-        "completed": num_done,
-        "failed": int(counted.sum()) - num_done,
-        "total_input_tokens": int(c["num_prompt_tokens"][done].sum()),
-        "total_output_tokens": int(c["num_output_tokens"][done].sum()),
-    }
 
 
 def _peaks(recorder: ColumnRecorder, c: dict[str, Any], done: Mask) -> dict[str, Any]:
@@ -129,46 +123,16 @@ def _lives(
     return lives_summary(recorder, lives, {"status": c["status"][counted]}, warmup)
 
 
-def _samples(c: dict[str, Any], done: Mask) -> dict[str, Array]:
-    """Return the times of each finished request, seconds, by metric."""
-    arrival = c["arrival_time"][done]
-    return {
-        "ttft": latency.ttft(arrival, c["first_token_at"][done]),
-        "tpot": latency.tpot(c["decode_time"][done], c["num_gaps"][done]),
-        "e2el": latency.e2e(arrival, c["finished_at"][done]),
-        "queue": c["queued"][done],
-    }
-
-
 def _latencies(
-    samples: dict[str, Array], recorder: ColumnRecorder, warmup: float
+    times: dict[str, Array], recorder: ColumnRecorder, warmup: float
 ) -> dict[str, float]:
     """Return the figures of every latency in milliseconds; ITL's from all gaps of the run."""
-    figures = {name: stats.describe(x[~np.isnan(x)]) for name, x in samples.items()}
+    figures = {name: stats.describe(x[~np.isnan(x)]) for name, x in times.items()}
     figures["itl"] = stats.describe_weighted(lambda: pooled_gaps(recorder, warmup))
     return {
         f"{figure}_{name}_ms": value * _MS
         for name in ("ttft", "tpot", "itl", "e2el", "queue")
         for figure, value in figures[name].items()
-    }
-
-
-def _goodput(
-    slo: Slo, c: dict[str, Any], ended: Mask, counted: Mask, duration: float
-) -> dict[str, Any]:
-    """Return how many requests kept the limits, and which limits were kept; nothing without any."""
-    if not slo.is_set:
-        return {}
-    times = _samples(c, ended)
-    kept = slo.kept(times["ttft"], times["tpot"], times["e2el"], c["num_gaps"][ended])
-    is_counted = counted[ended]
-    samples = {name: values[is_counted] for name, values in times.items()}
-    num_counted, num_done = int(counted.sum()), int(is_counted.sum())
-    num_gaps = c["num_gaps"][ended][is_counted]
-    return {
-        "request_goodput": rate(int(kept.sum()), duration),
-        "good_request_fraction": int(kept[is_counted].sum()) / num_counted if num_counted else 0.0,
-        "slo": slo_verdicts(slo, samples, num_gaps, num_counted - num_done),
     }
 
 
@@ -187,7 +151,8 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
     if tier_hit_rates := _tier_hit_rates(recorder, c, counted):
         memory["tier_hit_rates"] = tier_hit_rates
     request_ids = c["request_id"][counted]
-    return memory | _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
+    memory |= _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
+    return memory | communication(recorder, request_ids)
 
 
 def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:

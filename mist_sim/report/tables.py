@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
+from mist_sim.report.breakdown import breakdown_sections
 from mist_sim.report.cells import count, duration, number, percent, section, warnings
 from mist_sim.report.clients import clients_table
 from mist_sim.report.expected import expected_section
 from mist_sim.report.latency import latency_table
+from mist_sim.report.models import models_section
 from mist_sim.report.pairs import pairs
 from mist_sim.report.spending import spending_section
 from mist_sim.report.verdicts import slo_section
@@ -40,6 +42,8 @@ def results_table(result: Result) -> RenderableType:
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
         *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
+        *breakdown_sections(summary),
+        *models_section(summary.get("models", {})),
         *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),

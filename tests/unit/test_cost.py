@@ -30,12 +30,49 @@ def test_every_offer_is_of_a_known_gpu():
 
 
 def test_the_catalog_takes_the_median():
-    verda, nebius, lambda_ = 2.29, 2.95, 31.92 / 8
+    verda, nebius, lambda_, google = 2.29, 2.95, 31.92 / 8, 11.0612
     price = price_of("h100-sxm", "on_demand")
-    assert price.dollars == pytest.approx(sorted([verda, nebius, nebius, lambda_])[1])
-    assert price.origin == "on demand, median of 4 (Lambda, Nebius, Verda; 2025-2026)"
+    assert price.dollars == pytest.approx(sorted([verda, nebius, nebius, lambda_, google])[2])
+    whose = "Google Cloud, Lambda, Nebius, Verda; 2025-03-06, 2025-2026"
+    assert price.origin == f"on demand, median of 5 ({whose})"
     assert price_of("h100-sxm", "on_demand", "Lambda").dollars == pytest.approx(lambda_)
     assert price_of("h100-sxm", "spot", "Verda").dollars == pytest.approx(0.8015)
+
+
+def test_longer_commitments_cost_less():
+    """Google lists A100s for 1,689.37 $ a month of 730 h for a year, 938.57 $ for three."""
+    kinds = ("on_demand", "reserved_1y", "reserved_3y")
+    prices = [price_of("a100-40gb-sxm", kind, "Google Cloud") for kind in kinds]
+    hours = [3.673385, 1689.3711392 / 730, 938.56707798 / 730]
+    assert [price.dollars for price in prices] == pytest.approx(hours, abs=1e-4)
+    assert prices[1].origin == "1-year reserved (Google Cloud; 2025-03-06)"
+    gpu = {"clients__0__gpu": "a100-40gb-sxm", "cost__provider": "Google Cloud"}
+    costs = [simulate(scenario(**gpu, cost__price=kind)).summary["cost_usd"] for kind in kinds]
+    assert [cost / costs[0] for cost in costs] == pytest.approx([h / hours[0] for h in hours], 1e-4)
+
+
+def test_who_reserves_for_years_pays_while_a_client_is_off():
+    scaled = {
+        "clients__0__count": 2,
+        "clients__0__gpu": "l4",
+        "lifecycle": {
+            "autoscaling": [{"clients": ["llm"], "policy": {"type": "queue_length", "target": 2}}]
+        },
+    }
+    by_hour, by_year = (
+        simulate(scenario(**scaled, cost={"price": kind, "provider": "Google Cloud"}))
+        for kind in ("on_demand", "reserved_1y")
+    )
+    off = by_hour.client_states.query("state == 'off'")
+    seconds = (off["end"] - off["start"]).sum()
+    end = by_hour.ledger.end
+    assert 0 < seconds < end
+    assert by_hour.summary["cost_usd"] == pytest.approx((2 * end - seconds) * 0.8536 / 3600)
+    assert by_year.summary["cost_usd"] == pytest.approx(2 * end * 0.5378 / 3600)
+    for result in (by_hour, by_year):
+        shares = result.requests["cost"].sum() + result.clients["idle_cost"].sum()
+        assert shares == pytest.approx(result.clients["cost"].sum(), rel=1e-12)
+        assert shares == pytest.approx(result.summary["cost_usd"], rel=1e-12)
 
 
 def test_a_price_of_ones_own():
@@ -124,6 +161,11 @@ def test_more_load_makes_tokens_cheaper():
         (PRICE, "clients.0.gpu_price: has no effect without cost"),
         ({"cost": {}, "clients__0__gpu_price": "-1 $/h"}, "gpu_price: must be finite and >= 0"),
         ({"power": {"pue": 0.5}}, "power.pue: must be finite and >= 1, got 0.5"),
+        ({"cost": {"price": "reserved_1y"}}, "the catalog has no 1-year reserved price for it"),
+        (
+            {"cost": {"price": "reserved_3y", "billing": "use"}},
+            "billing: must be reservation with price reserved_3y, which is paid for whether it is",
+        ),
         ({"cost": {"prize": "spot"}}, "cost.prize: unknown key; did you mean 'price'?"),
     ],
 )

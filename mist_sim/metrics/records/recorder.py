@@ -16,6 +16,7 @@ from mist_sim.core.states import State
 from mist_sim.core.visit import SERVED, Failure, Lost, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
+from mist_sim.metrics.records.counts import attended, num_input_tokens
 from mist_sim.metrics.records.run_tables import (
     loss_table,
     move_table,
@@ -25,7 +26,6 @@ from mist_sim.metrics.records.run_tables import (
     token_table,
     visit_table,
 )
-from mist_sim.stages import Prefill
 
 STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
 """How a request may end; position is the code in the table of requests."""
@@ -48,13 +48,14 @@ class ColumnRecorder:
     went from one place to another; move_names: the kinds and places in it. states: a
     row for each change of a client's state, named in state_names; losses: a row a visit that was
     lost with its client, or with the one that had its KV entries. Both are empty where no client
-    changes its state.
+    changes its state. models: those that requests ask for; the first is None, for any.
     """
 
     def __init__(self) -> None:
         self.requests = request_table()
         self.visits = visit_table()
         self.track_clients: list[int] = []
+        self._num_at_once: int | None = None
         self.steps: list[Table] = []
         self.step_ends: list[array[float]] = []
         self.gaps = Table(time="f8", gap="f8", count="i4")
@@ -66,6 +67,8 @@ class ColumnRecorder:
         self.move_names = Categories()
         self.reasons = Categories()
         self.reasons.code(None)  # code 0: finished
+        self.models = Categories()
+        self.models.code(None)
         self.pipelines = Categories()
         self.states = state_table()
         self.state_names = Categories()
@@ -83,6 +86,14 @@ class ColumnRecorder:
         """Return the tracks of a client; none for one without steps."""
         return [track for track, owner in enumerate(self.track_clients) if owner == client_id]
 
+    def all_started(self) -> None:
+        """Note that all clients have begun; one that comes back goes on with tracks of its own."""
+        self._num_at_once = len(self.track_clients)
+
+    def num_tracks(self, client_id: int) -> int:
+        """Return how many tracks a client has at a time."""
+        return self.track_clients[: self._num_at_once].count(client_id)
+
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """Add a row to the visits."""
         outcome = visit.outcome
@@ -99,7 +110,8 @@ class ColumnRecorder:
                 visit.finished_at,
                 visit.num_queried_tokens,
                 visit.num_cached_tokens,
-                _num_input_tokens(visit),
+                num_input_tokens(visit),
+                visit.num_output_tokens,
                 is_served,
                 num_served,
             )
@@ -152,10 +164,11 @@ class ColumnRecorder:
                 num_known,
                 failure is None and num_output_tokens < request.num_output_tokens,
                 num_attempts,
-                sum([_num_input_tokens(visit) for visit in in_vain]) if in_vain else 0,
+                sum([num_input_tokens(visit) for visit in in_vain]) if in_vain else 0,
                 sum([visit.num_output_tokens for visit in in_vain]) if in_vain else 0,
                 0 if failure is None else STATUSES.index(failure.status),
                 0 if failure is None else self.reasons.code(failure.reason),
+                0 if request.model is None else self.models.code(request.model),
             )
         )
         if len(self.requests.rows) >= _MOST_ROWS:
@@ -191,7 +204,7 @@ class ColumnRecorder:
             self.step_ends[track].frombytes(ends.tobytes())
             num_steps = ends.size
         chunks = batch.chunks
-        context, pairs = _attended(chunks, num_steps) if chunks else (0, 0)
+        context, pairs = attended(chunks, num_steps) if chunks else (0, 0)
         self.steps[track].append(
             (
                 start,
@@ -273,28 +286,3 @@ class ColumnRecorder:
         if self.step_tokens[track]:
             tokens[tokens > 0] = self.step_tokens[track]
         return tokens
-
-
-def _attended(chunks: Sequence[tuple[int, int]], num_steps: int) -> tuple[int, int]:
-    """Return what the cache holds of prompts before a run, and their (query, key) pairs in it.
-
-    The chunks of a run lie end to end, so its steps together are one chunk of each prompt.
-    """
-    context = pairs = 0
-    for num_new, before in chunks:
-        num_tokens = num_new * num_steps
-        context += before
-        pairs += num_tokens * before + num_tokens * (num_tokens + 1) // 2
-    return context, pairs
-
-
-def _num_input_tokens(visit: Visit) -> int:
-    """Return how many prompt tokens were computed for a visit."""
-    num_tokens = 0
-    if visit.has_token:
-        for stage in visit.stages:
-            if isinstance(stage, Prefill):
-                num_tokens += stage.num_prompt_tokens
-    else:
-        num_tokens = visit.num_computed_tokens
-    return max(0, num_tokens - visit.num_cached_tokens)

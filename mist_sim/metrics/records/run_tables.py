@@ -30,6 +30,7 @@ def request_table() -> Table:
         wasted_output_tokens="i8",
         status="i1",
         reason="i4",
+        model="i4",
     )
 
 
@@ -46,6 +47,7 @@ def visit_table() -> Table:
         num_queried_tokens="i8",
         num_cached_tokens="i8",
         num_input_tokens="i8",
+        num_output_tokens="i8",
         served="?",
         num_served_stages="i4",
     )

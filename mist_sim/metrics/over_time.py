@@ -1,0 +1,166 @@
+"""What clients did over time: service rates, utilisation, queues, power, in equal intervals.
+
+Everything follows from the records, after the run. Sums over the intervals are the totals of the
+run: rates times seconds are the tokens and visits of the clients, watts times seconds their joules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mist_sim.metrics.energy import Ledger
+from mist_sim.metrics.latency import Array
+from mist_sim.metrics.lives import POWERED
+from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.step_figures import run_periods
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DEFAULT_INTERVALS = 100
+_MOST_INTERVALS = 100_000
+
+
+def over_time_frame(
+    recorder: ColumnRecorder,
+    ledger: Ledger,
+    client_names: Sequence[str],
+    interval: float | None = None,
+) -> pd.DataFrame:
+    """A row a client and interval, client by client.
+
+    interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter.
+
+    start, end: seconds. visits, prefill_tokens, output_tokens: a second, of visits that ended,
+    prompt tokens computed and tokens emitted; tokens come at the end of their step. busy: seconds
+    of work a second, as in the table of clients. utilisation: `busy` over the engines, and the
+    ranks of a pipeline; NaN for clients without steps. num_waiting, num_in_service: visits in the
+    queue and begun, mean over the interval. power: mean watts, with what is idle; only with clients
+    that have GPUs.
+
+    Raises ValueError for intervals that are not positive, or so short that there are more than
+    100,000.
+    """
+    import pandas as pd
+
+    edges = _edges(ledger.end, interval)
+    parts = []
+    for client_id, name in enumerate(client_names):
+        sums = _sums(recorder, client_id, edges)
+        tracks = recorder.num_tracks(client_id)
+        seconds = np.diff(edges)
+        rates = {key: np.diff(sum_) / seconds for key, sum_ in sums.items()}
+        rates["utilisation"] = rates["busy"] / (tracks or math.nan)
+        if any(ledger.machines):
+            rates["power"] = np.diff(_energy(ledger, client_id, edges)) / seconds
+        when = {"client": name, "start": edges[:-1], "end": edges[1:]}
+        parts.append(pd.DataFrame(when | rates))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _edges(end: float, interval: float | None) -> Array:
+    """Return where intervals begin, and where the last one ends."""
+    if interval is None:
+        interval = end / _DEFAULT_INTERVALS
+    elif not 0 < interval < math.inf:
+        raise ValueError(f"interval must be finite and > 0 s, got {interval}")
+    if not end:
+        return np.zeros(1)
+    if end / interval > _MOST_INTERVALS:
+        least = end / _MOST_INTERVALS
+        raise ValueError(f"interval must be >= {least:.3g} s in a run of {end:g} s, got {interval}")
+    number = max(math.ceil(end / interval * (1 - 1e-12)), 1)
+    return np.append(np.arange(number) * interval, end)
+
+
+def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, Array]:
+    """Return what a client did from the start of the run up to each time."""
+    visits: dict[str, Any] = recorder.visits.columns()
+    mine = visits["client_id"] == client_id
+    queued, begun, ended = (
+        visits[name][mine] for name in ("queued_at", "started_at", "finished_at")
+    )
+    is_begun = ~np.isnan(begun)
+    left = np.where(is_begun, begun, ended)
+    in_service = _area(begun[is_begun], ended[is_begun], edges)
+    tracks = [_track_sums(recorder, k, edges) for k in recorder.tracks_of(client_id)]
+    nothing = np.zeros(len(edges))
+    prompts, tokens, busy = (
+        (sum(sums, nothing) for sums in zip(*tracks, strict=True))
+        if tracks
+        else (nothing, nothing, in_service)
+    )
+    return {
+        "visits": _events(ended, np.ones(len(ended)), edges),
+        "prefill_tokens": prompts,
+        "output_tokens": tokens,
+        "busy": busy,
+        "num_waiting": _area(queued, left, edges),
+        "num_in_service": in_service,
+    }
+
+
+def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
+    """Return prompt tokens computed, tokens emitted and seconds of work of a track."""
+    rows: dict[str, Any] = recorder.steps[track].columns()
+    ends = np.frombuffer(recorder.step_ends[track], dtype=np.float64)
+    prompts = np.repeat(rows["num_prefill_tokens"], rows["num_steps"])
+    emitted = recorder.decode_tokens(track).astype(float)
+    tokens: dict[str, Any] = recorder.tokens.columns()
+    is_first = (tokens["track"] == track) & ~tokens["resumed"]
+    emitted += np.bincount(tokens["first_step"][is_first] - 1, minlength=len(ends))
+    start, end = run_periods(recorder, track)
+    return (
+        _events(ends, prompts, edges),
+        _events(ends, emitted, edges),
+        _linear(start, end, rows["busy"], edges),
+    )
+
+
+def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
+    """Return the joules of a client up to each time; those of a run come evenly over its steps."""
+    machine = ledger.machines[client_id]
+    joules = np.zeros(len(edges))
+    if machine is None:
+        return joules
+    busy = np.zeros(len(edges))
+    for runs in ledger.runs[client_id]:
+        joules += _linear(runs.start, runs.end, runs.energy, edges)
+        busy += _linear(runs.start, runs.end, runs.gpu_seconds, edges)
+    left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
+    powered = (ledger.lives.seconds(client_id, POWERED) - np.array(left)) * machine.cluster.num_gpus
+    return np.asarray(joules + (powered - busy) * ledger.idle_watts(machine))
+
+
+def _events(times: Array, counts: Array, edges: Array) -> Array:
+    """Return how much came up to each time, that time included. times: never decrease."""
+    up_to = np.concatenate([[0.0], np.cumsum(counts)])
+    found: Array = up_to[np.searchsorted(times, edges, side="right")]
+    found[0] = 0.0  # what comes at once belongs to the first interval
+    return found
+
+
+def _linear(start: Array, end: Array, amounts: Array, edges: Array) -> Array:
+    """Return how much came up to each time, evenly in periods that follow one another."""
+    if not len(start):
+        return np.zeros(len(edges))
+    up_to = np.concatenate([[0.0], np.cumsum(amounts)])
+    found = np.interp(edges, np.stack([start, end], axis=1).ravel(), np.repeat(up_to, 2)[1:-1])
+    return np.asarray(found)
+
+
+def _area(entered: Array, left: Array, edges: Array) -> Array:
+    """Return the time spent inside up to each time, added up over all who were."""
+    return _since(entered, edges) - _since(left, edges)
+
+
+def _since(times: Array, edges: Array) -> Array:
+    """Return the seconds that have passed since times, summed over those before each edge."""
+    times = np.sort(times)
+    number = np.searchsorted(times, edges, side="right")
+    up_to = np.concatenate([[0.0], np.cumsum(times)])
+    return np.asarray(number * edges - up_to[number])
