@@ -30,7 +30,7 @@ from mist_sim.search import (
     provision_interval,
     simulate_bundle,
 )
-from mist_sim.search.trace_lengths import slot_lengths
+from mist_sim.search.afd.trace_lengths import slot_lengths
 from mist_sim.traces import TRACE_READERS
 
 C = PRESETS["deepseek-v3-ascend-910c"]

@@ -18,7 +18,7 @@ from mist_sim.hardware.afd import (
     named_coefficients,
 )
 from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles
-from mist_sim.search.trace_lengths import FirstToken, Tokens, slot_lengths
+from mist_sim.search.afd.trace_lengths import FirstToken, Tokens, slot_lengths
 from mist_sim.units import DURATION
 
 Unit = Literal["s", "cycles"]

@@ -1,14 +1,11 @@
 """Which deployment is best: goodput, comparisons, ratios of attention to FFN workers (AFD)."""
 
-from mist_sim.search.bundle_simulation import BundleRun, simulate_bundle
-from mist_sim.search.comparison import Case, Comparison, compare
-from mist_sim.search.gaussian_cycle import expected_maximum
-from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
-from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.heavy_tails import Tail, check_tail, tail_of
-from mist_sim.search.joint import BundleChoice, best_bundles
-from mist_sim.search.mean_field import Candidate
-from mist_sim.search.provisioning import (
+from mist_sim.search.afd.bundle_simulation import BundleRun, simulate_bundle
+from mist_sim.search.afd.gaussian_cycle import expected_maximum
+from mist_sim.search.afd.heavy_tails import Tail, check_tail, tail_of
+from mist_sim.search.afd.joint import BundleChoice, best_bundles
+from mist_sim.search.afd.mean_field import Candidate
+from mist_sim.search.afd.provisioning import (
     BundleSpec,
     Prediction,
     Provisioning,
@@ -16,15 +13,18 @@ from mist_sim.search.provisioning import (
     provision,
     provision_interval,
 )
-from mist_sim.search.slo_plane import PlaneOptions, SloPlane
-from mist_sim.search.slot_load import (
+from mist_sim.search.afd.slot_load import (
     SlotLoad,
     dependent_slot_load,
     geometric_slot_load,
     independent_slot_load,
     mean_slot_load,
 )
-from mist_sim.search.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
+from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
+from mist_sim.search.comparison import Case, Comparison, compare
+from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 
 __all__ = [
     "BundleChoice",

@@ -29,8 +29,13 @@ from mist_sim.search import (
     provision_interval,
     tail_of,
 )
-from mist_sim.search.gaussian_cycle import excess_by_quadrature, expected_cycle, expected_excess
-from mist_sim.search.mean_field import best_candidate, candidates, mean_field_cycle, per_instance
+from mist_sim.search.afd.gaussian_cycle import excess_by_quadrature, expected_cycle, expected_excess
+from mist_sim.search.afd.mean_field import (
+    best_candidate,
+    candidates,
+    mean_field_cycle,
+    per_instance,
+)
 
 TABLE_3 = PRESETS["deepseek-v3-ascend-910c"]
 LOAD = geometric_slot_load(100, 9900, 500)

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from mist_sim.bounds import BUNDLE
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import AfdCoefficients
-from mist_sim.search.gaussian_cycle import expected_cycle
-from mist_sim.search.mean_field import (
+from mist_sim.search.afd.gaussian_cycle import expected_cycle
+from mist_sim.search.afd.mean_field import (
     Candidate,
     best_candidate,
     candidates,
     mean_field_cycle,
     per_instance,
 )
-from mist_sim.search.slot_load import SlotLoad
-from mist_sim.search.slot_load_estimate import SlotLoadEstimate
+from mist_sim.search.afd.slot_load import SlotLoad
+from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate
 
 MOST_WORKERS = BUNDLE["attention_workers"]
 """Attention workers of an FFN worker, beyond which no ratio is searched."""

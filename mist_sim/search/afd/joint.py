@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import AfdCoefficients
-from mist_sim.search.provisioning import BundleSpec, Prediction, predict
-from mist_sim.search.slot_load import SlotLoad
+from mist_sim.search.afd.provisioning import BundleSpec, Prediction, predict
+from mist_sim.search.afd.slot_load import SlotLoad
 
 SPREAD = 4.0
 """Standard deviations above its mean for which a worker's memory must have room: a normal load

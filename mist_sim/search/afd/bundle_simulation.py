@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mist_sim.clients.afd import Bundle, BundleConfig, Placement, Resident
 from mist_sim.errors import ScenarioError
-from mist_sim.search.gaussian_cycle import expected_maximum
+from mist_sim.search.afd.gaussian_cycle import expected_maximum
 
 Start = Literal["stationary", "fresh"]
 Coming = tuple[int, int, int]

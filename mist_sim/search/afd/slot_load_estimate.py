@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mist_sim.errors import ScenarioError
-from mist_sim.search.slot_load import SlotLoad
+from mist_sim.search.afd.slot_load import SlotLoad
 
 Floats = NDArray[np.float64]
 

@@ -1,0 +1,1 @@
+"""Provisioning of bundles: how many attention workers an FFN worker feeds (AFD)."""
