@@ -7,21 +7,21 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from mist_sim.cli.afd import afd
-from mist_sim.cli.calibrate import calibrate
-from mist_sim.cli.compare import compare
-from mist_sim.cli.demo import demo
-from mist_sim.cli.fit import fit
-from mist_sim.cli.from_vllm import from_vllm
-from mist_sim.cli.goodput import goodput
-from mist_sim.cli.listing import list_
-from mist_sim.cli.profile import profile
-from mist_sim.cli.run import run
-from mist_sim.cli.schema import schema
 from mist_sim.cli.signals import take_leave
-from mist_sim.cli.sliders import sliders
-from mist_sim.cli.timeline import timeline
-from mist_sim.cli.validate import validate
+from mist_sim.cli.verbs.afd import afd
+from mist_sim.cli.verbs.calibrate import calibrate
+from mist_sim.cli.verbs.compare import compare
+from mist_sim.cli.verbs.demo import demo
+from mist_sim.cli.verbs.fit import fit
+from mist_sim.cli.verbs.from_vllm import from_vllm
+from mist_sim.cli.verbs.goodput import goodput
+from mist_sim.cli.verbs.listing import list_
+from mist_sim.cli.verbs.profile import profile
+from mist_sim.cli.verbs.run import run
+from mist_sim.cli.verbs.schema import schema
+from mist_sim.cli.verbs.sliders import sliders
+from mist_sim.cli.verbs.timeline import timeline
+from mist_sim.cli.verbs.validate import validate
 from mist_sim.errors import InvariantError, MistError
 
 BAD_INPUT = 2

@@ -96,9 +96,14 @@ def of_vllm(commands: list[str]) -> dict[str, Any]:
     """Return the keys of a scenario that vLLM's command lines say."""
     if not commands:
         return {}
-    from mist_sim.cli.from_vllm import note_left_out
     from mist_sim.scenario.from_vllm.commands import from_vllm
 
     found = from_vllm(commands)
     note_left_out(found.left_out)
     return found.keys
+
+
+def note_left_out(flags: tuple[str, ...]) -> None:
+    """Say on stderr which arguments change no simulated time."""
+    if flags:
+        typer.echo(f"note: without effect on times: {', '.join(flags)}", err=True)

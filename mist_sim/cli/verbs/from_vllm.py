@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from mist_sim.cli.scenario_input import note_left_out
 from mist_sim.cli.settings import overrides_of
 
 _ONE_TOKEN = {"type": "fixed", "tokens": 1}
@@ -62,9 +63,3 @@ def from_vllm(
     for missing in _STAND_INS.keys() - said.keys():
         typer.echo(f"note: a scenario needs {missing}, too", err=True)
     typer.echo(yaml_text.dump(said), nl=False)
-
-
-def note_left_out(flags: tuple[str, ...]) -> None:
-    """Say on stderr which arguments change no simulated time."""
-    if flags:
-        typer.echo(f"note: without effect on times: {', '.join(flags)}", err=True)

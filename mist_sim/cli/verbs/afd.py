@@ -95,9 +95,9 @@ def afd(
     Estimates from a trace how many tokens a slot holds, and prints the best ratios and what
     bundles of workers would do.
     """
-    from mist_sim.cli.afd_hardware import HardwareOptions
-    from mist_sim.cli.afd_input import Limits, chosen, numbers, read_coefficients, read_lengths
-    from mist_sim.cli.afd_tables import as_data, show
+    from mist_sim.cli.bundles.hardware import HardwareOptions
+    from mist_sim.cli.bundles.input import Limits, chosen, numbers, read_coefficients, read_lengths
+    from mist_sim.cli.bundles.tables import as_data, show
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
 
     given = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mist_sim.bounds import NUMBER
-from mist_sim.cli.afd_hardware import HardwareOptions, quantity
+from mist_sim.cli.bundles.hardware import HardwareOptions, quantity
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.afd import (
     PRESETS,

@@ -1,0 +1,1 @@
+"""What `mist afd` reads and prints."""

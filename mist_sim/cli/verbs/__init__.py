@@ -1,0 +1,1 @@
+"""The verbs of `mist`, a file each: options in, results out."""
