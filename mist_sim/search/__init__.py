@@ -24,6 +24,8 @@ from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate, estimate_sl
 from mist_sim.search.comparison import Case, Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.slider_search import SliderSearch, search_sliders
+from mist_sim.search.sliders import Slidable, Sliders
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 
 __all__ = [
@@ -38,6 +40,9 @@ __all__ = [
     "PlaneOptions",
     "Prediction",
     "Provisioning",
+    "Slidable",
+    "SliderSearch",
+    "Sliders",
     "SloPlane",
     "SlotLoad",
     "SlotLoadEstimate",
@@ -56,6 +61,7 @@ __all__ = [
     "predict",
     "provision",
     "provision_interval",
+    "search_sliders",
     "simulate_bundle",
     "tail_of",
 ]
