@@ -35,6 +35,10 @@ two visits may fail first: when that of the prompt does, the other fails with it
 does, that of the prompt goes on, and what it leaves is free at once. What waits for blocks that
 will not come is told to move, too.
 
+Clients with role p_heavy or d_heavy serve prompts and answers. Answers flow between them, as
+`flowing.py` says; the router has one client to choose from then. One that moves on is a new visit,
+whose blocks are always pulled.
+
 What a connector takes is `Costs`: seconds before blocks are there, for each and once, beside the
 latency, and seconds for each from then on, when those held are free.
 """
@@ -42,13 +46,14 @@ latency, and seconds for each from then on, when those held are free.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
 
 from mist_sim.rng import Streams
+from tests.reference import flowing
 from tests.reference.parallel import StepwiseClient, StepwiseGroup
 from tests.reference.stepwise import Job, Live, Outcome, StepwiseEngine
 
@@ -195,6 +200,7 @@ class Awaited:
             self.cluster.follow(self.number, self.live.outcome)
             return
         self.held = held
+        self.live.counts_from = held.live.counts_from
         self.live.outcome.chunk_times = self.prompt.token_times[-1:]
         assert self.act
         self.cluster.at(self.cluster.now, self.act)
@@ -258,6 +264,7 @@ class StepwiseCluster:
     """Clients behind a router.
 
     prepare: says what a job is to a client, given both numbers; by default what it is anyway.
+    flows: who leaves clients of a role.
     sent: (client, job number) in the order of arrival. left: the same in the order of leaving.
     visits: the outcomes of each job's visits. moves: in the order in which they ended.
     """
@@ -271,6 +278,7 @@ class StepwiseCluster:
         first_token: str = "prefill",
         transfer: str = "pull",
         costs: Costs | None = None,
+        flows: Mapping[str | None, flowing.Flow] | None = None,
     ) -> None:
         self.link = link or Link()
         self.first_token = first_token
@@ -295,6 +303,7 @@ class StepwiseCluster:
             client.report_to(self._gone)
             for lane in client.tracks:
                 lane.fetch = self.fetch
+                lane.flow = (flows or {}).get(client.role)
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -356,14 +365,25 @@ class StepwiseCluster:
         number = len(self.visits) - 1
         client = self.place("prefill")
         has_rest = self.first_token == "decode" or job.num_output_tokens > 1
-        if self.transfer == "push" and self.clients[client].role and has_rest:
+        if self.transfer == "push" and self.hands_over(client) and has_rest:
             self.reserve(number, client)
         else:
             self.visit(number, client)
 
-    def place(self, kind: str) -> int:
-        """Return the client that the router chooses."""
-        places = [k for k, client in enumerate(self.clients) if client.role in (None, kind)]
+    def hands_over(self, client: int) -> bool:
+        """Tell whether a client leaves the answers to its prompts to others."""
+        return self.clients[client].role in ("prefill", "p_heavy")
+
+    def place(self, kind: str, source: int | None = None) -> int:
+        """Return the client that the router chooses; `source`: who keeps the blocks."""
+        roles = (None, kind, *flowing.ROLES)
+        places = [k for k, client in enumerate(self.clients) if client.role in roles]
+        if kind == "decode":
+            goes_down = source is not None and self.clients[source].role == "d_heavy"
+            taker = "p_heavy" if goes_down else "d_heavy"
+            takers = [k for k in places if self.clients[k].role == taker]
+            if takers:
+                places = [min(takers, key=lambda k: self.clients[k].part_in_use)]
         return places[self.router(kind, [self.clients[place] for place in places])]
 
     def reserve(self, number: int, source: int) -> None:
@@ -380,7 +400,7 @@ class StepwiseCluster:
         job = self.prepare(client, self.jobs[number], number)
         live = Live(job, awaited.prompt if awaited else Outcome())
         is_cut = awaited is None and number in self.awaited
-        if self.clients[client].role:
+        if self.hands_over(client):
             has_rest = self.first_token == "decode" or job.num_output_tokens > 1
             live.is_followed = has_rest and not is_cut
             live.is_silent = live.is_followed and self.first_token == "decode"
@@ -390,9 +410,14 @@ class StepwiseCluster:
 
     def go_on(self, number: int, held: Held) -> None:
         """Let a job arrive for its decode after what is held."""
-        client = self.place("decode")
+        client = self.place("decode", held.client)
         live = self.taken_over(number, client, held)
-        live.outcome.chunk_times = self.visits[number][0].token_times[-1:]
+        before = held.live
+        live.outcome.chunk_times = before.outcome.token_times[-1:]
+        live.num_emitted = before.num_emitted - before.is_silent
+        live.counts_from = before.counts_from
+        if self.clients[client].role == "d_heavy" and live.num_emitted:
+            live.counts_from = before.outcome.token_times[-1], live.num_emitted
         self.visits[number].append(live.outcome)
         self.arrive(live, client, number)
 
@@ -471,6 +496,8 @@ class StepwiseCluster:
     def what_is_next(self, live: Live, place: tuple[int, int]) -> Callable[[], None] | None:
         """Return what is done when a visit has ended; None while the job's other one goes on."""
         number, outcome = place[1], live.outcome
+        if outcome.status == "moved":
+            return partial(self.go_on, number, Held(self, place[0], live))
         awaited = self.awaited.get(number)
         if live.is_followed and outcome.status == "finished":
             held = Held(self, place[0], live)

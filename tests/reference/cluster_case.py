@@ -8,10 +8,10 @@ from mist_sim.core.hand_over import FirstToken, HandOver, Transfer
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
 from mist_sim.network import Connector, Link
-from mist_sim.routers import ROUTERS
+from mist_sim.routers import ROUTERS, FlowingPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
-from tests.reference import cluster
+from tests.reference import cluster, flowing
 from tests.reference.cluster import (
     NO_COSTS,
     AtGivenTimes,
@@ -41,7 +41,8 @@ class ClusterCase:
 
     loop: None: jobs come at their arrival times. link: (bytes a second, latency in seconds) of the
         network; None: there is none. first_token: of which client users get it.
-        transfer: who begins it. costs: of a transfer beside its bytes.
+        transfer: who begins it. costs: of a transfer beside its bytes. flows: which answers go
+        on elsewhere; None: all stay.
     """
 
     clients: tuple[EngineOptions, ...]
@@ -52,6 +53,7 @@ class ClusterCase:
     first_token: FirstToken = "prefill"
     transfer: Transfer = "pull"
     costs: Costs = NO_COSTS
+    flows: FlowingPolicy | None = None
 
     @property
     def options(self) -> EngineOptions:
@@ -68,9 +70,19 @@ class ClusterCase:
             self.first_token,
             self.transfer,
             self.costs,
+            self._flows(),
         )
         clients.run(self._sender())
         return Served(clients)
+
+    def _flows(self) -> dict[str | None, flowing.Flow]:
+        policy = self.flows
+        if policy is None:
+            return {}
+        return {
+            "p_heavy": flowing.Backflow(policy.approach_factor * policy.tpot),
+            "d_heavy": flowing.Degradation(policy.watermark),
+        }
 
     def _sender(self) -> Sender:
         loop = self.loop
@@ -95,7 +107,9 @@ class ClusterCase:
             router=ROUTERS[self.router](),
             network=self._network(),
             seed=SEED,
-            hand_over=HandOver(first_token=self.first_token, transfer=self.transfer),
+            hand_over=HandOver(
+                first_token=self.first_token, transfer=self.transfer, policy=self.flows
+            ),
         )
 
     def _network(self) -> Link | None:

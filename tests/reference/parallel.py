@@ -288,7 +288,8 @@ class StepwiseClient:
 
     outcomes: one for each job that came, in the order in which they came.
     gone: those that have left for good, in this order; clients of a cluster share the list.
-    role: the part of answers that it computes, prefill or decode; None: both, in one visit.
+    role: the part of answers that it computes, prefill or decode; None: both, in one visit;
+        p_heavy or d_heavy: both, of which others may do a part.
     block_bytes: size of a block.
     """
 
@@ -321,6 +322,12 @@ class StepwiseClient:
     def num_outstanding(self) -> int:
         """Jobs that have come and not left."""
         return sum(lane.num_inside for lane in self.tracks)
+
+    @property
+    def part_in_use(self) -> float:
+        """The part of its blocks that is in use."""
+        num_blocks = sum(lane.num_blocks for lane in self.tracks)
+        return sum(lane.num_blocks - lane.num_free for lane in self.tracks) / num_blocks
 
     @property
     def tracks(self) -> list[StepwiseEngine]:

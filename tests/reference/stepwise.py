@@ -65,6 +65,7 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   step. Its full blocks are cached then. Nobody is admitted before. If nobody runs, it does not wait
   for swapped ones. Who gives up while blocks move leaves at once, and its memory is free when
   they are there.
+- Where answers flow, some leave at the end of a step, as `flowing.py` says.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
   every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
   drafts and lookahead behind them, and one for the newest token.
@@ -82,6 +83,7 @@ from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors import traits_of
+from tests.reference.flowing import Flow
 from tests.reference.host import Host
 from tests.reference.memory import Block, Memory, SwapSpace, Tier
 from tests.reference.window_memory import Bundle, WindowMemory, Windows
@@ -172,7 +174,8 @@ class Live:
     prompt that others had before it came, for early rejection. is_followed: another client goes on
     with it. is_silent: and emits its first token again. incoming: what the client before keeps,
     until the request goes on from a copy of it. was_held: whether it came so. elsewhere: the visit
-    of its prompt, where that began later.
+    of its prompt, where that began later. counts_from: (when, which) token of the answer, from
+    which on its length and its time per token count.
     """
 
     job: Job
@@ -196,6 +199,7 @@ class Live:
     incoming: Kept | None = None
     was_held: bool = False
     elsewhere: Outcome | None = None
+    counts_from: tuple[float, int] = nan, 1
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""
@@ -244,6 +248,8 @@ class Live:
         self.num_emitted += 1
         if self.is_silent:
             return
+        if self.num_emitted == 1:
+            self.counts_from = time, 1
         self.outcome.token_times.append(time)
         if len(self.outcome.token_times) == 1:
             self.outcome.first_token_at = time
@@ -288,6 +294,7 @@ class StepwiseEngine(ABC):
     drop_expired: bool = False
     early_rejection: bool = False
     fetch: Fetch | None = None
+    flow: Flow | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     steps: list[Step] = field(default_factory=list, init=False)
 
@@ -634,6 +641,11 @@ class StepwiseEngine(ABC):
         assert self.fetch
         self.fetch(self, live, number)
 
+    def begin_moves(self) -> None:
+        """Let all come at the head of the queue whose entries are elsewhere, if they fit."""
+        while self.head_fits() and (live := self.head()).incoming:
+            self.begin_move(live)
+
     def end_move(self, time: float, live: Live) -> None:
         self.moving.remove(live)
         self.have_come(time, live)
@@ -687,6 +699,9 @@ class StepwiseEngine(ABC):
         """Return who is next: of equals, the first to arrive."""
         if self.loaded:
             return self.loaded[0]
+        if self.flow:
+            first = [live for live in self.queue if live.incoming or live.outcome.preempted_at]
+            return (first or self.queue)[0]
         if self.order == "fcfs":
             return self.queue[0]
         return min(self.queue, key=lambda live: (self.rank(live), self.arrival(live)))
@@ -913,16 +928,22 @@ class StepwiseEngine(ABC):
         for live in self.releasing:
             self.free_held(live)
         self.releasing.clear()
+        for live in self.flow.leaving(self) if self.flow else []:
+            self.end_visit(live, "moved")
 
     def finish(self, live: Live) -> None:
         """Let a request go that has all its tokens, perhaps after it gave up."""
         if live.has_given_up:
             self.leave(live)
             return
-        if live.is_followed:
+        self.end_visit(live, "finished")
+
+    def end_visit(self, live: Live, status: str) -> None:
+        """Let a request go that is done here; its blocks are held where another client goes on."""
+        if live.is_followed or status == "moved":
             self.held.append(live)
         self.leave(live)
-        live.outcome.status = "finished"
+        live.outcome.status = status
         live.outcome.finished_at = self.now
         self.let_go(live, self.now)
 
@@ -992,6 +1013,8 @@ class StepwiseChunked(StepwiseEngine):
             budget -= num_new
         if not self.is_held and not disturbed:
             self.is_bound = bool(self.queue)
+        if self.flow and not disturbed:
+            self.begin_moves()
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
         return chunks, decodes

@@ -1,0 +1,252 @@
+"""Answers that flow between P-heavy and D-heavy clients (TaiChi) are exact, too.
+
+Memory is scarce, so that the longest leave; what is asked of a token is near what a step takes, so
+that some come back. Times meet: steps of all clients, moves, and the time-outs of users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import inf, isnan
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from mist_sim.routers import FlowingPolicy
+from mist_sim.traces import ClosedLoop
+from tests.effort import examples, features_seen, missing
+from tests.property.strategies import arrival_times, with_arrivals_on_boundaries
+from tests.property.test_clusters import (
+    PREDICTORS,
+    STEP,
+    jobs_for,
+    with_time_outs_together,
+)
+from tests.property.test_hand_overs import COSTS, LINKS
+from tests.reference.cluster import PLAIN_ROUTERS
+from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
+from tests.reference.comparison import EngineOptions
+from tests.reference.predictors import EVEN
+from tests.reference.run_lengths import assert_run_lengths_do_not_show
+from tests.reference.stepwise import Job, Outcome
+
+ROLES = [["p_heavy", "d_heavy"]] * 3 + [
+    ["p_heavy", "d_heavy", "d_heavy"],
+    ["p_heavy", "p_heavy", "d_heavy"],
+    ["p_heavy", "p_heavy", "d_heavy", "d_heavy"],
+]
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> FlowingPolicy:
+    """Some whose limit a step is at, just above or below, and some that nobody ever reaches."""
+    return FlowingPolicy(
+        tpot=draw(st.sampled_from([STEP, 0.5 * STEP, 1.5 * STEP, 1.25 * STEP, 6e-4, 4e-3, 1.0])),
+        approach_factor=draw(st.sampled_from([1.0, 0.96, 0.96, 0.5])),
+        watermark=draw(st.sampled_from([0.95, 0.8, 0.75, 0.5, 0.3, 1.0])),
+    )
+
+
+@st.composite
+def engines(draw: st.DrawFn, role: str) -> EngineOptions:
+    """Small ones, of which P-heavy ones take larger pieces of prompts."""
+    max_num_seqs = draw(st.integers(1, 6))
+    tokens = st.sampled_from([32, 48, 64] if role == "p_heavy" else [8, 16, 32])
+    more: dict[str, Any] = draw(
+        st.sampled_from(
+            [
+                {},
+                {},
+                {},
+                {"data_parallel_size": 2},
+                {"data_parallel_size": 2, "lockstep": True},
+                {"threshold": 8},
+                {"threshold": 8, "max_partial": 2},
+            ]
+        )
+    )
+    return EngineOptions(
+        "chunked",
+        num_blocks=draw(st.sampled_from([12, 13, 16, 20, 40])),
+        block_size=draw(st.sampled_from([4, 4, 1, 8])),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(max_num_seqs, draw(tokens)),
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
+        max_model_len=draw(st.sampled_from([None, None, 40, 25])),
+        whole_must_fit=draw(st.booleans()),
+        caching=draw(st.booleans()),
+        role=role,
+        **more,
+    )
+
+
+@st.composite
+def flowing(draw: st.DrawFn) -> ClusterCase:
+    """Two to four clients, some of them equal, and jobs at given times or of users."""
+    some: dict[str, EngineOptions] = {}
+
+    def client(role: str) -> EngineOptions:
+        if role not in some or draw(st.booleans()):
+            some[role] = draw(engines(role))
+        return some[role]
+
+    clients = [client(role) for role in draw(st.sampled_from(ROLES).flatmap(st.permutations))]
+    same = {"block_size": clients[0].block_size}
+    jobs = draw(st.integers(2, 14).flatmap(arrival_times).flatmap(lambda t: jobs_for(t, few=False)))
+    loop = st.builds(
+        ClosedLoop,
+        concurrency=st.integers(1, 8),
+        think_time=st.sampled_from([0.0, 0.0, STEP, 0.01]),
+        ramp_up=st.sampled_from([0.0, 0.0, 2.0**-5]),
+    )
+    return ClusterCase(
+        tuple(replace(each, **same) for each in clients),
+        tuple(jobs),
+        draw(st.sampled_from(PLAIN_ROUTERS)),
+        draw(st.none() | loop),
+        link=draw(LINKS),
+        first_token=draw(st.sampled_from(["prefill", "decode"])),
+        transfer=draw(st.sampled_from(["pull", "push"])),
+        costs=draw(st.sampled_from(COSTS)),
+        flows=draw(policies()),
+    )
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> ClusterCase:
+    """Users of small clients whose steps all end together, as do moves and time-outs."""
+
+    def client(role: str) -> EngineOptions:
+        return EngineOptions(
+            "chunked",
+            num_blocks=draw(st.sampled_from([12, 13, 16, 16, 24])),
+            block_size=4,
+            max_num_seqs=draw(st.integers(2, 5)),
+            max_num_batched_tokens=32 if role == "p_heavy" else draw(st.sampled_from([8, 16, 32])),
+            caching=draw(st.booleans()),
+            role=role,
+        )
+
+    job = st.builds(
+        lambda prompt, output, num_steps, content: Job(
+            0.0,
+            prompt,
+            output,
+            content=content,
+            timeout=num_steps * STEP if num_steps else inf,
+        ),
+        st.sampled_from([3, 4, 7, 8, 14, 30]),
+        st.integers(1, 6) | st.integers(6, 24),
+        st.sampled_from([0, 0, 0, 4, 6, 9, 15, 22]),
+        st.sampled_from([(), ((0, 40),), ((1, 8), (2, 30))]),
+    )
+    p, d = client("p_heavy"), client("d_heavy")
+    return ClusterCase(
+        (p,) * draw(st.sampled_from([1, 1, 2])) + (d,) * draw(st.sampled_from([1, 1, 2])),
+        tuple(draw(st.lists(job, min_size=3, max_size=16))),
+        draw(st.sampled_from(PLAIN_ROUTERS)),
+        ClosedLoop(
+            concurrency=draw(st.integers(2, 8)),
+            think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
+            ramp_up=draw(st.sampled_from([0.0, 0.0, 4 * STEP])),
+        ),
+        # a token in 1/128, 1/8 or 1/4 of a step
+        link=(
+            draw(st.sampled_from([2.0**25, 2.0**21, 2.0**20])),
+            draw(st.sampled_from([0.0, STEP, 2 * STEP])),
+        ),
+        first_token=draw(st.sampled_from(["prefill", "decode"])),
+        transfer=draw(st.sampled_from(["pull", "push"])),
+        costs=draw(st.sampled_from(COSTS)),
+        flows=FlowingPolicy(
+            tpot=draw(st.sampled_from([STEP, 1.25 * STEP, 2 * STEP])),
+            approach_factor=draw(st.sampled_from([1.0, 0.96])),
+            watermark=draw(st.sampled_from([0.95, 0.75, 0.5, 0.25])),
+        ),
+    )
+
+
+def features(case: ClusterCase, served: Served) -> set[str]:
+    """What a case exercised."""
+    cluster, found = served.cluster, set()
+    role_at = {
+        id(outcome): client.role for client in cluster.clients for outcome in client.outcomes
+    }
+    for number, outcomes in enumerate(cluster.visits):
+        down = [
+            role_at[id(outcome)] == "d_heavy" for outcome in outcomes if outcome.status == "moved"
+        ]
+        if down:
+            found.add("a degradation")
+        if not all(down):
+            found.add("a backflow")
+        if sum(down) > 1:
+            found.add("twice back and forth")
+        starts = [move.start for move in cluster.moves if move.job == number]
+        for before, after in pairwise(outcomes):
+            if before.status == "moved":
+                found |= features_of_move(before, after, starts)
+    ends = {step.end for step in served.steps}
+    if any(move.end in ends for move in cluster.moves):
+        found.add("a move ends with a step")
+    for client in cluster.clients:
+        times = [each.left_at for each in client.outcomes if each.status == "moved"]
+        if len(times) > len(set(times)):
+            found.add("two leave together")
+    return found
+
+
+def features_of_move(before: Outcome, after: Outcome, starts: list[float]) -> set[str]:
+    """What happened to an answer that moved on; starts: of the moves of its blocks that came."""
+    found = set()
+    has_begun = not isnan(after.started_at)
+    if has_begun and after.started_at > before.left_at:
+        found.add("a move waits for memory")
+    if after.status == "timed_out":
+        is_there = after.started_at in starts
+        found.add(
+            "gone later" if is_there else "gone while it moves" if has_begun else "gone before"
+        )
+    if after.status == "rejected":
+        found.add("moved to a client that is too small")
+    if after.preempted_at:
+        found.add("preempted after a move")
+    return found
+
+
+WANTED = (
+    "a degradation",
+    "a backflow",
+    "twice back and forth",
+    "a move waits for memory",
+    "gone before",
+    "gone while it moves",
+    "gone later",
+    "moved to a client that is too small",
+    "preempted after a move",
+    "a move ends with a step",
+    "two leave together",
+)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=flowing(), predictor=PREDICTORS, data=st.data())
+def test_answers_that_flow_are_exact(case, predictor, data):
+    if case.loop is None and data.draw(st.booleans(), label="on boundaries"):
+        case = with_arrivals_on_boundaries(data, case, predictor)
+    elif case.loop and data.draw(st.booleans(), label="time-outs together"):
+        case = with_time_outs_together(data, case, predictor)
+    for feature in features(case, assert_cluster_exact(case, predictor)):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=crowds())
+def test_crowds_whose_answers_flow_are_exact(case):
+    assert_cluster_exact(case, EVEN)
