@@ -13,7 +13,7 @@ from simpy.events import Event
 
 from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.clients.fetching import check_fetch
-from mist_sim.clients.flows import let_flow
+from mist_sim.clients.flows import check_not_stuck, let_flow
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.shared_tiers import check_shared_tiers
@@ -161,6 +161,7 @@ class Simulation:
             came_to_its_end = _run_until(env, load.all_ended)
         broken = conservation.broken_law(load, recorder, self.clients)
         if not came_to_its_end:
+            check_not_stuck(self.clients, self.hand_over.policy, env.now)
             broken = f"nothing left to happen: {broken or 'load generation does not stop'}"
         if broken:
             raise InvariantError(f"at {env.now} s: {broken}")

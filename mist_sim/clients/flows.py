@@ -41,6 +41,30 @@ def check_flows(clients: Iterable[Client], policy: HandOverPolicy | None) -> Non
         )
 
 
+def check_not_stuck(
+    clients: Iterable[Client], policy: HandOverPolicy | None, now: float
+) -> None:
+    """Raise ScenarioError where clients wait for room at one another when nothing else is left.
+
+    While an answer leaves a d_heavy client, its blocks are kept there, up to (1 - watermark) of all
+    and those of one answer more. What is left has to hold the next request.
+    """
+    if not isinstance(policy, FlowPolicy):
+        return
+    held = [
+        f"{client.name} keeps {len(kept)}"
+        for client in clients
+        if isinstance(client, LlmClient) and (kept := list(client.held_kv))
+    ]
+    if held:
+        raise ScenarioError(
+            "kv_cache must have room for two of the longest requests, below the watermark of "
+            "hand_over.policy, on every client with role d_heavy: answers that leave one client "
+            "wait for memory at another, and it for them, so that nothing goes on after "
+            f"{now} s ({', '.join(held)})"
+        )
+
+
 def let_flow(clients: Iterable[Client], policy: HandOverPolicy | None) -> None:
     """Tell clients when their answers leave in the run that begins."""
     for client in clients:

@@ -34,9 +34,9 @@ from tests.reference.stepwise import Job
 PREDICTORS = st.sampled_from([AWKWARD, DYADIC, EVEN, EVEN])
 
 
-def jobs_for(times: list[float], few: bool) -> st.SearchStrategy[list[Job]]:
+def jobs_for(times: list[float], few: bool, longest: int = 60) -> st.SearchStrategy[list[Job]]:
     """Jobs at these times; if `few`, of a few kinds, so that equal ones meet on equal clients."""
-    length = st.sampled_from([1, 5, 16]) if few else lengths(8, 60)
+    length = st.sampled_from([1, 5, 16]) if few else lengths(8, longest)
     limit = st.sampled_from([{}, {}, {}, {"timeout": 2**-5}, {"ttft_timeout": 2**-7}])
     if not few:
         limit = st.just({}) | st.just({}) | st.builds(dict, timeout=few_steps())

@@ -11,11 +11,12 @@ from itertools import pairwise
 from math import inf, isnan
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import Predictor
 from mist_sim.routers import FlowingPolicy
 from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
@@ -71,12 +72,12 @@ def engines(draw: st.DrawFn, role: str) -> EngineOptions:
     )
     return EngineOptions(
         "chunked",
-        num_blocks=draw(st.sampled_from([12, 13, 16, 20, 40])),
-        block_size=draw(st.sampled_from([4, 4, 1, 8])),
+        num_blocks=draw(st.sampled_from([14, 17, 20, 24, 40])),
+        block_size=draw(st.sampled_from([4, 4, 8, 3])),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max(max_num_seqs, draw(tokens)),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
-        max_model_len=draw(st.sampled_from([None, None, 40, 25])),
+        max_model_len=draw(st.sampled_from([None, None, None, None, 60, 30])),
         whole_must_fit=draw(st.booleans()),
         caching=draw(st.booleans()),
         role=role,
@@ -96,7 +97,8 @@ def flowing(draw: st.DrawFn) -> ClusterCase:
 
     clients = [client(role) for role in draw(st.sampled_from(ROLES).flatmap(st.permutations))]
     same = {"block_size": clients[0].block_size}
-    jobs = draw(st.integers(2, 14).flatmap(arrival_times).flatmap(lambda t: jobs_for(t, few=False)))
+    times = draw(st.integers(2, 14).flatmap(arrival_times))
+    jobs = draw(jobs_for(times, few=False, longest=30))
     loop = st.builds(
         ClosedLoop,
         concurrency=st.integers(1, 8),
@@ -176,6 +178,8 @@ def features(case: ClusterCase, served: Served) -> set[str]:
     role_at = {
         id(outcome): client.role for client in cluster.clients for outcome in client.outcomes
     }
+    if is_stuck(served):
+        found.add("stuck")
     for number, outcomes in enumerate(cluster.visits):
         down = [
             role_at[id(outcome)] == "d_heavy" for outcome in outcomes if outcome.status == "moved"
@@ -218,6 +222,25 @@ def features_of_move(before: Outcome, after: Outcome, starts: list[float]) -> se
     return found
 
 
+def assert_exact(case: ClusterCase, predictor: Predictor) -> Served:
+    """Compare all records with the reference, or how both get stuck; return the reference."""
+    served = case.stepwise(predictor)
+    if is_stuck(served):
+        with pytest.raises(ScenarioError, match="room for two of the longest requests"):
+            case.simulate(predictor)
+        return served
+    return assert_cluster_exact(case, predictor)
+
+
+def is_stuck(served: Served) -> bool:
+    """Tell whether clients wait for one another's memory, so that some never end."""
+    return any(outcome.status == "unfinished" for outcome in served.outcomes)
+
+
+def goes_on(case: ClusterCase) -> bool:
+    return not is_stuck(case.stepwise(EVEN))
+
+
 WANTED = (
     "a degradation",
     "a backflow",
@@ -230,6 +253,7 @@ WANTED = (
     "preempted after a move",
     "a move ends with a step",
     "two leave together",
+    "stuck",
 )
 
 
@@ -241,7 +265,7 @@ def test_answers_that_flow_are_exact(case, predictor, data):
         case = with_arrivals_on_boundaries(data, case, predictor)
     elif case.loop and data.draw(st.booleans(), label="time-outs together"):
         case = with_time_outs_together(data, case, predictor)
-    for feature in features(case, assert_cluster_exact(case, predictor)):
+    for feature in features(case, assert_exact(case, predictor)):
         event(feature)
 
 
@@ -249,4 +273,4 @@ def test_answers_that_flow_are_exact(case, predictor, data):
 @examples(300)
 @given(case=crowds())
 def test_crowds_whose_answers_flow_are_exact(case):
-    assert_cluster_exact(case, EVEN)
+    assert_exact(case, EVEN)

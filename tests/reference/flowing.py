@@ -15,6 +15,8 @@ Rules, for clients of two roles, p_heavy and d_heavy, which both serve prompts a
   when it last went from a p_heavy client to a d_heavy one.
 - Who comes with entries at another client, and who was preempted, is queued before prompts. Moves
   begin also where prompts have all tokens of the step, but not in a step that preempted anybody.
+- Who was preempted is admitted when all its known tokens fit, also where others need a first piece.
+- Clients may wait for each other's memory. Then nothing goes on.
 """
 
 from __future__ import annotations

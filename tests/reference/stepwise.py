@@ -731,7 +731,7 @@ class StepwiseEngine(ABC):
         num_slots, num_held = head.num_known, self.memory.num_held(head)
         if head.incoming:
             num_slots = self.next_slots(head)
-        elif first_piece is not None:
+        elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
             num_slots = self.memory.cached_tokens(head) + first_piece
             return self.blocks_for(num_slots) - num_held <= room
         return self.blocks_for(num_slots) - num_held <= room

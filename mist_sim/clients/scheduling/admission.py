@@ -72,6 +72,8 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     if not lane.has_seat():
         return False
     kv_cache, num_tokens = lane.kv_cache, None
+    if lane.waiting.returns_whole and sequence.visit.num_preemptions:
+        first_piece = None
     if first_piece is not None and sequence.incoming is None:
         num_tokens = min(sequence.num_tokens, kv_cache.num_cached_tokens(sequence) + first_piece)
     num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)

@@ -26,9 +26,12 @@ class WaitingQueue(ABC):
     """The sequences that wait for admission, and the rule for giving memory up.
 
     takes_from_anywhere: whether another than the last admitted may have to give way.
+    returns_whole: whether one that was preempted waits until all of it fits, also where a first
+        piece is enough for others.
     """
 
     takes_from_anywhere: ClassVar[bool] = False
+    returns_whole: ClassVar[bool] = False
 
     @abstractmethod
     def add(self, sequence: SequenceState) -> None:
@@ -89,8 +92,12 @@ class EntriesFirst(WaitingQueue):
     """First come, first served, but those first whose KV entries another client keeps.
 
     They ask for memory alone, and their answers stand still until they have it. One that was
-    preempted goes to the head of all, as in `FirstComeFirstServed`.
+    preempted goes to the head of all, as in `FirstComeFirstServed`. It comes back when all of it
+    fits: memory may be kept for answers that wait for this client's own prompts to move, and a
+    first piece would then be computed and given up over and over.
     """
+
+    returns_whole = True
 
     def __init__(self) -> None:
         self._first = FirstComeFirstServed()
