@@ -190,10 +190,10 @@ def features(case: ClusterCase, served: Served) -> set[str]:
             found.add("a backflow")
         if sum(down) > 1:
             found.add("twice back and forth")
-        starts = [move.start for move in cluster.moves if move.job == number]
+        ends = {move.start: move.end for move in cluster.moves if move.job == number}
         for before, after in pairwise(outcomes):
             if before.status == "moved":
-                found |= features_of_move(before, after, starts)
+                found |= features_of_move(before, after, ends)
     ends = {step.end for step in served.steps}
     if any(move.end in ends for move in cluster.moves):
         found.add("a move ends with a step")
@@ -204,17 +204,19 @@ def features(case: ClusterCase, served: Served) -> set[str]:
     return found
 
 
-def features_of_move(before: Outcome, after: Outcome, starts: list[float]) -> set[str]:
-    """What happened to an answer that moved on; starts: of the moves of its blocks that came."""
+def features_of_move(before: Outcome, after: Outcome, ends: dict[float, float]) -> set[str]:
+    """What happened to an answer that moved on; ends: of the moves of its blocks, by start."""
     found = set()
     has_begun = not isnan(after.started_at)
     if has_begun and after.started_at > before.left_at:
         found.add("a move waits for memory")
     if after.status == "timed_out":
-        is_there = after.started_at in starts
-        found.add(
-            "gone later" if is_there else "gone while it moves" if has_begun else "gone before"
-        )
+        if not has_begun:
+            found.add("gone before it moves")
+        elif after.left_at < ends.get(after.started_at, inf):
+            found.add("gone while it moves")
+        else:
+            found.add("gone later")
     if after.status == "rejected":
         found.add("moved to a client that is too small")
     if after.preempted_at:
@@ -246,7 +248,7 @@ WANTED = (
     "a backflow",
     "twice back and forth",
     "a move waits for memory",
-    "gone before",
+    "gone before it moves",
     "gone while it moves",
     "gone later",
     "moved to a client that is too small",

@@ -77,6 +77,7 @@ class SlowestFlow(Flow):
         return first + 1 if is_above[first] else limit
 
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
+        self._let_in(lane)  # one that was preempted may join with this step, and be slow already
         left = now - self._limit * lane.clock.steps + _slack(now)
         near: list[tuple[float, int, SequenceState]] = []
         while self._next and self._next[0][0] < left:
