@@ -81,6 +81,7 @@ class Environment(simpy.Environment):
     def __init__(self) -> None:
         super().__init__()
         self._started = Due(self)  # what every generator has waited for at its start
+        self._last_plan = -1.0, PLAN  # when an engine last planned, and the latest phase then
 
     @property
     def _now(self) -> float:
@@ -152,6 +153,16 @@ class Environment(simpy.Environment):
         except StopSimulation as stop:
             return stop.args[0]
         raise NothingLeftError("nothing is left to happen, but the awaited event has not")
+
+    def note_plan(self, phase: int) -> None:
+        """Note that an engine plans now, whose phase that is."""
+        time, latest = self._last_plan
+        self._last_plan = self.now, max(phase, latest) if time == self.now else phase
+
+    def is_after_plan(self, phase: int) -> bool:
+        """Return whether an engine with a later phase has planned at the present time."""
+        time, latest = self._last_plan
+        return time == self.now and latest > phase
 
     def only_has(self, phase: int) -> bool:
         """Return whether nothing is scheduled but in one phase."""

@@ -78,6 +78,7 @@ class Engine:
     def _serve(self) -> Generator[Event, object, None]:
         env, start = self.env, self._starts()
         while True:
+            env.note_plan(self._plan_phase)
             self._run = run = start()
             if run is None:
                 self._idle = True
@@ -227,7 +228,7 @@ class Engine:
         if run is not None:
             for member, plan, _ in run.parts:
                 if member is lane:
-                    return Progress(plan, run.num_over(now), run.num_begun(now))
+                    return Progress(plan, run.num_over(now), self._num_begun(run))
         return Progress()
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
@@ -245,7 +246,7 @@ class Engine:
             lane.forget(sequence)
         elif self._run is not None and lane.is_running(sequence):
             lane.abort_after_run(sequence)
-            self._end_after(self._run, self._run.num_begun(self.env.now))
+            self._end_after(self._run, self._num_begun(self._run))
         else:
             lane.abort(sequence)
             self._notice(lane, None)  # another may be at the head of the queue now, and fit
@@ -257,7 +258,7 @@ class Engine:
         run = self._run
         if run is not None and run.has(lane):
             lane.release_after_run(sequence)
-            self._end_after(run, run.num_begun(self.env.now))
+            self._end_after(run, self._num_begun(run))
         else:
             lane.state.release_held(sequence)
             self._notice(lane, None)
@@ -297,7 +298,7 @@ class Engine:
             self._idle = False
             self.env.trigger(self._wake, self.env.now, self._plan_phase)
         elif run is not None and not isinstance(run.ends, float):
-            num_steps = run.num_begun(self.env.now)
+            num_steps = self._num_begun(run)
             if num_steps < run.num_steps:
                 takes_part = len(run.parts) == len(self.lanes) or run.has(lane)
                 if not takes_part or lane.would_admit(sequence, num_steps):
@@ -319,7 +320,12 @@ class Engine:
         always = always or state.cadence is not None
         if run is not None and (always or len(state.running) < state.max_num_seqs):
             now = self.env.now
-            self._end_after(run, run.num_begun(now) + 1 if now > run.start else 1)
+            self._end_after(run, self._num_begun(run) + 1 if now > run.start else 1)
+
+    def _num_begun(self, run: Run) -> int:
+        """Return how many steps of a run have begun, as if each were planned in its turn."""
+        is_planned = self.env.is_after_plan(self._plan_phase)
+        return run.num_begun(self.env.now, is_planned=is_planned)
 
     def _end_after(self, run: Run, num_steps: int) -> None:
         """Let a run end after so many steps, if it has more; a step is never preempted."""

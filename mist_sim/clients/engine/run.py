@@ -64,9 +64,16 @@ class Run:
         """When its first step ends."""
         return self.ends if isinstance(self.ends, float) else self.ends.item(0)
 
-    def num_begun(self, now: float) -> int:
-        """Steps that have begun by now, the one that ends just now included."""
-        return 1 if isinstance(self.ends, float) else int(self.ends.searchsorted(now)) + 1
+    def num_begun(self, now: float, *, is_planned: bool = False) -> int:
+        """Steps that have begun by now, the one that ends just now included.
+
+        is_planned: whether the one after that has begun, too.
+        """
+        if isinstance(self.ends, float):
+            return 1
+        if is_planned:
+            return min(int(self.ends.searchsorted(now, side="right")) + 1, self.num_steps)
+        return int(self.ends.searchsorted(now)) + 1
 
     def num_over(self, now: float) -> int:
         """Steps that have ended by now."""
