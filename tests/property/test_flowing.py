@@ -11,13 +11,15 @@ from itertools import pairwise
 from math import inf, isnan
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given, reject
 from hypothesis import strategies as st
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
-from mist_sim.routers import FlowingPolicy
+from mist_sim.metrics import Result
+from mist_sim.routers import FlowingPolicy, LengthAwareRouter
 from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
 from tests.property.strategies import arrival_times, with_arrivals_on_boundaries
@@ -239,10 +241,6 @@ def is_stuck(served: Served) -> bool:
     return any(outcome.status == "unfinished" for outcome in served.outcomes)
 
 
-def goes_on(case: ClusterCase) -> bool:
-    return not is_stuck(case.stepwise(EVEN))
-
-
 WANTED = (
     "a degradation",
     "a backflow",
@@ -276,3 +274,119 @@ def test_answers_that_flow_are_exact(case, predictor, data):
 @given(case=crowds())
 def test_crowds_whose_answers_flow_are_exact(case):
     assert_exact(case, EVEN)
+
+
+def full_clients(whole_must_fit: bool = True) -> ClusterCase:
+    """A P-heavy client that keeps a prompt, a D-heavy one that keeps an answer; neither fits."""
+    p = EngineOptions(
+        "chunked",
+        num_blocks=20,
+        block_size=4,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        whole_must_fit=whole_must_fit,
+        role="p_heavy",
+    )
+    d = replace(p, num_blocks=16, max_num_batched_tokens=32, role="d_heavy")
+    return ClusterCase(
+        (p, d),
+        (Job(0.0, 52, 9), Job(0.0, 30, 9), Job(2 * STEP, 3, 1), Job(2 * STEP, 40, 1)),
+        link=(2.0**25, 0.0),
+        flows=FlowingPolicy(tpot=1.0, watermark=0.3),
+    )
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("whole_must_fit", [True, False])
+def test_clients_that_wait_for_one_another_are_told_of(whole_must_fit):
+    """Where first pieces are enough, the last prompt would be begun and given up for ever."""
+    assert is_stuck(assert_exact(full_clients(whole_must_fit), EVEN))
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("shortage", [0, 1])
+def test_memory_for_two_is_enough(shortage):
+    """The prompt of 14 blocks that comes needs what the answer of 8 leaves, which waits for it."""
+    p, d = full_clients().clients
+    served = assert_exact(
+        replace(full_clients(), clients=(p, replace(d, num_blocks=22 - shortage))), EVEN
+    )
+    assert is_stuck(served) == bool(shortage)
+
+
+@pytest.mark.deep
+def test_each_hard_feature_of_flows_is_reached():
+    seen = features_seen(
+        flowing() | crowds(), lambda case: features(case, case.stepwise(EVEN)), WANTED
+    )
+    assert not missing(seen, WANTED), seen
+
+
+@examples(30)
+@given(
+    case=flowing() | crowds(),
+    predictor=PREDICTORS,
+    first=st.integers(1, 5),
+    longest=st.integers(1, 40),
+)
+def test_the_length_of_runs_changes_no_flow(case, predictor, first, longest):
+    assume(not is_stuck(case.stepwise(predictor)))
+    assert_run_lengths_do_not_show(lambda: case.simulate(predictor), first, max(first, longest))
+
+
+@examples(30)
+@given(case=flowing() | crowds(), predictor=PREDICTORS, first=st.integers(1, 5), data=st.data())
+def test_runs_repeat_where_prompts_go_by_length(case, predictor, first, data):
+    """Runs of any length give the same records; who is late is drawn, or rejected."""
+    options = {
+        "ttft": data.draw(st.sampled_from([2 * STEP, 4 * STEP, 0.1]), label="ttft"),
+        "if_none": data.draw(st.sampled_from(["random", "reject"]), label="if none"),
+    }
+
+    def simulate() -> Result:
+        simulation = case.simulation(predictor)
+        simulation.router = LengthAwareRouter(**options)
+        return simulation.run()
+
+    try:
+        simulate()
+    except ScenarioError:
+        reject()  # they get stuck
+    assert_run_lengths_do_not_show(simulate, first, 40)
+
+
+# --- laws -------------------------------------------------------------------------------------
+
+
+@examples(60)
+@given(case=flowing() | crowds(), predictor=PREDICTORS)
+def test_nothing_is_held_and_no_token_is_lost_on_the_way(case, predictor):
+    assume(not is_stuck(case.stepwise(predictor)))
+    simulation = case.simulation(predictor)
+    result = simulation.run()
+    states = [lane for client in simulation.clients for lane in client.lane_states]
+    with_moves = {move for lane in states for move in lane.abandoned}
+    for lane in states:
+        assert not [*lane.waiting, *lane.running, *lane.loading, *lane.loaded, *lane.moved]
+        assert lane.num_promised == 0
+        if not with_moves:  # a run does not wait for what moves for nobody
+            assert not lane.held
+            assert lane.pool.num_used == 0
+    assert_answers_go_on_where_they_left(case, result)
+
+
+def assert_answers_go_on_where_they_left(case: ClusterCase, result: Result) -> None:
+    """Tokens come one after the other; none while an answer moves; roles take turns."""
+    roles = dict(zip(result.client_names, (each.role for each in case.clients), strict=True))
+    moves = result.transfers[result.transfers["kind"] == "hand_over"]
+    for row in result.requests.itertuples():
+        times = result.token_times(row.request_id)
+        assert (np.diff(times) > 0).all()
+        assert len(times) == row.num_output_tokens
+        mine = moves[moves["request_id"] == row.request_id]
+        for move, then in pairwise(mine.itertuples()):
+            assert move.client == then.source
+            assert move.end < then.start
+        for move in mine.itertuples():
+            assert roles[move.source] != roles[move.client]
+            assert not ((times > move.start) & (times <= move.end)).any()

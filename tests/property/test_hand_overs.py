@@ -273,6 +273,33 @@ def test_the_limit_of_a_first_token_ends_with_it_to_the_bit(transfer, first_toke
     assert_cluster_exact(case, EVEN)
 
 
+@pytest.mark.exact
+def test_a_prompt_sent_after_its_client_has_planned_waits_for_the_next_step():
+    """Memory for the third prompt is taken when the fourth step of both clients ends.
+
+    The first client has planned by then, though within steps computed ahead; so the prompt begins
+    a step later.
+    """
+    options = EngineOptions(
+        "chunked",
+        num_blocks=40,
+        block_size=4,
+        max_num_seqs=4,
+        max_num_batched_tokens=32,
+        threshold=8,
+        max_partial=2,
+    )
+    jobs = (Job(0.0, 8, 30), Job(STEP, 60, 2), Job(3.5 * STEP, 8, 2))
+    case = ClusterCase(
+        tuple(replace(options, role=role) for role in ("prefill", "decode")),
+        jobs,
+        link=(1e12, 0.0),
+        transfer="push",
+    )
+    served = assert_cluster_exact(case, EVEN)
+    assert served.cluster.visits[2][0].started_at == 5 * STEP
+
+
 @pytest.mark.deep
 def test_each_hard_feature_is_reached():
     seen = features_seen(

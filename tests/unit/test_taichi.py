@@ -70,6 +70,15 @@ def test_an_answer_leaves_a_p_heavy_client_when_it_is_above_the_limit():
     assert flow.leaving(state, 2.0 + 1e-6) == []  # it has left; the other is at 0.05 s
 
 
+def test_one_that_joins_with_a_step_leaves_with_it_when_it_is_above_the_limit():
+    """It was preempted, and what it had is computed again."""
+    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    flow.num_steps(state, DECODES, 2.0, 1)
+    state.clock.advance(1)
+    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
+    assert flow.leaving(state, 2.0) == [slow]
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.11, 0.2])
 def test_a_run_ends_with_the_first_step_after_which_one_leaves(seconds):
     state, flow = lane(), SlowestFlow(Backflow(0.1))
@@ -272,6 +281,27 @@ def test_answers_flow_both_ways_and_nothing_is_lost():
         for state in client.lane_states:
             assert not [*state.held, *state.loading, *state.moved, *state.waiting]
             assert state.num_promised == state.pool.num_used == 0
+
+
+@pytest.mark.parametrize("router", ["round_robin", {"type": "length_aware", "ttft": "0.5 s"}])
+def test_clients_of_two_classes_that_are_alike_are_one_class(router):
+    """S_D = S_P: without roles nothing flows, and all decode in place."""
+    p, d = said()["clients"]
+    alike = {key: value for key, value in p.items() if key != "role"}
+    both = [alike, {**alike, "name": d["name"]}]
+    results = [
+        simulate(scenario(clients=clients, router=router, hand_over={}, network=None))
+        for clients in (both, [{**alike, "count": 4}])
+    ]
+    visits = [result.recorder.visits.columns() for result in results]
+    for name, column in visits[0].items():
+        np.testing.assert_array_equal(column, visits[1][name])
+    assert len(set(visits[0]["client_id"])) == 4
+    requests, of_one = (result.requests.to_csv() for result in results)
+    assert requests == of_one
+    for request_id in results[0].requests["request_id"]:
+        times = (result.token_times(request_id).tolist() for result in results)
+        assert next(times) == next(times)
 
 
 def test_a_prompt_that_nobody_has_in_time_is_rejected_and_counted():
