@@ -290,7 +290,7 @@ def full_clients(whole_must_fit: bool = True) -> ClusterCase:
     d = replace(p, num_blocks=16, max_num_batched_tokens=32, role="d_heavy")
     return ClusterCase(
         (p, d),
-        (Job(0.0, 52, 9), Job(0.0, 30, 9), Job(2 * STEP, 3, 1), Job(2 * STEP, 40, 1)),
+        (Job(0.0, 52, 9), Job(0.0, 30, 9), Job(0.0, 3, 1), Job(0.0, 40, 1)),
         link=(2.0**25, 0.0),
         flows=FlowingPolicy(tpot=1.0, watermark=0.3),
     )
@@ -306,11 +306,11 @@ def test_clients_that_wait_for_one_another_are_told_of(whole_must_fit):
 @pytest.mark.exact
 @pytest.mark.parametrize("shortage", [0, 1])
 def test_memory_for_two_is_enough(shortage):
-    """The prompt of 14 blocks that comes needs what the answer of 8 leaves, which waits for it."""
-    p, d = full_clients().clients
-    served = assert_exact(
-        replace(full_clients(), clients=(p, replace(d, num_blocks=22 - shortage))), EVEN
-    )
+    """The prompt of 14 blocks has to fit beside the answer of 8, which waits for its room."""
+    case = full_clients()
+    p, d = case.clients
+    clients = (p, replace(d, num_blocks=22 - shortage))
+    served = assert_exact(replace(case, clients=clients, jobs=case.jobs[:2]), EVEN)
     assert is_stuck(served) == bool(shortage)
 
 

@@ -293,7 +293,7 @@ def test_a_prompt_sent_after_its_client_has_planned_waits_for_the_next_step():
     case = ClusterCase(
         tuple(replace(options, role=role) for role in ("prefill", "decode")),
         jobs,
-        link=(1e12, 0.0),
+        link=(2.0**80, 0.0),
         transfer="push",
     )
     served = assert_cluster_exact(case, EVEN)

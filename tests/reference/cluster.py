@@ -527,14 +527,19 @@ class Sender(ABC):
 
 
 class AtGivenTimes(Sender):
-    """Jobs come at their arrival times."""
+    """Jobs come at their arrival times; each is told to when the one before has come."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        self._jobs = jobs
+        self._jobs = iter(jobs)
 
     def start(self, cluster: StepwiseCluster) -> None:
-        for job in self._jobs:
-            cluster.at(job.arrival_time, lambda job=job: cluster.send(job))
+        job = next(self._jobs, None)
+        if job is not None:
+            cluster.at(job.arrival_time, partial(self._send, cluster, job))
+
+    def _send(self, cluster: StepwiseCluster, job: Job) -> None:
+        cluster.send(job)
+        self.start(cluster)
 
 
 class Users(Sender):
