@@ -251,8 +251,8 @@ MUTANTS = [
     Mutant(
         "a step planned ahead knows who comes a step too late",
         f"{ENGINE}/loop.py",
-        "run.num_begun(now) + 1 if now > run.start",
-        "run.num_begun(now) + 2 if now > run.start",
+        "self._num_begun(run) + 1 if now > run.start",
+        "self._num_begun(run) + 2 if now > run.start",
     ),
     Mutant(
         "passes are cut one too late",
@@ -422,6 +422,78 @@ MUTANTS = [
         f"{SCHEDULING}/preemption.py",
         "kv_cache.preempt(sequence, num_blocks, num_known, num_unknown)\n        plan.dropped",
         "kv_cache.preempt(sequence, num_blocks, num_computed)\n        plan.dropped",
+    ),
+    Mutant(
+        "an answer that is at the limit, and not above it, flows back",
+        f"{SCHEDULING}/flow.py",
+        "return now - start.time > self._limit",
+        "return now - start.time >= self._limit",
+    ),
+    Mutant(
+        "the time per token of who flows back counts from the first one on",
+        f"{SCHEDULING}/flow.py",
+        "return Pace(now, sequence.num_output_tokens)",
+        "return pace_of(sequence)",
+    ),
+    Mutant(
+        "one that joins with a step does not leave with it",
+        f"{SCHEDULING}/flow.py",
+        "        self._let_in(lane)  # one that",
+        "        # one that",
+    ),
+    Mutant(
+        "who flows back does so in the order of the limits",
+        f"{SCHEDULING}/flow.py",
+        "        found.sort(key=lambda each: each.ticket)",
+        "",
+    ),
+    Mutant(
+        "answers leave a step after they are above the limit",
+        f"{SCHEDULING}/flow.py",
+        "return first + 1 if is_above[first] else limit",
+        "return min(first + 2, limit) if is_above[first] else limit",
+    ),
+    Mutant(
+        "the longest leave at the watermark, and not above it",
+        f"{SCHEDULING}/flow.py",
+        "if lane.need_after_first(plan, middle) > num_left:",
+        "if lane.need_after_first(plan, middle) > num_left + 1:",
+    ),
+    Mutant(
+        "the last admitted of those that are equally long leaves first",
+        f"{SCHEDULING}/flow.py",
+        "        stay.sort(key=lambda each: _length(lane, each), reverse=True)",
+        "        stay.sort(key=lambda each: _length(lane, each))\n        stay.reverse()",
+    ),
+    Mutant(
+        "blocks that are held until they are copied count as used",
+        f"{SCHEDULING}/flow.py",
+        "(lane.pool.num_used - num_held)",
+        "lane.pool.num_used",
+    ),
+    Mutant(
+        "prompts that fill a step keep answers from coming",
+        f"{ENGINE}/flowing_lane.py",
+        "if plan is not None and not plan.preempted:",
+        "if False:",
+    ),
+    Mutant(
+        "a step that preempted somebody brings entries",
+        f"{ENGINE}/flowing_lane.py",
+        "if plan is not None and not plan.preempted:",
+        "if plan is not None:",
+    ),
+    Mutant(
+        "who comes with entries waits behind prompts",
+        f"{SCHEDULING}/order.py",
+        "(self._others if sequence.incoming is None else self._first).add(sequence)",
+        "self._others.add(sequence)",
+    ),
+    Mutant(
+        "who is told to move when its client has planned joins the step that began",
+        f"{ENGINE}/loop.py",
+        "return run.num_begun(self.env.now, is_planned=is_planned)",
+        "return run.num_begun(self.env.now)",
     ),
 ]
 
