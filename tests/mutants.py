@@ -424,28 +424,10 @@ MUTANTS = [
         "kv_cache.preempt(sequence, num_blocks, num_computed)\n        plan.dropped",
     ),
     Mutant(
-        "an answer that is at the limit, and not above it, flows back",
-        f"{SCHEDULING}/flow.py",
-        "return now - start.time > self._limit",
-        "return now - start.time >= self._limit",
-    ),
-    Mutant(
         "the time per token of who flows back counts from the first one on",
         f"{SCHEDULING}/flow.py",
         "return Pace(now, sequence.num_output_tokens)",
         "return pace_of(sequence)",
-    ),
-    Mutant(
-        "one that joins with a step does not leave with it",
-        f"{SCHEDULING}/flow.py",
-        "        self._let_in(lane)  # one that",
-        "        # one that",
-    ),
-    Mutant(
-        "who flows back does so in the order of the limits",
-        f"{SCHEDULING}/flow.py",
-        "        found.sort(key=lambda each: each.ticket)",
-        "",
     ),
     Mutant(
         "answers leave a step after they are above the limit",
@@ -476,18 +458,6 @@ MUTANTS = [
         f"{ENGINE}/flowing_lane.py",
         "if plan is not None and not plan.preempted:",
         "if False:",
-    ),
-    Mutant(
-        "a step that preempted somebody brings entries",
-        f"{ENGINE}/flowing_lane.py",
-        "if plan is not None and not plan.preempted:",
-        "if plan is not None:",
-    ),
-    Mutant(
-        "who comes with entries waits behind prompts",
-        f"{SCHEDULING}/order.py",
-        "(self._others if sequence.incoming is None else self._first).add(sequence)",
-        "self._others.add(sequence)",
     ),
     Mutant(
         "who is told to move when its client has planned joins the step that began",
