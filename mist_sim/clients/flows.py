@@ -41,9 +41,7 @@ def check_flows(clients: Iterable[Client], policy: HandOverPolicy | None) -> Non
         )
 
 
-def check_not_stuck(
-    clients: Iterable[Client], policy: HandOverPolicy | None, now: float
-) -> None:
+def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, now: float) -> None:
     """Raise ScenarioError where clients wait for room at one another when nothing else is left.
 
     While an answer leaves a d_heavy client, its blocks are kept there, up to (1 - watermark) of all
