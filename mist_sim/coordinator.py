@@ -8,7 +8,7 @@ queue of the algorithm is SimPy's.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from simpy.events import Event
 
@@ -18,48 +18,14 @@ from mist_sim.clients.roster import Roster
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Moved, Visit
+from mist_sim.dispatch import Dispatch
 from mist_sim.environment import Environment
-from mist_sim.errors import InvariantError, ScenarioError, brief
+from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.places_ahead import Absences, PlacesAhead, PromptVisit
 from mist_sim.routers import RefusalError, Router
-from mist_sim.stages import Decode, Prefill
-
-_HANDED_OVER = (Prefill.kind, Decode.kind)
 
 Spawn = Callable[[Request], Event]
 """Sends a child; the event's value is its `Failure` when it ends, None when it is served."""
-
-
-class Absences(Protocol):
-    """What becomes of requests whose client is gone; asked only where clients may go."""
-
-    def wait(
-        self, request: Request, kind: str, near: frozenset[str] | None = None
-    ) -> Generator[Event, Any, Failure | None]:
-        """Wait until a client that serves a stage comes; return why it is given up, or None.
-
-        near: names of the clients that may serve it; None: any.
-        """
-
-    def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
-        """Return the stages that do what a lost visit left undone, or how its request ends."""
-
-    def after_hand_over(
-        self, request: Request, stage: Stage, kv: HeldKv
-    ) -> tuple[Stage, ...] | Failure:
-        """Return the same for a stage that would have continued from entries which are lost."""
-
-
-class _Place(NamedTuple):
-    """What came of a place that was to be taken ahead of a prompt.
-
-    begins: whether the prompt begins now. ahead: the place; None: there is none.
-    num_over: stages after the prompt that are over. failure: how the request failed.
-    """
-
-    begins: bool
-    ahead: Reservation | None = None
-    num_over: int = 0
-    failure: Failure | None = None
 
 
 class Coordinator:
@@ -80,14 +46,22 @@ class Coordinator:
     ) -> None:
         self.env = env
         self.roster = roster
-        self.router = router
         self.spawn = spawn
         hand_over = hand_over or HandOver()
+        self._dispatch = Dispatch(roster, router, hand_over.policy)
+        self._places = PlacesAhead(env, self._dispatch)
         self._drops_first = hand_over.drops_first
         self._pushes = hand_over.transfer == "push"
-        self._policy = hand_over.policy
-        self.absences: Absences | None = None
         self._num_children = 0
+
+    @property
+    def absences(self) -> Absences | None:
+        """What becomes of requests whose client is gone; None: clients stay."""
+        return self._places.absences
+
+    @absences.setter
+    def absences(self, absences: Absences) -> None:
+        self._places.absences = absences
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
         """Take a request that is sent now through all its stages (STAGE-PUSH).
@@ -127,7 +101,8 @@ class Coordinator:
             is_prompt = is_followed and not stage.continues
             is_silent = is_prompt and self._drops_first and not stage.num_emitted
             if is_prompt and self._pushes:
-                place = yield from self._place(request, client, here, later, is_silent, visits)
+                prompt = PromptVisit(request, client, here, later, is_silent)
+                place = yield from self._places.take(prompt, visits)
                 if not place.begins:
                     failure = place.failure
                     continue
@@ -139,7 +114,7 @@ class Coordinator:
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
             if ahead is not None or visit.held_kv is not None:
-                ahead = yield from self._kept_place(ahead, visit, visits)
+                ahead = yield from self._places.keep(ahead, visit, visits)
                 kv = _kept(request, visit, kv, ahead)
             if visit.outcome is SERVED:
                 request.to_serve = later
@@ -160,12 +135,14 @@ class Coordinator:
         """
         stage = stages[0]
         try:
-            client = self._route(request, stage, kv.source if kv and stage.continues else None)
+            client = self._dispatch.route(
+                request, stage, kv.source if kv and stage.continues else None
+            )
         except RefusalError as refusal:
             return Failure("rejected", self.env.now, str(refusal), is_busy=True)
         if client is None and self.absences is not None:
             return None
-        num_stages = self._num_stages(request, client, stages)
+        num_stages = self._dispatch.num_stages(request, client, stages)
         if client is None or not num_stages or (stage.continues and kv is None):
             reason = _nobody_serves(request, stage, client)
             return Failure("rejected", self.env.now, reason)
@@ -180,92 +157,13 @@ class Coordinator:
         near = self.roster.neighbours(kv.source if kv and stage.continues else None)
         return (yield from self.absences.wait(request, stage.kind, near))
 
-    def _num_stages(
-        self, request: Request, client: Client | None, stages: tuple[Stage, ...]
-    ) -> int:
-        """Return how many of the next stages a client serves in a visit; 0: there is none."""
-        num_stages = client.takes(stages) if client else 0
-        policy = self._policy
-        if client and policy is not None and num_stages > 1 and client.reserves:
-            if stages[0].continues or not stages[1].continues:
-                return num_stages
-            others = self.roster.near(stages[1].kind, client.name, request.model)
-            if policy.hands_over(request, client.view, others):
-                return 1
-        return num_stages
-
     def _is_followed(self, request: Request, client: Client, later: tuple[Stage, ...]) -> bool:
         """Tell whether the stage after a visit continues from its KV entries."""
         if not later or (later[0].is_empty and not self._drops_first):
             return False
         if client.asks_ahead:
-            self._ask_ahead(request, later[0], client.name)
+            self._dispatch.ask_ahead(request, later[0], client.name)
         return later[0].continues
-
-    def _reserve(
-        self,
-        request: Request,
-        source: Client,
-        prompt: tuple[Stage, ...],
-        later: tuple[Stage, ...],
-        is_silent: bool,
-    ) -> Reservation | None:
-        """Queue a request where it decodes; None where nobody reserves memory for it."""
-        client = self._route(request, later[0], source.name)
-        num_stages = client.takes(later) if client and client.reserves else 0
-        num_tokens = sum([s.num_prompt_tokens for s in prompt if isinstance(s, Prefill)])
-        if client is None or not num_stages or not num_tokens:
-            return None
-        return Reservation(
-            self.env,
-            client,
-            request,
-            later[:num_stages],
-            source=source.name,
-            num_prompt_tokens=num_tokens,
-            num_output_tokens=int(not is_silent),
-        )
-
-    def _place(
-        self,
-        request: Request,
-        source: Client,
-        prompt: tuple[Stage, ...],
-        later: tuple[Stage, ...],
-        is_silent: bool,
-        visits: list[Visit],
-    ) -> Generator[Event, Any, _Place]:
-        """Take a place where a request decodes, and wait for its memory, before the prompt begins.
-
-        Where clients go meanwhile, the walk looks again who is there.
-        """
-        if self.absences is not None:
-            kind, near = later[0].kind, self.roster.neighbours(source.name)
-            if not self.roster.near(kind, source.name, request.model):
-                return _Place(False, failure=(yield from self.absences.wait(request, kind, near)))
-        ahead = self._reserve(request, source, prompt, later, is_silent)
-        if ahead is None:
-            return _Place(True)
-        if not (yield from ahead.has_memory(visits)):
-            visit = visits[-1]
-            if isinstance(visit.outcome, Lost) and self.absences is not None:
-                rest = self.absences.after_visit(visit, ahead.client)
-                return _Place(False, failure=rest if isinstance(rest, Failure) else None)
-            return _Place(visit.failure is None, None, len(ahead.stages), visit.failure)
-        if self.roster.get(source.client_id) is not source:
-            gone = Lost(f"{source.name}: left before it began with the prompt")
-            yield from ahead.cancel(gone, visits)
-            return _Place(False)
-        return _Place(True, ahead)
-
-    def _kept_place(
-        self, ahead: Reservation | None, prompt: Visit, visits: list[Visit]
-    ) -> Generator[Event, Any, Reservation | None]:
-        """Return the place of a request after its prompt; it is given up where that was lost."""
-        if ahead is None or not isinstance(prompt.outcome, Lost):
-            return ahead
-        yield from ahead.cancel(prompt.outcome, visits)
-        return None
 
     def _follow(
         self, request: Request, client: Client, visit: Visit, later: tuple[Stage, ...]
@@ -339,53 +237,6 @@ class Coordinator:
         ends = [self.spawn(child) for child in children]
         yield self.env.all_of(ends)
         return next((end.value for end in ends if end.value is not None), None)
-
-    def _route(self, request: Request, stage: Stage, source: str | None = None) -> Client | None:
-        """Return the client that the router chooses for a stage; None when none serves it.
-
-        source: name of the client that keeps what the stage continues from; None: it does not.
-        """
-        if request.chosen_ahead is not None:
-            chosen, request.chosen_ahead = request.chosen_ahead, None
-            if (client := self.roster.get(chosen)) is not None and stage.kind in client.serves:
-                return client
-        roster, kind, model = self.roster, stage.kind, request.model
-        if source is not None:
-            candidates = roster.near(kind, source, model)
-        elif model is None:
-            candidates = roster.candidates(kind)
-        else:
-            candidates = roster.candidates_of(kind, model)
-        if not candidates:
-            self._check_model(request)
-            return None
-        if self._policy is not None and kind in _HANDED_OVER:
-            candidates = self._policy.among(request, stage, candidates)
-        client_id = self.router.choose(request, stage, candidates)
-        client = self.roster.get(client_id)
-        if client is None or stage.kind not in client.serves:
-            raise ScenarioError(
-                f"{type(self.router).__name__}.choose returned {client_id!r}, which is not the "
-                f"client_id of a candidate for {stage.kind}: {[v.client_id for v in candidates]}"
-            )
-        return client
-
-    def _check_model(self, request: Request) -> None:
-        """Raise ScenarioError for a request that names a model which nobody ever served."""
-        if request.model is not None and request.model not in self.roster.models:
-            known = ", ".join(sorted(self.roster.models)) or "none"
-            raise ScenarioError(
-                f"request {request.request_id} names the model {brief(request.model)}, which no "
-                f"client serves; they serve {known}"
-            )
-
-    def _ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
-        """Let the router choose now for a stage that comes after the next visit, at `source`."""
-        try:
-            client = self._route(request, stage, source if stage.continues else None)
-        except RefusalError:
-            return  # it is asked again when the stage begins
-        request.chosen_ahead = client.client_id if client is not None else None
 
 
 def _kept(

@@ -1,0 +1,86 @@
+"""Which client serves the next stages of a request, and how many of them in one visit."""
+
+from __future__ import annotations
+
+from mist_sim.clients.base import Client
+from mist_sim.clients.roster import Roster
+from mist_sim.core.hand_over import HandOverPolicy
+from mist_sim.core.request import Request, Stage
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.routers import RefusalError, Router
+from mist_sim.stages import Decode, Prefill
+
+_HANDED_OVER = (Prefill.kind, Decode.kind)
+
+
+class Dispatch:
+    """Asks the policy of hand-overs who may serve a stage, and the router who does.
+
+    roster: the clients that there are now. policy: None: as roles say.
+    """
+
+    def __init__(self, roster: Roster, router: Router, policy: HandOverPolicy | None) -> None:
+        self.roster = roster
+        self.router = router
+        self._policy = policy
+
+    def route(self, request: Request, stage: Stage, source: str | None = None) -> Client | None:
+        """Return the client that the router chooses for a stage; None when none serves it.
+
+        source: name of the client that keeps what the stage continues from; None: it does not.
+        Raises RefusalError where the router turns the request away, and ScenarioError where it
+        chooses nobody, or the request names a model that nobody ever served.
+        """
+        if request.chosen_ahead is not None:
+            chosen, request.chosen_ahead = request.chosen_ahead, None
+            if (client := self.roster.get(chosen)) is not None and stage.kind in client.serves:
+                return client
+        roster, kind, model = self.roster, stage.kind, request.model
+        if source is not None:
+            candidates = roster.near(kind, source, model)
+        elif model is None:
+            candidates = roster.candidates(kind)
+        else:
+            candidates = roster.candidates_of(kind, model)
+        if not candidates:
+            self._check_model(request)
+            return None
+        if self._policy is not None and kind in _HANDED_OVER:
+            candidates = self._policy.among(request, stage, candidates)
+        client_id = self.router.choose(request, stage, candidates)
+        client = self.roster.get(client_id)
+        if client is None or stage.kind not in client.serves:
+            raise ScenarioError(
+                f"{type(self.router).__name__}.choose returned {client_id!r}, which is not the "
+                f"client_id of a candidate for {stage.kind}: {[v.client_id for v in candidates]}"
+            )
+        return client
+
+    def ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
+        """Let the router choose now for a stage that comes after the next visit, at `source`."""
+        try:
+            client = self.route(request, stage, source if stage.continues else None)
+        except RefusalError:
+            return  # it is asked again when the stage begins
+        request.chosen_ahead = client.client_id if client is not None else None
+
+    def num_stages(self, request: Request, client: Client | None, stages: tuple[Stage, ...]) -> int:
+        """Return how many of the next stages a client serves in a visit; 0: there is none."""
+        num_stages = client.takes(stages) if client else 0
+        policy = self._policy
+        if client and policy is not None and num_stages > 1 and client.reserves:
+            if stages[0].continues or not stages[1].continues:
+                return num_stages
+            others = self.roster.near(stages[1].kind, client.name, request.model)
+            if policy.hands_over(request, client.view, others):
+                return 1
+        return num_stages
+
+    def _check_model(self, request: Request) -> None:
+        """Raise ScenarioError for a request that names a model which nobody ever served."""
+        if request.model is not None and request.model not in self.roster.models:
+            known = ", ".join(sorted(self.roster.models)) or "none"
+            raise ScenarioError(
+                f"request {request.request_id} names the model {brief(request.model)}, which no "
+                f"client serves; they serve {known}"
+            )
