@@ -15,14 +15,14 @@ from mist_sim.units import Bytes
 class Fetch:
     """Bytes that come for each token of a stage, from one place of a topology to another.
 
-    source, destination: places such as remote/storage and node0/host. They share links with all
-        else that travels.
+    source: a place such as remote/storage. destination: another one, such as node0/host, or several
+        that get the same at once, over each link once. They share links with all else that travels.
     bytes_per_token: finite, > 0; 128 KiB are those of the KV entries of Llama-3.1-8B.
     Raises ValueError for values out of range.
     """
 
     source: str
-    destination: str
+    destination: str | tuple[str, ...]
     bytes_per_token: Bytes
 
     def __post_init__(self) -> None:
@@ -30,8 +30,17 @@ class Fetch:
             raise ValueError(
                 f"bytes_per_token must be finite and > 0 B, got {self.bytes_per_token}"
             )
-        if self.source == self.destination:
+        if self.source in self.destinations:
             raise ValueError(f"destination must not be the source, got {self.source!r} for both")
+        if not self.destinations or len(set(self.destinations)) < len(self.destinations):
+            raise ValueError(
+                f"destination must be one place, or several that differ, got {self.destination!r}"
+            )
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """All places that they come to."""
+        return (self.destination,) if isinstance(self.destination, str) else self.destination
 
     def num_bytes(self, stage: Stage) -> float:
         """Return the bytes that come for a stage; one without `num_tokens` brings none."""
@@ -46,6 +55,7 @@ def check_fetch(name: str, fetch: Fetch, network: Network | None) -> None:
             "network.topology, such as hgx-h100"
         )
     try:
-        network.routes.between(fetch.source, fetch.destination)
+        for destination in fetch.destinations:
+            network.routes.between(fetch.source, destination)
     except ScenarioError as error:
         raise ScenarioError(f"{name}: fetch: {error}") from None

@@ -130,5 +130,5 @@ class SequentialClient(Client):
     def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
         """Wait until a stage's bytes are there."""
         if isinstance(self.network, Fabric):
-            places = fetch.source, fetch.destination
-            yield self.network.carry(*places, fetch.num_bytes(stage))
+            num_bytes = fetch.num_bytes(stage)
+            yield self.network.carry(fetch.source, fetch.destinations, num_bytes)

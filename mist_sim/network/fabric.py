@@ -190,14 +190,16 @@ class Fabric:
         share = num_bytes / len(paths) * self.connector.efficiency
         return self._transfers.send([Flow(path, share, latency) for path in paths])
 
-    def carry(self, source: str, destination: str, num_bytes: float) -> Event:
-        """Begin to send bytes from a place to another; the event happens when the last is there.
+    def carry(self, source: str, destinations: Sequence[str], num_bytes: float) -> Event:
+        """Begin to send bytes from a place to others; the event happens when all are everywhere.
 
-        A connector plays no part in it. Raises ScenarioError where there is no route.
+        They cross each link once, however many places lie behind it (multicast), at the rate of the
+        slowest. A connector plays no part in it. Raises ScenarioError where there is no route.
         """
-        route = self.routes.between(source, destination)
-        size = num_bytes * self.connector.efficiency
-        return self._transfers.send([Flow(route.path, size, route.latency)])
+        routes = [self.routes.between(source, destination) for destination in destinations]
+        tree = tuple(dict.fromkeys(link for route in routes for link in route.path))
+        latency = max(route.latency for route in routes)
+        return self._transfers.send([Flow(tree, num_bytes * self.connector.efficiency, latency)])
 
     def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
         """Return what it takes when all GPUs of some engines send to all GPUs of others at once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from mist_sim.errors import ScenarioError, did_you_mean
@@ -25,7 +26,7 @@ class Outages:
     """Which cables of a graph are down, in both directions.
 
     While it is down, what would go over a cable takes the shortest route without all that are
-    down, and waits where there is none.
+    down, and waits where there is none. What goes to several places at once waits in any case.
     """
 
     def __init__(self, routes: Routes) -> None:
@@ -67,7 +68,11 @@ class Outages:
         in_graph = path[len(own) :]
         if not in_graph:
             return Way(path, 0.0)
-        ends = self._ends[in_graph[0]][0], self._ends[in_graph[-1]][1]
+        links = [self._ends[link] for link in in_graph]
+        if any(one[1] != other[0] for one, other in pairwise(links)):  # to several places
+            is_down = any({link, link[::-1]} & (+self._faults).keys() for link in links)
+            return None if is_down else Way(path, 0.0)
+        ends = links[0][0], links[-1][1]
         route = self._around.find(*ends)
         if route is None:
             return None

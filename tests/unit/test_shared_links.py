@@ -13,6 +13,7 @@ from mist_sim.lifecycle import StartUp
 from mist_sim.network import Fabric, MooncakeConnector, Seat, Store, Tenant, Topology
 from mist_sim.network.drawing import drawing
 from mist_sim.scenario.build import build
+from mist_sim.scenario.load import as_data
 from tests.unit.test_memory_tiers import CPU, SSD, scenario
 
 GB = 1e9
@@ -253,6 +254,38 @@ def times_of_retrieval(it: Scenario) -> list[float]:
     stages = simulate(it).stages
     mine = stages[stages["client"] == "store"]
     return sorted(mine["finished_at"] - mine["started_at"])
+
+
+def test_entries_for_two_clients_cross_each_link_once():
+    """One GB over the store's 1 GB/s, to two nodes at once and not to one after the other."""
+    both = retrieving(1, destination=["node0/host", "node1/host"])
+    both = Scenario.from_dict(as_data(both), {"network.nodes": 2})
+    assert times_of_retrieval(both) == pytest.approx([1.0, 1.0], rel=1e-5)
+
+
+def test_what_goes_to_several_places_waits_for_a_cable_of_its_tree():
+    both = as_data(retrieving(1, destination=["node0/host", "node1/host"]))
+    fabric = Fabric(topology="hgx-h100", nodes=2, remote_storage=1e9)
+    fabric.admit([])
+    path = fabric.routes.between("remote/storage", "node1/host").places
+    down = {"link": list(path[-3:-1]), "at": "0.5 s", "repair": "4 s"}
+    both["network"]["nodes"] = 2
+    both["lifecycle"] = {"failures": [down]}
+    assert times_of_retrieval(Scenario.from_dict(both)) == pytest.approx([1.0, 5.0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("destination", "message"),
+    [
+        (["node0/host", "remote/storage"], "destination.*must not be the source"),
+        ([], "destination.*must be one place, or several that differ"),
+        (["node0/host", "node0/host"], "destination.*must be one place, or several that differ"),
+        (["node0/host", "node7/host"], "fetch: .*node7/host"),
+    ],
+)
+def test_places_that_cannot_be_fetched_to_are_refused(destination, message):
+    with pytest.raises(ScenarioError, match=message):
+        build(retrieving(destination=destination))
 
 
 def test_two_retrievals_share_the_store():
