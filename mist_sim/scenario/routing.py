@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mist_sim.errors import TraceError, brief, did_you_mean
-from mist_sim.routers import PolledRouter, RandomRouter, RoundRobinRouter, Router
+from mist_sim.routers import LengthAwareRouter, PolledRouter, RandomRouter, RoundRobinRouter, Router
 from mist_sim.scenario.client_schemas import AfdPart, ClientPart, LlmPart, SequentialPart
 from mist_sim.scenario.format.families import STAGE
 from mist_sim.scenario.format.parts import Part
@@ -71,7 +71,10 @@ def poll_problems(
         return
     if view_interval < 0:
         yield Problem(("view_interval",), f"must be >= 0 s, got {view_interval}")
-    elif all(part.plugin in _LOOK_AT_NO_LOAD for part in routers):
+    elif any(part.plugin is LengthAwareRouter for part in (parts := list(routers))):
+        text = "must be left out with length_aware: what it estimates is as of now, and not polled"
+        yield Problem(("view_interval",), text)
+    elif all(part.plugin in _LOOK_AT_NO_LOAD for part in parts):
         text = "has no effect: random and round_robin look at nothing that polls tell"
         yield Problem(("view_interval",), text)
 

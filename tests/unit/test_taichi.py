@@ -329,6 +329,7 @@ def test_a_prompt_that_nobody_has_in_time_is_rejected_and_counted():
         ),
         ({"router": {"type": "length_aware", "ttft": "-1 s"}}, "ttft: must be finite and > 0 s"),
         ({"network": None}, "network: is required"),
+        ({"view_interval": "1 s"}, "view_interval: must be left out with length_aware"),
     ],
 )
 def test_what_is_bad_is_said(change, message):
