@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -50,11 +51,16 @@ _OF_THE_TOPOLOGY = (
 
 
 class _Way(NamedTuple):
-    """Part of what one engine sends another: its share of layers and of bytes, and its route."""
+    """Part of what one engine sends another: its share of layers and of bytes, and its route.
+
+    bandwidth: bytes/s when all parts go at once on links that nobody else uses; each link gives
+    every part as much of itself as that has of the bytes on it.
+    """
 
     of_layers: float
     share: float
     route: Route
+    bandwidth: float
 
 
 class Exchange(NamedTuple):
@@ -151,10 +157,9 @@ class Fabric:
     def send(self, message: Message) -> Event:
         """Begin to send, every rank what it has of the layers and heads of each other one."""
         flows, connector = [], self.connector
-        for of_layers, share, route in self._between(message.source, message.destination):
+        for of_layers, share, route, bandwidth in self._between(*message[:2]):
             part = message._replace(num_bytes=message.num_bytes * share)
-            bandwidth = route.bandwidth * connector.efficiency
-            num_bytes = bytes_left(part, bandwidth, self.granularity)
+            num_bytes = bytes_left(part, bandwidth * connector.efficiency, self.granularity)
             delay = connector.before(message.num_blocks, message.num_layers * of_layers)
             flows.append(Flow(route.path, num_bytes, route.latency + delay))
         return self._transfers.send(flows)
@@ -232,14 +237,9 @@ class Fabric:
         return found
 
     def _reach(self, source: Seat, destination: Seat) -> Reach:
-        shares = [0.0] * len(self._capacities)  # of all bytes, that go over each link
         ways = self._between(source, destination)
-        for _, share, route in ways:
-            for link in route.path:
-                shares[link] += share
         latency = max(way.route.latency for way in ways) + self.connector.start
-        each = zip(shares, self._capacities, strict=True)
-        slowest = max((share / bandwidth for share, bandwidth in each), default=0.0)
+        slowest = max(way.share / way.bandwidth for way in ways)
         return Reach(latency, slowest / self.connector.efficiency)
 
     def clients_on(self, node: str) -> list[str]:
@@ -275,14 +275,26 @@ class Fabric:
     def _between(self, source: Seat, destination: Seat) -> list[_Way]:
         ways = self._ways.get((source, destination))
         if ways is None:
-            ways = list(self._shares(self._ranks_of(source), self._ranks_of(destination)))
-            self._ways[source, destination] = ways
+            parts = [*self._parts(self._ranks_of(source), self._ranks_of(destination))]
+            ways = self._ways[source, destination] = self._at_once(parts)
         return ways
 
-    def _shares(
+    def _at_once(self, parts: Sequence[tuple[float, float, Route]]) -> list[_Way]:
+        """Return the ways of parts: share of layers, share of bytes and route of each."""
+        shares = [0.0] * len(self._capacities)  # of all bytes, that go over each link
+        for _, share, route in parts:
+            for link in route.path:
+                shares[link] += share
+        ways = []
+        for of_layers, share, route in parts:
+            rates = (self._capacities[link] * (share / shares[link]) for link in route.path)
+            ways.append(_Way(of_layers, share, route, min(rates, default=math.inf)))
+        return ways
+
+    def _parts(
         self, sources: Sequence[Sequence[str]], destinations: Sequence[Sequence[str]]
-    ) -> Iterator[_Way]:
-        """Yield which part of the entries goes from which GPU to which.
+    ) -> Iterator[tuple[float, float, Route]]:
+        """Yield which part of the entries goes from which GPU to which: of layers, of bytes, how.
 
         Pipeline ranks have equal parts of the layers, tensor ranks of the heads.
         """
@@ -293,7 +305,7 @@ class Fabric:
                     for heads_there, gpu_there in enumerate(row_there):
                         of_heads = _common(heads, len(row), heads_there, len(row_there))
                         if share := of_layers * of_heads:
-                            yield _Way(of_layers, share, self.routes.between(gpu, gpu_there))
+                            yield of_layers, share, self.routes.between(gpu, gpu_there)
 
     def _check_stores(self, tenants: Sequence[Tenant]) -> None:
         """Raise ScenarioError for memory that is nowhere, or without a route to those who read."""

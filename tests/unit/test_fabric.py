@@ -172,6 +172,23 @@ def test_what_is_left_is_what_a_pipeline_of_layers_leaves(compute_time):
     assert compute_time + tail == pytest.approx(sent, rel=1e-12)
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_layer_by_layer_ranks_share_the_links_that_they_have_in_common(ranks):
+    """Eight GPUs behind one NIC of 12.5 GB/s, which carries 3.125 GB while layer 2 is computed.
+
+    However many ranks send: they are one transfer, which cannot hide more than the NIC carries.
+    """
+    network = Fabric(topology="pcie-l4", nodes=2, granularity="layerwise")
+    network.admit(
+        [
+            Tenant("p", 1, 1, ranks, "node0", sends=True),
+            Tenant("d", 1, 1, ranks, "node1", takes=True),
+        ]
+    )
+    took = seconds(network, Message(P, D, 10e9, num_layers=2, compute_time=0.5))
+    assert took == pytest.approx(2.7e-6 + (10e9 - 3.125e9) / 12.5e9, rel=1e-9)
+
+
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "workload": {
