@@ -62,6 +62,7 @@ class TieredLives:
             router=plain.router,
             network=network,
             lifecycle=plain.lifecycle,
+            hand_over=plain.hand_over,
             slo=plain.slo,
         )
 
@@ -71,7 +72,7 @@ def tiered_lives() -> st.SearchStrategy[TieredLives]:
 
 
 def features(case: TieredLives, result: Result) -> set[str]:
-    found = seen_in(result)
+    found = seen_in(result, case.lives)
     loads = result.transfers
     loads = loads[loads["kind"] == "load"]
     place = "in a topology" if case.is_placed else "without one"
