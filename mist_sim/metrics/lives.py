@@ -41,6 +41,7 @@ class Lives:
         columns = (rows[name].tolist() for name in ("client_id", "time", "state"))
         for client_id, time, state in zip(*columns, strict=True):
             changes.setdefault(client_id, []).append((time, names[state]))
+        self._changes = [change for mine in changes.values() for change in mine]
         for client_id, mine in changes.items():
             ends = [*(time for time, _ in mine[1:]), max(end, mine[-1][0])]
             self._of[client_id] = [
@@ -58,6 +59,10 @@ class Lives:
     def periods(self) -> list[Period]:
         """All periods, by client and in order of time."""
         return [period for client_id in sorted(self._of) for period in self._of[client_id]]
+
+    def count(self, state: State, begin: float = 0.0) -> int:
+        """Return how often clients came into a state from a time on, if only for an instant."""
+        return sum(each == state and time >= begin for time, each in self._changes)
 
     def seconds(self, client_id: int, states: Collection[State], begin: float = 0.0) -> float:
         """Return how long a client was in some states from a time on."""
@@ -97,7 +102,6 @@ def lives_summary(
     if not lives.is_told:
         return {}
     losses: dict[str, Any] = recorder.losses.columns()
-    states = [period.state for period in lives.periods if period.start >= begin]
     ids = {period.client_id for period in lives.periods}
     seconds = max(lives.end - begin, 0.0)
     up = sum(lives.seconds(client_id, ("up", "draining"), begin) for client_id in ids)
@@ -106,7 +110,7 @@ def lives_summary(
         "num_lost_visits": len(losses["time"]),
         "num_retried_visits": int(losses["retried"].sum()),
         "lost_kv_tokens": int(losses["num_tokens"].sum()),
-        "num_client_failures": states.count("failed"),
-        "num_client_starts": states.count("starting"),
+        "num_client_failures": lives.count("failed", begin),
+        "num_client_starts": lives.count("starting", begin),
         "mean_clients_up": up / seconds if seconds else 0.0,
     }

@@ -155,7 +155,8 @@ def _linear(start: Array, end: Array, amounts: Array, edges: Array) -> Array:
 
 def _area(entered: Array, left: Array, edges: Array) -> Array:
     """Return the time spent inside up to each time, added up over all who were."""
-    return _since(entered, edges) - _since(left, edges)
+    spent = _since(entered, edges) - _since(left, edges)
+    return np.asarray(np.maximum.accumulate(spent))  # it never falls, but where it is rounded
 
 
 def _since(times: Array, edges: Array) -> Array:

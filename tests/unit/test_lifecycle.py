@@ -577,6 +577,13 @@ def test_every_policy_starts_clients_under_load(policy):
     assert result.summary["completed"] == 60
 
 
+@pytest.mark.parametrize("start_up", [None, StartUp(time=0.0), StartUp(time=0.5)])
+def test_starts_are_counted_however_short_they_are(start_up):
+    result = run(replace(fails("a", repair=1.0), start_up=start_up))
+    assert result.summary["num_client_failures"] == 1
+    assert result.summary["num_client_starts"] == 1
+
+
 # --- what is refused --------------------------------------------------------------------------
 
 

@@ -40,6 +40,14 @@ def test_who_waits():
     assert table["num_waiting"].tolist() == [0.5, 0.5]
 
 
+def test_nobody_is_there_is_zero_and_not_a_little_less():
+    """Differences of sums of times are rounded: some of them were below 0."""
+    rows = [(10 + k, 1, 7.3 * k + k / 3) for k in range(40)]
+    table = run(*rows).over_time(0.7)
+    assert table["num_in_service"].min() == 0.0
+    assert table["num_waiting"].min() == 0.0
+
+
 def test_the_last_interval_is_shorter():
     table = run((10, 5, 0.0)).over_time(2.0)
     assert table["end"].tolist() == [2, 4, 5]
