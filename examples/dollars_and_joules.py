@@ -21,7 +21,7 @@ SCENARIO = {
     "clients": [{"name": "llm"}],
     "slo": {"ttft": "1 s", "tpot": "60 ms"},
     "router": "least_outstanding",
-    "cost": {"electricity": "0.1 $/kWh"},
+    "cost": {},  # rented: electricity is in the price
     "power": {"pue": 1.2},
 }
 

@@ -3,8 +3,8 @@
 The weights go storage -> host -> device, in a pipeline as fast as its slowest part. Of a format
 there is one figure that was fitted, on the 8B model of the measurements alone: 30 loads of
 Llama-3.1-8B (16.06 GB) in random order on an H100 SXM with an NVMe of 29.4 GB/s, mean 4.437 s from
-safetensors and 0.678 s in ServerlessLLM's format. Tests score both on 32B models. docs/background/
-lifecycle.md has the table.
+safetensors and 0.678 s in ServerlessLLM's format. Tests score both on 32B models; the table is in
+docs/guides/failures_and_autoscaling.md.
 Source: github.com/ServerlessLLM/ServerlessLLM, benchmarks/results/h100_2025 (Apache-2.0).
 """
 

@@ -104,6 +104,17 @@ clients/engine/loop.py:Engine._server   clients/engine/lane.py:Lane.plan
     assert missing(text) == wrong
 
 
+def test_pages_that_code_names_exist():
+    """A name may go on in the next line of a docstring or a comment, behind its slash."""
+    lost = set()
+    for tree in TREES:
+        for path in (ROOT / tree).rglob("*.py"):
+            text = re.sub(r"/\n\s*(?:# )?", "/", path.read_text("utf-8"))
+            pages = re.findall(r"\bdocs/[\w/]+\.md\b", text)
+            lost |= {(path.name, page) for page in pages if not (ROOT / page).is_file()}
+    assert not lost
+
+
 def test_every_room_stands_in_the_page_on_the_architecture():
     text = (ROOT / "docs/architecture.md").read_text("utf-8")
     rooms = text[text.index("## Rooms") : text.index("## The life of a request")]
