@@ -69,12 +69,13 @@ def poll_problems(
         if not counts_sent:
             yield Problem(("counts_sent",), "has no effect without view_interval")
         return
+    plugins = [part.plugin for part in routers]
     if view_interval < 0:
         yield Problem(("view_interval",), f"must be >= 0 s, got {view_interval}")
-    elif any(part.plugin is LengthAwareRouter for part in (parts := list(routers))):
+    elif LengthAwareRouter in plugins:
         text = "must be left out with length_aware: what it estimates is as of now, and not polled"
         yield Problem(("view_interval",), text)
-    elif all(part.plugin in _LOOK_AT_NO_LOAD for part in parts):
+    elif all(plugin in _LOOK_AT_NO_LOAD for plugin in plugins):
         text = "has no effect: random and round_robin look at nothing that polls tell"
         yield Problem(("view_interval",), text)
 
