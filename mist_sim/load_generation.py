@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from math import inf
+from typing import Protocol
 
 from numpy.random import Generator as Rng
 from simpy.events import Event
@@ -24,6 +25,13 @@ from mist_sim.errors import InvariantError
 from mist_sim.traces import ClosedLoop, Retries
 
 
+class Watch(Protocol):
+    """Who wants to know of the workload what a gateway sees."""
+
+    def sent(self, request: Request, now: float, /) -> None: ...
+    def served(self, request: Request, num_output_tokens: int, /) -> None: ...
+
+
 class LoadGenerator(ABC):
     """Sends requests through the coordinator until each has ended for good, and records how.
 
@@ -33,6 +41,7 @@ class LoadGenerator(ABC):
         waits in between.
     on_end: called with (requests that have ended, seconds) whenever one of the workload's ends,
         children apart; None at first.
+    watch: is told which requests are sent and served; None: nobody asks.
     all_ended: happens when the last request has ended and no other will be sent.
     num_sent, num_ended: requests so far, however often each was sent.
     num_visits, num_stages: of the requests that have ended, in the order in which they did: visits
@@ -52,6 +61,7 @@ class LoadGenerator(ABC):
         self.recorder = recorder
         self.retries = retries
         self.on_end: Callable[[int, float], None] | None = None
+        self.watch: Watch | None = None
         self.all_ended = env.event()
         self.num_sent = 0
         self.num_ended = 0
@@ -81,6 +91,8 @@ class LoadGenerator(ABC):
         request ends with the step in flight.
         """
         self.num_sent += 1
+        if self.watch is not None:
+            self.watch.sent(request, self.env.now)
         num_attempts = 0
         in_vain: list[Visit] = []
         while True:
@@ -101,6 +113,8 @@ class LoadGenerator(ABC):
                 break
         ended_at = self.env.now if failure is None else failure.time
         self.recorder.record_end(request, visits, ended_at, failure, num_attempts, in_vain)
+        if self.watch is not None and failure is None:
+            self.watch.served(request, sum([visit.num_output_tokens for visit in visits]))
         self._count_end(request, len(in_vain) if failure else len(in_vain) + len(visits))
         return failure
 

@@ -38,6 +38,7 @@ from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, 
 from mist_sim.metrics.cost import gpu_prices
 from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Fabric, Network
+from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search, check_reconfigure
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.traces import Workload
@@ -62,6 +63,8 @@ class Simulation:
     power: what draws power beside the GPUs. cost: which prices count; None: nobody asks.
     hand_over: how requests go from prefill to decode; None: as `HandOver()` says.
     lifecycle: clients that fail, start, drain or are scaled; None: all are up all the time.
+    reconfigure: how clients with roles p_heavy and d_heavy change during the run; None: they do
+    not. search: finds how, where `reconfigure` asks for it.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
     clients with a role where there is no network, or that do not know the size of the blocks that
     come to them, for places that the network does not have, and for a router of a stage that no
@@ -83,6 +86,8 @@ class Simulation:
         cost: CostOptions | None = None,
         hand_over: HandOver | None = None,
         lifecycle: Lifecycle | None = None,
+        reconfigure: Reconfigure | None = None,
+        search: Search | None = None,
     ) -> None:
         clients = list(clients)
         names = [client.name for client in clients]
@@ -120,6 +125,8 @@ class Simulation:
         self.cost = cost
         if cost is not None:
             _check_prices(clients, cost)
+        self.reconfigure, self.search = reconfigure, search
+        _check_reconfigure(clients, reconfigure, search)
         self.lifecycle = lifecycle
         if lifecycle is not None:
             if isinstance(self.hand_over.policy, FlowPolicy):
@@ -147,6 +154,9 @@ class Simulation:
         coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
         self._begin_lives(env, coordinator, recorder)
         load = self._load_generator(env, coordinator, recorder)
+        sliders = self._reconfigurer(env)
+        if sliders is not None:
+            load.watch = sliders.watch
         if progress is not None:
             load.on_end = _now_and_then(progress)
         conservation = Conservation(self.workload.requests(self.streams))
@@ -186,6 +196,7 @@ class Simulation:
             client_models=[client.served_model or "" for client in self.clients],
             power=self.power,
             cost=self.cost,
+            sliders=None if sliders is None else tuple(sliders.moved),
         )
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
@@ -229,6 +240,13 @@ class Simulation:
         attainment = recorder.reader if isinstance(recorder, SloWatch) else lambda: never
         Manager(self.lifecycle, env, coordinator, recorder, self.streams, self.network, attainment)
 
+    def _reconfigurer(self, env: Environment) -> Reconfigurer | None:
+        """Return what lets the sliders move, where somebody says so."""
+        policy = self.hand_over.policy
+        if self.reconfigure is None or not isinstance(policy, FlowPolicy):
+            return None
+        return Reconfigurer(self.reconfigure, env, self.clients, policy, self.search)
+
     def _load_generator(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
     ) -> LoadGenerator:
@@ -238,6 +256,18 @@ class Simulation:
         if loop is None:
             return OpenLoop(env, coordinator, recorder, retries, rng)
         return Users(env, coordinator, recorder, retries, rng, loop)
+
+
+def _check_reconfigure(
+    clients: Sequence[Client], reconfigure: Reconfigure | None, search: Search | None
+) -> None:
+    """Raise ScenarioError for changes that clients cannot make, and where nobody finds them."""
+    if reconfigure is not None:
+        check_reconfigure(reconfigure, clients)
+    asks = reconfigure is not None and reconfigure.on_change is not None
+    if asks != (search is not None):
+        rule = "be given with" if search is None else "be left out without"
+        raise ScenarioError(f"search must {rule} reconfigure.on_change, whose positions it finds")
 
 
 def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:

@@ -19,14 +19,14 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_records import StepRecords
-from mist_sim.clients.engine_config import ROLES, EngineConfig
+from mist_sim.clients.engine_config import ROLES, EngineConfig, Role
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.scheduling import LaneState
+from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.scheduling.flow import flow_of
 from mist_sim.clients.scheduling.order import EntriesFirst
@@ -172,7 +172,7 @@ class LlmClient(Client):
         )
         self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
         self.view.kv = self._kv_state
-        self.view.prefill = PrefillEstimate(self._engines, self.scheduler, self.predictor)
+        self.view.prefill = PrefillEstimate(self._engines, self.predictor)
         self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
         self.view.role = self.role
 
@@ -364,6 +364,16 @@ class LlmClient(Client):
         if self._gate is not None:  # it is on its way to an engine
             self._gate.prompt_is_done(sequence)
         self.finish(visit)
+
+    def turn(self, role: Role, scheduler: Scheduler, flow: FlowRule | None) -> None:
+        """Go on in another role and with another chunk, from the end of the step in flight on.
+
+        Whatever it serves stays. scheduler: like its own but for the chunk, which is not below
+        `max_num_seqs`. flow: when answers leave it from then on. Until the run ends.
+        """
+        flows = None if role == self.view.role else flow
+        self.view.role = role
+        self._engines.turn(scheduler, flows)
 
     def halt(self) -> None:
         """Lose the steps in flight; those that have ended count."""

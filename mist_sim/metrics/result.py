@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.core.sliders import Sliders
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
@@ -60,6 +61,7 @@ class Result:
     collectives: how those of each client that lies on several nodes are timed.
     client_models: the model that each client serves, empty for none.
     power: what draws power beside them. cost: which prices count; None: nobody asked.
+    sliders: when TaiChi's sliders moved (seconds), and where; None: nobody moves them.
     """
 
     recorder: ColumnRecorder
@@ -81,6 +83,7 @@ class Result:
     client_models: list[str] = field(default_factory=list)
     power: PowerOptions = field(default_factory=PowerOptions)
     cost: CostOptions | None = None
+    sliders: tuple[tuple[float, Sliders], ...] | None = None
 
     @cached_property
     def loop(self) -> str:
@@ -107,6 +110,8 @@ class Result:
         )
         if self.collectives:
             found["collectives"] = dict(self.collectives)
+        if self.sliders is not None:
+            found["reconfigurations"] = [{"time": t, **asdict(s)} for t, s in self.sliders]
         if self.power_unknown:
             return found | {"power_unknown": self.power_unknown}
         return found | spending_summary(

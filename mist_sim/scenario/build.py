@@ -12,10 +12,12 @@ from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hand_over_rules import tenants
 from mist_sim.metrics import Result
+from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.lifecycles import made
 from mist_sim.scenario.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.slider_replay import replay_search
 from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.simulation import Progress, Simulation
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
@@ -68,6 +70,10 @@ def build(scenario: Scenario) -> Simulation:
     with found.at(("lifecycle",), type(scenario.lifecycle or scenario)):
         if lives is not None:
             lives.check(clients, network)
+    changes = scenario.reconfigure.make() if scenario.reconfigure else None
+    with found.at(("reconfigure",), type(scenario.reconfigure or scenario)):
+        if changes is not None:
+            check_reconfigure(changes, clients)
     if found.problems:
         raise summed_up(found.problems, scenario.origin)
     polls, routers = (scenario.view_interval, scenario.counts_sent), of_kinds(scenario.routers)
@@ -84,7 +90,20 @@ def build(scenario: Scenario) -> Simulation:
         cost=scenario.cost.make() if scenario.cost else None,
         hand_over=hand_over,
         lifecycle=lives,
+        reconfigure=changes,
+        search=_search(scenario) if changes is not None and changes.on_change else None,
     )
+
+
+def _search(scenario: Scenario) -> Search:
+    """Return what finds the sliders for what the clients of a scenario get during a run."""
+
+    def twin(reconfigure: Reconfigure) -> Simulation:
+        simulation = build(scenario.model_copy(update={"reconfigure": None}))
+        simulation.reconfigure = reconfigure
+        return simulation
+
+    return replay_search(twin)
 
 
 def _workload(spec: WorkloadSpec) -> Workload:

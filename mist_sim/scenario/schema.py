@@ -32,6 +32,7 @@ from mist_sim.scenario.headline import headline, imitated
 from mist_sim.scenario.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
 from mist_sim.scenario.load import as_text, from_text, load, validated
 from mist_sim.scenario.networks import NETWORK, is_shared, places_of_nobody
+from mist_sim.scenario.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.routing import (
     model_problems,
     poll_problems,
@@ -95,6 +96,9 @@ class Scenario(Strict):
     )
     lifecycle: Annotated[Part, Settings(LIFECYCLE)] | None = Field(
         None, description="clients that fail, start, drain or are scaled"
+    )
+    reconfigure: Annotated[Part, Settings(RECONFIGURE)] | None = Field(
+        None, description="how clients with roles p_heavy and d_heavy change during the run"
     )
     warmup: Duration = Field(
         0.0, description="time at the start whose arrivals do not count in the summary"
@@ -210,6 +214,12 @@ class Scenario(Strict):
         limits = self.slo.make()
         yield from problems_of_lives(
             self.lifecycle, self.clients, self.network, has_slo=limits.is_set
+        )
+        yield from problems_of_sliders(
+            self.reconfigure,
+            [client.part for client in self.clients],
+            has_slo=limits.is_set,
+            has_polls=self.view_interval is not None,
         )
 
     def _engine_of_nobody(self) -> Iterable[Problem]:

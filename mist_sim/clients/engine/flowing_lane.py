@@ -9,9 +9,10 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.admission import bring_entries
-from mist_sim.clients.scheduling.flow import Flow
+from mist_sim.clients.scheduling.flow import Flow, flow_in
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
+from mist_sim.core.flow import FlowRule
 from mist_sim.core.visit import Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.stages import Decode
@@ -47,6 +48,15 @@ class FlowingLane(Lane):
     def steps_until_flow(self, plan: StepPlan, run: Run) -> int:
         """Return after how many steps of a run decodes may leave, at most all of them."""
         return self._flow.num_steps(self.state, plan, run.ends, run.num_steps)
+
+    def turn(self, scheduler: Scheduler, rule: FlowRule | None) -> None:
+        """Plan with another scheduler from now on, and let answers leave by another rule.
+
+        rule: None: by the same. Those that decode now count by the new one, too.
+        """
+        self.scheduler = scheduler
+        if rule is not None:
+            self._flow = flow_in(rule, self.state)
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         super().end(run, plan, batch)

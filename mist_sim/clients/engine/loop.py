@@ -263,6 +263,11 @@ class Engine:
             lane.state.release_held(sequence)
             self._notice(lane, None)
 
+    def plan_anew(self) -> None:
+        """Plan again after the step in flight, since the scheduler has become another one."""
+        if self._run is not None:
+            self._end_after(self._run, self._run.num_begun(self.env.now))
+
     def halt(self) -> None:
         """Stop: steps that ended count, the one in flight is lost (a failure, DESIGN §4).
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
-from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -27,11 +27,8 @@ class PrefillEstimate:
     Source: TaiChi (arXiv:2508.01989) §3.4, which takes Vidur's predictor; here it is the client's.
     """
 
-    def __init__(
-        self, engines: Engines, scheduler: Scheduler, predictor: PipelinePredictor
-    ) -> None:
+    def __init__(self, engines: Engines, predictor: PipelinePredictor) -> None:
         self._engines = engines
-        self._scheduler = scheduler
         self._ranks = predictor.ranks
         self._times: dict[tuple[int, int, int], tuple[float, float]] = {}
 
@@ -54,7 +51,7 @@ class PrefillEstimate:
 
     def _chunk(self, lane: Lane) -> int:
         """Return the tokens of prompts in a step; 0: as many as there are."""
-        scheduler = self._scheduler
+        scheduler = lane.scheduler
         if not isinstance(scheduler, ChunkedScheduler):
             return 0
         num_left = max(scheduler.max_num_batched_tokens - lane.state.num_decode_queries, 1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane, LaneEngine
 from mist_sim.clients.engine.loop import Engine, least_loaded
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
+from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.flow import FlowRule
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -53,6 +56,18 @@ class Engines:
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
         least_loaded(self.all).add_request(sequence)
+
+    def turn(self, scheduler: Scheduler, flow: FlowRule | None) -> None:
+        """Plan with another scheduler after the step in flight, and let answers leave by a rule.
+
+        flow: None: as before. The lanes are those of clients between which answers flow.
+        """
+        for lane in self.lanes:
+            if isinstance(lane, FlowingLane):
+                lane.turn(scheduler, flow)
+        for engine in self.all:
+            if isinstance(engine, Engine):
+                engine.plan_anew()
 
     def next_lane(self) -> Lane:
         """Return the lane that the next request would get."""

@@ -53,6 +53,13 @@ def flow_of(rule: FlowRule) -> Flow:
     return SlowestFlow(rule) if isinstance(rule, Backflow) else LongestFlow(rule)
 
 
+def flow_in(rule: FlowRule, lane: LaneState) -> Flow:
+    """Return what a rule says of a lane from now on, in which some decode already."""
+    if isinstance(lane.clock, WatchedClock):
+        lane.clock.joined = [sequence for sequence in lane.running if sequence.ticket]
+    return flow_of(rule)
+
+
 class SlowestFlow(Flow):
     """Those leave whose time per token is above a limit; where they go on they count as new.
 

@@ -1,0 +1,17 @@
+"""TaiChi's sliders while a run goes on: at given times, or when the workload has changed."""
+
+from mist_sim.reconfiguration.options import Change, OnChange, Reconfigure
+from mist_sim.reconfiguration.reconfigurer import Reconfigurer, Search
+from mist_sim.reconfiguration.rules import check_reconfigure
+from mist_sim.reconfiguration.traffic import Traffic, TrafficWatch
+
+__all__ = [
+    "Change",
+    "OnChange",
+    "Reconfigure",
+    "Reconfigurer",
+    "Search",
+    "Traffic",
+    "TrafficWatch",
+    "check_reconfigure",
+]

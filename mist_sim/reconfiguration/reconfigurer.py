@@ -1,0 +1,143 @@
+"""Moves TaiChi's sliders while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from simpy.events import Event
+
+from mist_sim.clients import Client, LlmClient
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.core.flow import FlowPolicy
+from mist_sim.core.sliders import Sliders, all_sliders
+from mist_sim.environment import CHANGE, Environment
+from mist_sim.errors import InvariantError
+from mist_sim.reconfiguration.options import Change, OnChange, Reconfigure
+from mist_sim.reconfiguration.rules import sliding
+from mist_sim.reconfiguration.traffic import Traffic, TrafficWatch
+
+Search = Callable[[Traffic, Sequence[Sliders]], Sliders]
+"""Returns the best of some positions for what was seen; the first of equals."""
+
+_Position = tuple[Literal["p_heavy", "d_heavy"], int]  # a client's role and chunk
+
+
+class Reconfigurer:
+    """Lets the sliders of a run move: at the times of a schedule, or after a search.
+
+    search: finds the positions; None where the options ask for none.
+    watch: counts what is sent and served, where the options ask for it.
+    moved: (seconds, sliders) of each time that a client changed.
+    """
+
+    def __init__(
+        self,
+        options: Reconfigure,
+        env: Environment,
+        clients: Sequence[Client],
+        policy: FlowPolicy,
+        search: Search | None,
+    ) -> None:
+        self.moved: list[tuple[float, Sliders]] = []
+        self.watch: TrafficWatch | None = None
+        self._env = env
+        self._policy = policy
+        self._clients = sliding(clients)
+        self._positions = [_position(client) for client in self._clients]
+        if options.on_change is not None and search is not None:
+            self.watch = TrafficWatch()
+            env.start(self._look(options.on_change, search, self.watch))
+        elif options.schedule:
+            env.start(self._follow(options.schedule))
+
+    def _follow(self, schedule: Sequence[Change]) -> Generator[Event, Any, None]:
+        for change in schedule:
+            yield self._env.at(change.at, CHANGE)
+            num_d = len(self._clients) - change.num_p
+            self._move(Sliders(num_p=change.num_p, num_d=num_d, s_p=change.s_p, s_d=change.s_d))
+
+    def _look(
+        self, options: OnChange, search: Search, watch: TrafficWatch
+    ) -> Generator[Event, Any, None]:
+        """Look window by window, until nothing else is left to happen."""
+        env, known = self._env, None
+        watch.begin(env.now)
+        while True:
+            yield env.at(env.now + options.window, CHANGE)
+            if env.only_has(CHANGE):
+                return
+            seen = watch.seen(env.now)
+            if known is None and seen.says_something:
+                known = seen
+            elif known is not None and seen.says_something and seen.differs(known, options.change):
+                known, best = seen, search(seen, self._choices(options.chunks))
+                yield env.at(env.now + options.delay, CHANGE)
+                self._move(best)
+            watch.begin(env.now)
+
+    def _choices(self, chunks: Sequence[int]) -> list[Sliders]:
+        """Return hybrid positions: that of now, and those with chunks of some sizes.
+
+        Those for which fewer clients change their role come first.
+        """
+        num_p = [role for role, _ in self._positions].count("p_heavy")
+        found = [s for s in all_sliders(len(self._clients), chunks) if s.design == "hybrid"]
+        found.sort(key=lambda sliders: abs(sliders.num_p - num_p))
+        now = self._sliders()
+        return found if now is None else [now, *(one for one in found if one != now)]
+
+    def _sliders(self) -> Sliders | None:
+        """Return where the sliders are; None where clients of one role have different chunks."""
+        chunks: dict[str, set[int]] = {"p_heavy": set(), "d_heavy": set()}
+        for role, chunk in self._positions:
+            chunks[role].add(chunk)
+        if any(len(sizes) != 1 for sizes in chunks.values()):
+            return None
+        num_p = [role for role, _ in self._positions].count("p_heavy")
+        return Sliders(
+            num_p=num_p,
+            num_d=len(self._positions) - num_p,
+            s_p=chunks["p_heavy"].pop(),
+            s_d=chunks["d_heavy"].pop(),
+        )
+
+    def _move(self, sliders: Sliders) -> None:
+        """Let clients change that are not yet as the sliders say."""
+        later = list(self._wanted(sliders))
+        if later == self._positions:
+            return
+        for client, before, position in zip(self._clients, self._positions, later, strict=True):
+            if position == before:
+                continue
+            role, chunk = position
+            scheduler = replace(_chunked(client), max_num_batched_tokens=chunk)
+            client.turn(role, scheduler, self._policy.flow(role))
+        self._positions = later
+        self.moved.append((self._env.now, sliders))
+
+    def _wanted(self, sliders: Sliders) -> Iterator[_Position]:
+        """Yield what each client is to be; as few as can be change their role.
+
+        The first D-heavy ones become P-heavy, and the last P-heavy ones D-heavy.
+        """
+        numbers = range(len(self._positions))
+        order = sorted(numbers, key=lambda n: self._positions[n][0] != "p_heavy")
+        p_heavy = set(order[: sliders.num_p])
+        for number in numbers:
+            yield ("p_heavy", sliders.s_p) if number in p_heavy else ("d_heavy", sliders.s_d)
+
+
+def _position(client: LlmClient) -> _Position:
+    role = client.config.role
+    if role not in ("p_heavy", "d_heavy"):
+        raise InvariantError(f"{client.name} has no slider, its role is {role}")
+    return role, _chunked(client).max_num_batched_tokens
+
+
+def _chunked(client: LlmClient) -> ChunkedScheduler:
+    scheduler = client.scheduler
+    if not isinstance(scheduler, ChunkedScheduler):
+        raise InvariantError(f"{client.name} has no chunks, its scheduler is {scheduler}")
+    return scheduler

@@ -1,0 +1,42 @@
+"""Which position of the sliders serves best what a gateway saw: each is simulated on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from mist_sim.core.sliders import Sliders
+from mist_sim.metrics.slo_watch import SloWatch
+from mist_sim.reconfiguration import Change, Reconfigure, Search, Traffic
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Rows, TraceArrivals
+
+Twin = Callable[[Reconfigure], Simulation]
+"""Makes the same clients anew, with other options of reconfiguration."""
+
+
+def replay_search(twin: Twin) -> Search:
+    """Return a search that lets clients made anew serve the traffic at every position.
+
+    The first position wins of those with the largest share of requests within the limits. Clients
+    begin empty; what prompts have in common, and which model requests name, is not seen.
+    """
+    return partial(_best, twin)
+
+
+def _best(twin: Twin, seen: Traffic, positions: Sequence[Sliders]) -> Sliders:
+    return max(positions, key=lambda sliders: _attainment(twin, seen, sliders))
+
+
+def _attainment(twin: Twin, seen: Traffic, sliders: Sliders) -> float:
+    """Return the share of requests that keep the limits."""
+    change = Change(at=0.0, num_p=sliders.num_p, s_p=sliders.s_p, s_d=sliders.s_d)
+    simulation = twin(Reconfigure(schedule=(change,)))
+    source, arrivals = Rows(seen.rows()), TraceArrivals()
+    simulation.workload = replace(simulation.workload, source=source, arrivals=arrivals)
+    simulation.warmup = 0.0
+    watch = SloWatch(simulation.slo)
+    share = watch.reader()
+    simulation.run(recorder=watch)
+    return share()
