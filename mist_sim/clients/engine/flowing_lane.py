@@ -9,7 +9,7 @@ from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.admission import bring_entries
-from mist_sim.clients.scheduling.flow import Flow, flow_in
+from mist_sim.clients.scheduling.flow import Flow, flow_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.flow import FlowRule
@@ -56,7 +56,8 @@ class FlowingLane(Lane):
         """
         self.scheduler = scheduler
         if rule is not None:
-            self._flow = flow_in(rule, self.state)
+            self._flow = flow_of(rule)
+            self._flow.meet(self.state)
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         super().end(run, plan, batch)

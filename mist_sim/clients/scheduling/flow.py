@@ -29,6 +29,9 @@ _ROUNDING = 1e-9  # of sums of times; who is that close to a limit is looked at 
 class Flow(ABC):
     """What a rule says of one lane, from when it begins with nobody."""
 
+    def meet(self, lane: LaneState) -> None:
+        """Begin with those who decode in a lane by now, for which there was another rule."""
+
     @abstractmethod
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
         """Return after how many steps of a plan to ask who leaves, at most `limit`.
@@ -53,13 +56,6 @@ def flow_of(rule: FlowRule) -> Flow:
     return SlowestFlow(rule) if isinstance(rule, Backflow) else LongestFlow(rule)
 
 
-def flow_in(rule: FlowRule, lane: LaneState) -> Flow:
-    """Return what a rule says of a lane from now on, in which some decode already."""
-    if isinstance(lane.clock, WatchedClock):
-        lane.clock.joined = [sequence for sequence in lane.running if sequence.ticket]
-    return flow_of(rule)
-
-
 class SlowestFlow(Flow):
     """Those leave whose time per token is above a limit; where they go on they count as new.
 
@@ -71,6 +67,10 @@ class SlowestFlow(Flow):
     def __init__(self, rule: Backflow) -> None:
         self._limit = rule.most_seconds
         self._next: list[tuple[float, int, SequenceState]] = []  # (t0 - L k0, ticket, sequence)
+
+    def meet(self, lane: LaneState) -> None:
+        _clock(lane).joined = [sequence for sequence in lane.running if sequence.ticket]
+        self._let_in(lane)
 
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
         self._let_in(lane)
@@ -111,9 +111,7 @@ class SlowestFlow(Flow):
 
     def _let_in(self, lane: LaneState) -> None:
         """Note until when those may stay who have joined."""
-        clock = lane.clock
-        if not isinstance(clock, WatchedClock):
-            raise InvariantError("a lane has to tell who joins, where slow answers leave")
+        clock = _clock(lane)
         joined, clock.joined = clock.joined, []
         for sequence in joined:
             start = pace_of(sequence)
@@ -192,6 +190,12 @@ def num_tokens(lane: LaneState, sequence: SequenceState) -> int:
 
 def _length(lane: LaneState, sequence: SequenceState) -> int:
     return num_tokens(lane, sequence) - pace_of(sequence).num_tokens
+
+
+def _clock(lane: LaneState) -> WatchedClock:
+    if not isinstance(lane.clock, WatchedClock):
+        raise InvariantError("a lane has to tell who joins, where slow answers leave")
+    return lane.clock
 
 
 def _slack(time: float) -> float:
