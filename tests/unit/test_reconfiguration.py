@@ -143,3 +143,173 @@ def test_nothing_is_lost_and_the_length_of_runs_changes_nothing(reconfigure, see
         patch.setattr(lane, "_FIRST_RUN", 1)
         patch.setattr(lane, "_LONGEST_RUN", 1)
         assert same(result, simulation.run())
+
+
+# --- when the workload has changed ---------------------------------------------------------------
+
+
+def traffic(rate: int, prompt: int, answer: int) -> Traffic:
+    arrivals = tuple((k / rate, prompt) for k in range(10 * rate))
+    return Traffic(10.0, arrivals, (answer,) * 5)
+
+
+@pytest.mark.parametrize(
+    ("seen", "differs"),
+    [
+        (traffic(8, 100, 200), False),
+        (traffic(12, 100, 200), False),  # off by exactly half
+        (traffic(13, 100, 200), True),
+        (traffic(3, 100, 200), True),
+        (traffic(8, 151, 200), True),
+        (traffic(8, 100, 301), True),
+        (traffic(8, 149, 299), False),
+    ],
+)
+def test_a_change_is_significant_when_one_figure_is_off_by_more_than_the_part(seen, differs):
+    known = traffic(8, 100, 200)
+    assert known.figures == (8.0, 100.0, 200.0)
+    assert seen.differs(known, 0.5) is differs
+
+
+def test_a_gateway_knows_the_answers_of_those_alone_that_have_ended():
+    watch = TrafficWatch()
+    watch.begin(100.0)
+    requests = [Request(k, 0.0, completion(8, 9), 10 * (k + 1), 999) for k in range(3)]
+    child = replace(requests[0], parent_id=0)
+    for number, request in enumerate([*requests, child]):
+        watch.sent(request, 104.0 + number)
+    assert not watch.seen(110.0).says_something
+    watch.served(requests[1], 7)
+    watch.served(child, 500)
+    watch.served(requests[0], 5)
+    seen = watch.seen(110.0)
+    assert seen == Traffic(10.0, ((4.0, 10), (5.0, 20), (6.0, 30)), (7, 5))
+    assert [row[:3] for row in seen.rows()] == [(10, 7, 0.0), (20, 5, 1.0), (30, 7, 2.0)]
+    watch.begin(110.0)
+    assert watch.seen(115.0) == Traffic(5.0, (), ())
+
+
+def changing(**on_change: Any) -> tuple[Simulation, list[tuple[float, Traffic, list[Sliders]]]]:
+    """A run whose prompts become four times as long at 60 s, with a search that is watched."""
+    simulation = build(scenario({"on_change": {"window": "20 s"} | on_change}, slo=SLO))
+    times = [k / 4 for k in range(480)]
+    prompts = [300 if time < 60 else 1200 for time in times]
+    simulation.workload = simulation.workload.from_lists(prompts, [50] * len(times), times)
+    asked: list[tuple[float, Traffic, list[Sliders]]] = []
+
+    def search(seen: Traffic, positions: Any) -> Sliders:
+        asked.append((seen.seconds, seen, list(positions)))
+        return Sliders(num_p=3, num_d=1, s_p=1024, s_d=256)
+
+    simulation.search = search
+    return simulation, asked
+
+
+def test_a_search_follows_a_change_and_the_clients_follow_after_the_delay():
+    simulation, asked = changing(delay="7 s", chunks=[256, 1024])
+    result = simulation.run()
+    assert_nothing_is_lost(simulation, result)
+    assert result.sliders == ((87.0, Sliders(num_p=3, num_d=1, s_p=1024, s_d=256)),)
+    [(seconds, seen, positions)] = asked  # from 87 s on the workload is that of the last search
+    assert seconds == 20.0
+    assert seen.figures[:2] == (4.0, 1200.0)
+    assert positions[0] == Sliders(num_p=2, num_d=2, s_p=1024, s_d=256)  # that of now
+    assert [one.num_p for one in positions] == [2, 1, 3]
+
+
+def test_nobody_searches_where_the_workload_does_not_change_enough():
+    simulation, asked = changing(change=4.0)
+    without, _ = changing()
+    without.reconfigure = without.search = None
+    result = simulation.run()
+    assert not asked
+    assert result.sliders == ()
+    assert same(without.run(), result)
+
+
+def test_a_change_that_comes_after_the_end_does_not_come():
+    simulation, asked = changing(delay="1000 s")
+    result = simulation.run()
+    assert len(asked) == 1
+    assert result.sliders == ()
+    assert result.summary["duration"] < 200
+
+
+def test_a_search_finds_the_position_that_keeps_the_limits_and_stays_where_all_do():
+    """Prompts of 3,000 tokens that come 8 a second: chunks of 128 are too slow for the first."""
+    everything = said() | {"slo": {"ttft": "2 s"}}
+    everything["clients"][0]["scheduler"]["max_num_batched_tokens"] = 128
+    everything["clients"][1]["scheduler"]["max_num_batched_tokens"] = 128
+    everything["reconfigure"] = {"on_change": {"chunks": [128, 2048]}}
+    search = build(Scenario.from_dict(everything)).search
+    assert search is not None
+    slow = Sliders(num_p=2, num_d=2, s_p=128, s_d=128)
+    fast = Sliders(num_p=2, num_d=2, s_p=2048, s_d=128)
+    arrivals = tuple((0.125 * k, 3000) for k in range(60))
+    assert search(Traffic(7.5, arrivals, (20,)), [slow, fast]) == fast
+    rare = tuple((10.0 * k, 100) for k in range(5))
+    assert search(Traffic(50.0, rare, (20,)), [slow, fast]) == slow
+    assert search(Traffic(50.0, rare, (20,)), [fast, slow]) == fast
+
+
+# --- bad input --------------------------------------------------------------------------------
+
+
+def change(**values: Any) -> dict[str, Any]:
+    return {"schedule": [{"at": "5 s", **AS_IT_IS, **values}]}
+
+
+@pytest.mark.parametrize(
+    ("reconfigure", "message"),
+    [
+        ({}, "reconfigure: .*schedule or on_change must be given, and not both, got neither"),
+        (
+            change() | {"on_change": {}},
+            "schedule or on_change must be given, and not both, got both",
+        ),
+        (change(at="-5 s"), r"reconfigure.schedule.0.at: must be finite and >= 0 s, got -5"),
+        (change(at=5), "reconfigure.schedule.0.at: "),
+        (change(num_p=0), "reconfigure.schedule.0.num_p: must be >= 1, got 0"),
+        (change(num_p=4), "num_p.* must be < 4, the clients with role p_heavy or d_heavy"),
+        (change(s_d=2048), r"schedule.0.s_d: must be in \[1, s_p\] \(\[1, 1024\]\), got 2048"),
+        (change(s_d=0), "reconfigure.schedule.0.s_d: must be in"),
+        (change(s_d=100), r"must be >= max_num_seqs of p-0 \(128\), since .* got 100"),
+        (change(speed=3), "reconfigure.schedule.0.speed"),
+        (at(9.0, 5.0), r"schedule.* must have times that increase, got \[9.0, 5.0\]"),
+        ({"on_change": {"window": "0 s"}}, "on_change.window: must be finite and > 0 s, got 0"),
+        ({"on_change": {"change": 0}}, "on_change.change: must be finite and > 0, got 0"),
+        ({"on_change": {"delay": "-1 s"}}, "on_change.delay: must be finite and >= 0 s"),
+        ({"on_change": {"chunks": [256]}}, r"chunks: must be two sizes of .* got \[256\]"),
+        ({"on_change": {"chunks": [64, 256]}}, r"chunks.* must be >= max_num_seqs of p-0 \(128\)"),
+    ],
+)
+def test_what_is_bad_is_said(reconfigure, message):
+    with pytest.raises(ScenarioError, match=message):
+        build(scenario(reconfigure, slo=SLO))
+
+
+def test_what_does_not_go_with_it_is_said():
+    with pytest.raises(ScenarioError, match=r"slo: must have a limit, which the search of"):
+        scenario({"on_change": {}})
+    with pytest.raises(ScenarioError, match=r"view_interval: must be left out with reconfigure"):
+        scenario(change(), view_interval="1 s")
+    everything = said() | {"reconfigure": change(), "network": None, "hand_over": {}, "router": {}}
+    everything["router"] = "least_outstanding"
+    for client in everything["clients"]:
+        client["role"] = None
+    with pytest.raises(ScenarioError, match="reconfigure: has no effect: no client has role"):
+        Scenario.from_dict(everything)
+
+
+def test_in_python_somebody_has_to_search_who_is_asked_to():
+    plain = build(scenario())
+    parts: dict[str, Any] = {
+        "clients": plain.clients,
+        "workload": plain.workload,
+        "network": plain.network,
+        "hand_over": plain.hand_over,
+    }
+    with pytest.raises(ScenarioError, match=r"search must be given with reconfigure.on_change"):
+        Simulation(**parts, reconfigure=Reconfigure(on_change=OnChange()))
+    with pytest.raises(ScenarioError, match=r"search must be left out without"):
+        Simulation(**parts, search=lambda seen, positions: positions[0])
