@@ -37,8 +37,8 @@ class Change:
 class OnChange:
     """Search new sliders when the workload has changed.
 
-    window: time after which the gateway looks at what came and what ended since its last look
-        (> 0).
+    window: time after which the gateway looks at what came since its last look (> 0); much longer
+        than an answer takes, since it knows the length of those alone that have ended.
     change: part by which rate, mean prompt or mean answer has to differ from those of the last
         search (> 0); before there was one, from those of the first window.
     delay: time from the look to the change, for the search and what the change takes (>= 0). Nobody

@@ -16,7 +16,7 @@ from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import InvariantError
 from mist_sim.reconfiguration.options import Change, OnChange, Reconfigure
 from mist_sim.reconfiguration.rules import sliding
-from mist_sim.reconfiguration.traffic import Traffic, TrafficWatch
+from mist_sim.reconfiguration.traffic import Traffic, TrafficWatch, differ
 
 Search = Callable[[Traffic, Sequence[Sliders]], Sliders]
 """Returns the best of some positions for what was seen; the first of equals."""
@@ -62,17 +62,18 @@ class Reconfigurer:
         self, options: OnChange, search: Search, watch: TrafficWatch
     ) -> Generator[Event, Any, None]:
         """Look window by window, until nothing else is left to happen."""
-        env, known = self._env, None
+        env, known = self._env, None  # the figures of the last search
         watch.begin(env.now)
         while True:
             yield env.at(env.now + options.window, CHANGE)
             if env.only_has(CHANGE):
                 return
             seen = watch.seen(env.now)
-            if known is None and seen.says_something:
-                known = seen
-            elif known is not None and seen.says_something and seen.differs(known, options.change):
-                known, best = seen, search(seen, self._choices(options.chunks))
+            figures = seen.figures
+            if known is None:
+                known = figures
+            elif figures is not None and differ(figures, known, options.change):
+                known, best = figures, search(seen, self._choices(options.chunks))
                 yield env.at(env.now + options.delay, CHANGE)
                 self._move(best)
             watch.begin(env.now)

@@ -4,87 +4,94 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import cycle
-from math import inf
+from typing import NamedTuple
 
 from mist_sim.core.request import Request
 from mist_sim.traces import TraceRow
 
 
+class Seen(NamedTuple):
+    """A request: when it came, in seconds since the window began, and the tokens of its prompt.
+
+    answer: its tokens; None where it has not ended, or not well.
+    """
+
+    time: float
+    prompt: int
+    answer: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What came in a window and what ended there; answers are known of the latter alone.
+    """What came in a window of so many seconds, in order; answers are known of what ended there.
 
-    seconds: of the window. arrivals: (seconds since it began, tokens of the prompt) of each request
-    that was sent. answers: tokens of each that was served.
+    So long answers are rather missed, unless the window is much longer than they take.
     """
 
     seconds: float
-    arrivals: tuple[tuple[float, int], ...]
-    answers: tuple[int, ...]
+    requests: tuple[Seen, ...]
 
     @property
-    def says_something(self) -> bool:
-        """Whether there are requests and answers."""
-        return bool(self.arrivals and self.answers)
+    def answers(self) -> list[int]:
+        """The tokens of the answers that are known."""
+        return [one.answer for one in self.requests if one.answer is not None]
 
     @property
-    def figures(self) -> tuple[float, float, float]:
-        """Requests per second, and the mean tokens of a prompt and of an answer."""
-        num_requests = len(self.arrivals)
-        prompts = sum([num_tokens for _, num_tokens in self.arrivals])
-        return (
-            num_requests / self.seconds,
-            prompts / num_requests,
-            sum(self.answers) / len(self.answers),
-        )
+    def figures(self) -> tuple[float, float, float] | None:
+        """Requests per second, and the mean tokens of a prompt and of an answer.
 
-    def differs(self, other: Traffic, part: float) -> bool:
-        """Tell whether one of the figures is off by more than a part of the other traffic's."""
-        return any(
-            abs(mine - theirs) > part * theirs
-            for mine, theirs in zip(self.figures, other.figures, strict=True)
-        )
+        None where no answer is known.
+        """
+        answers, num_requests = self.answers, len(self.requests)
+        if not answers:
+            return None
+        prompts = sum([one.prompt for one in self.requests])
+        return num_requests / self.seconds, prompts / num_requests, sum(answers) / len(answers)
 
     def rows(self) -> list[TraceRow]:
-        """Return its requests as a workload, the first at 0 s.
+        """Return the requests as a workload, the first at 0 s.
 
-        They get the answers in the order in which these ended, again and again: whose answer is
-        how long is not known of those that have not ended.
+        Those whose answer is not known get the others' in turn. Raises ValueError where none is.
         """
-        first = self.arrivals[0][0] if self.arrivals else 0.0
+        answers, first = cycle(self.answers), self.requests[0].time
+        if self.figures is None:
+            raise ValueError("requests must have one at least whose answer is known")
         return [
-            TraceRow(num_tokens, max(answer, 1), time - first)
-            for (time, num_tokens), answer in zip(self.arrivals, cycle(self.answers), strict=False)
+            TraceRow(prompt, max(next(answers) if answer is None else answer, 1), time - first)
+            for time, prompt, answer in self.requests
         ]
 
 
-class TrafficWatch:
-    """Counts what is sent and what is served.
+def differ(seen: tuple[float, ...], known: tuple[float, ...], part: float) -> bool:
+    """Tell whether one of some figures is off by more than a part of what is known."""
+    return any(abs(s - k) > part * k for s, k in zip(seen, known, strict=True))
 
-    Children of requests are not counted: what they are is part of the answer.
+
+class TrafficWatch:
+    """Notes what is sent and served.
+
+    Children of requests do not count: what they are is part of the answer.
     """
 
     def __init__(self) -> None:
-        self._begin = -inf
-        self._arrivals: list[tuple[float, int]] = []
-        self._answers: list[int] = []
+        self._begin = 0.0
+        self._requests: dict[Request, Seen] = {}
 
     def begin(self, now: float) -> None:
         """Begin a window, in seconds of the run."""
         self._begin = now
-        self._arrivals.clear()
-        self._answers.clear()
+        self._requests.clear()
 
     def sent(self, request: Request, now: float) -> None:
         """Note a request that is sent for the first time."""
         if request.parent_id is None:
-            self._arrivals.append((now - self._begin, request.num_prompt_tokens))
+            self._requests[request] = Seen(now - self._begin, request.num_prompt_tokens)
 
     def served(self, request: Request, num_output_tokens: int) -> None:
         """Note a request whose answer is complete."""
-        if request.parent_id is None:
-            self._answers.append(num_output_tokens)
+        if request in self._requests:
+            self._requests[request] = self._requests[request]._replace(answer=num_output_tokens)
 
     def seen(self, now: float) -> Traffic:
         """Return what was seen since the window began."""
-        return Traffic(now - self._begin, tuple(self._arrivals), tuple(self._answers))
+        return Traffic(now - self._begin, tuple(self._requests.values()))

@@ -18,6 +18,7 @@ from mist_sim.core.sliders import Sliders
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Change, OnChange, Reconfigure, Traffic, TrafficWatch
 from mist_sim.reconfiguration.reconfigurer import Reconfigurer
+from mist_sim.reconfiguration.traffic import Seen, differ
 from mist_sim.scenario.build import build
 from mist_sim.stages import completion
 from tests.effort import examples
@@ -149,8 +150,9 @@ def test_nothing_is_lost_and_the_length_of_runs_changes_nothing(reconfigure, see
 
 
 def traffic(rate: int, prompt: int, answer: int) -> Traffic:
-    arrivals = tuple((k / rate, prompt) for k in range(10 * rate))
-    return Traffic(10.0, arrivals, (answer,) * 5)
+    """Ten seconds of it; of every second request the answer is known."""
+    known = (answer, None)
+    return Traffic(10.0, tuple(Seen(k / rate, prompt, known[k % 2]) for k in range(10 * rate)))
 
 
 @pytest.mark.parametrize(
@@ -166,27 +168,32 @@ def traffic(rate: int, prompt: int, answer: int) -> Traffic:
     ],
 )
 def test_a_change_is_significant_when_one_figure_is_off_by_more_than_the_part(seen, differs):
-    known = traffic(8, 100, 200)
-    assert known.figures == (8.0, 100.0, 200.0)
-    assert seen.differs(known, 0.5) is differs
+    known = traffic(8, 100, 200).figures
+    assert known == (8.0, 100.0, 200.0)
+    assert differ(seen.figures, known, 0.5) is differs
 
 
 def test_a_gateway_knows_the_answers_of_those_alone_that_have_ended():
     watch = TrafficWatch()
-    watch.begin(100.0)
-    requests = [Request(k, 0.0, completion(8, 9), 10 * (k + 1), 999) for k in range(3)]
+    requests = [Request(k, 0.0, completion(8, 9), 10 * (k + 1), 999) for k in range(4)]
     child = replace(requests[0], parent_id=0)
-    for number, request in enumerate([*requests, child]):
+    watch.sent(requests[3], 99.0)
+    watch.begin(100.0)
+    for number, request in enumerate([*requests[:3], child]):
         watch.sent(request, 104.0 + number)
-    assert not watch.seen(110.0).says_something
-    watch.served(requests[1], 7)
-    watch.served(child, 500)
-    watch.served(requests[0], 5)
+    assert watch.seen(110.0).figures is None
+    with pytest.raises(ValueError, match="whose answer is known"):
+        watch.seen(110.0).rows()
+    for request, num_tokens in ((requests[1], 7), (child, 500), (requests[3], 800)):
+        watch.served(request, num_tokens)
     seen = watch.seen(110.0)
-    assert seen == Traffic(10.0, ((4.0, 10), (5.0, 20), (6.0, 30)), (7, 5))
-    assert [row[:3] for row in seen.rows()] == [(10, 7, 0.0), (20, 5, 1.0), (30, 7, 2.0)]
+    assert seen == Traffic(10.0, (Seen(4.0, 10), Seen(5.0, 20, 7), Seen(6.0, 30)))
+    assert seen.figures == (0.3, 20.0, 7.0)
+    assert [row[:3] for row in seen.rows()] == [(10, 7, 0.0), (20, 7, 1.0), (30, 7, 2.0)]
+    watch.served(requests[0], 5)
+    assert [row[:2] for row in watch.seen(110.0).rows()] == [(10, 5), (20, 7), (30, 5)]
     watch.begin(110.0)
-    assert watch.seen(115.0) == Traffic(5.0, (), ())
+    assert watch.seen(115.0) == Traffic(5.0, ())
 
 
 def changing(**on_change: Any) -> tuple[Simulation, list[tuple[float, Traffic, list[Sliders]]]]:
@@ -212,7 +219,7 @@ def test_a_search_follows_a_change_and_the_clients_follow_after_the_delay():
     assert result.sliders == ((87.0, Sliders(num_p=3, num_d=1, s_p=1024, s_d=256)),)
     [(seconds, seen, positions)] = asked  # from 87 s on the workload is that of the last search
     assert seconds == 20.0
-    assert seen.figures[:2] == (4.0, 1200.0)
+    assert seen.figures == (4.0, 1200.0, 50.0)
     assert positions[0] == Sliders(num_p=2, num_d=2, s_p=1024, s_d=256)  # that of now
     assert [one.num_p for one in positions] == [2, 1, 3]
 
@@ -245,11 +252,11 @@ def test_a_search_finds_the_position_that_keeps_the_limits_and_stays_where_all_d
     assert search is not None
     slow = Sliders(num_p=2, num_d=2, s_p=128, s_d=128)
     fast = Sliders(num_p=2, num_d=2, s_p=2048, s_d=128)
-    arrivals = tuple((0.125 * k, 3000) for k in range(60))
-    assert search(Traffic(7.5, arrivals, (20,)), [slow, fast]) == fast
-    rare = tuple((10.0 * k, 100) for k in range(5))
-    assert search(Traffic(50.0, rare, (20,)), [slow, fast]) == slow
-    assert search(Traffic(50.0, rare, (20,)), [fast, slow]) == fast
+    many = Traffic(7.5, tuple(Seen(0.125 * k, 3000, 20) for k in range(60)))
+    assert search(many, [slow, fast]) == fast
+    few = Traffic(50.0, tuple(Seen(10.0 * k, 100, 20) for k in range(5)))
+    assert search(few, [slow, fast]) == slow
+    assert search(few, [fast, slow]) == fast
 
 
 # --- bad input --------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ _ROUNDING = 1e-9  # of sums of times; who is that close to a limit is looked at 
 class Flow(ABC):
     """What a rule says of one lane, from when it begins with nobody."""
 
+    @abstractmethod
     def meet(self, lane: LaneState) -> None:
         """Begin with those who decode in a lane by now, for which there was another rule."""
 
@@ -135,6 +136,9 @@ class LongestFlow(Flow):
 
     def __init__(self, rule: Degradation) -> None:
         self._watermark = rule.watermark
+
+    def meet(self, lane: LaneState) -> None:
+        """Nothing is remembered of them."""
 
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
         if limit == 1 or not plan.decodes:
