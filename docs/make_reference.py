@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
+from mist_sim.reconfiguration import Reconfigure
 from mist_sim.scenario.format.docstrings import documented_with_bases
+from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.json_schema import json_schema
-from mist_sim.scenario.lifecycles import PARTS
+from mist_sim.scenario import lifecycles, reconfigurations
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.traces import Retries
 
@@ -86,6 +88,9 @@ LINKS = {
     "drains": "[mapping](#drains), or a list of them",
     "autoscaling": "[mapping](#autoscaling), or a list of them",
     "start_up": "[mapping](#start_up) or null",
+    "reconfigure": "[mapping](#reconfigure) or null",
+    "schedule": "list of [mappings](#schedule)",
+    "on_change": "[mapping](#on_change) or null",
     "kv_cache": "[mapping](#kv_cache)",
     "overhead": "[mapping](#overhead)",
     "admission": "[mapping](#admission)",
@@ -324,6 +329,7 @@ def lines() -> Iterator[str]:
     yield "## api"
     yield from plugin(ApiPrices, cost["properties"]["api"]["anyOf"][0])
     yield from life(schema["properties"]["lifecycle"]["anyOf"][0])
+    yield from sliders(schema["properties"]["reconfigure"]["anyOf"][0])
     for heading, family, place, properties in SECTIONS:
         yield f"## {heading}"
         yield f"At {place}; the family `{family}` of `mist list`."
@@ -341,7 +347,22 @@ def life(schema: dict[str, Any]) -> Iterator[str]:
     yield "[Failures, starts and autoscaling](../guides/failures_and_autoscaling.md) shows how."
     yield ""
     yield from plugin(Lifecycle, schema)
-    for name, part in PARTS.items():
+    yield from inside(schema, lifecycles.PARTS)
+
+
+def sliders(schema: dict[str, Any]) -> Iterator[str]:
+    """Yield what is said of sliders that move."""
+    yield "## reconfigure"
+    yield "[Prefill and decode apart](../guides/prefill_and_decode_apart.md#sliders-that-move)"
+    yield "shows how."
+    yield ""
+    yield from plugin(Reconfigure, schema)
+    yield from inside(schema, reconfigurations.PARTS)
+
+
+def inside(schema: dict[str, Any], parts: Mapping[str, type[Part]]) -> Iterator[str]:
+    """Yield the mappings that lie in another one."""
+    for name, part in parts.items():
         inner = schema["properties"][name]
         inner = inner.get("items", inner.get("anyOf", [inner])[0])
         yield f"## {name}"

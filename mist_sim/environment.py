@@ -8,7 +8,8 @@ Ties in time are settled by phase:
 
 0. Gateways ask clients for their loads, where they do so from time to time.
 1. Steps end: by client id, and within a client by engine.
-2. Clients fail, come up, or leave: in the order in which these events were scheduled.
+2. Clients fail, come up, leave, or change role and chunk: in the order in which these events
+   were scheduled.
 3. Requests move (they arrive, enter queues again, or get their KV blocks): in the order in which
    these events were scheduled.
 4. Users whose time is up give up: by client id.

@@ -64,6 +64,8 @@ def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, st
     yield "output tokens", count(summary["total_output_tokens"]), ""
     warmup = f"without {result.warmup:g} s of warm-up" if result.warmup else ""
     yield "simulated time", number(summary["duration"]), f"s {warmup}".strip()
+    if "reconfigurations" in summary:
+        yield "sliders moved", count(len(summary["reconfigurations"])), "times"
 
 
 def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -23,12 +23,17 @@ class Slidable:
     smaller. An aggregation is made of the p_heavy client, and has no network; nor does a
     disaggregation have a policy of hand-overs.
 
-    Raises ScenarioError for a scenario without such clients, or with another scheduler.
+    Raises ScenarioError for a scenario without such clients, with another scheduler, or whose
+    sliders move.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self._data = as_data(scenario)
+        if scenario.reconfigure is not None:
+            raise ScenarioError(
+                "reconfigure must be left out to search sliders, since it moves them during a run"
+            )
         clients = self._data["clients"]
         roles = [client.get("role") for client in clients]
         for role in ("p_heavy", "d_heavy"):

@@ -27,6 +27,11 @@ EXPECTED = {
         [],
         r"off +vllm-0.14 +3,\d{3} .* 5.[78] times\noff +vllm-0.19 +0 .* 1.0 times\n(on .*\n){2}",
     ),
+    "changing_workload.py": (
+        [],
+        r" 160 +\d+.\d% +[0-9].\d% +\d+.\d%\n(.*\n)+mean +7\d.\d% +7\d.\d% +9\d.\d%\n"
+        r"from 300 s on: 2 x 2048, 2 x 128\n$",
+    ),
     "compare_schedulers.py": ([], r"continuous +\d+\.\d.*\n(chunked, \d+ tokens.*\n){2}"),
     "dead_node.py": ([], r"nothing happens .* 0\.0\na node dies +\d.*\na node dies, one is spare "),
     "slo_through_failure.py": (
@@ -73,7 +78,13 @@ def test_every_example_is_listed_here():
     assert sorted(EXPECTED) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-LONG = ("slo_through_failure.py", "dead_node.py", "largest_rate.py", "attention_ffn_compared.py")
+LONG = (
+    "attention_ffn_compared.py",
+    "changing_workload.py",
+    "dead_node.py",
+    "largest_rate.py",
+    "slo_through_failure.py",
+)
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,10 @@ def test_small_chunks_are_not_the_larger_ones(s_p, s_d):
 def test_positions_need_clients_and_chunks(num_clients, chunks):
     with pytest.raises(ScenarioError, match="must be >="):
         list(all_sliders(num_clients, chunks))
+
+
+def test_sliders_that_move_during_a_run_are_not_searched():
+    plain = as_data(HYBRID)
+    plain["reconfigure"] = {"schedule": [{"at": "5 s", "num_p": 1, "s_p": 1024, "s_d": 512}]}
+    with pytest.raises(ScenarioError, match="reconfigure must be left out to search sliders"):
+        Slidable(Scenario.from_dict(plain))
