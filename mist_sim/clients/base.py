@@ -20,7 +20,7 @@ from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
-from mist_sim.network import Network, Seat
+from mist_sim.network import Network, Reach, Seat
 from mist_sim.rng import Streams
 
 
@@ -92,6 +92,7 @@ class Client(ABC):
         self.view.model = self.served_model
         self.view.num_gpu_blocks = self.num_gpu_blocks
         self.view.time_from = self.transfer_time
+        self._reaches: dict[tuple[str, int], list[Reach]] = {}  # from engines of others
         self._deadlines = Deadlines(env, client_id, self._limit_reached)
 
     def serve(
@@ -137,12 +138,19 @@ class Client(ABC):
 
         With several engines it is the nearest one; 0 where there is no network.
         """
-        network = self.network
-        if network is None:
+        if self.network is None:
             return 0.0
-        source = Seat(kv.source, kv.engine)
+        source = kv.source, kv.engine
+        reaches = self._reaches.get(source)
+        if reaches is None:
+            reaches = self._reaches[source] = self._reaches_from(self.network, Seat(*source))
+        num_bytes = kv.num_bytes
+        return min([reach.time(num_bytes) for reach in reaches])
+
+    def _reaches_from(self, network: Network, source: Seat) -> list[Reach]:
+        """Return how far its engines are from another one."""
         seats = [Seat(self.name, engine) for engine in range(self.num_seats)]
-        return min([network.reach(source, seat).time(kv.num_bytes) for seat in seats])
+        return [network.reach(source, seat) for seat in seats]
 
     @abstractmethod
     def accept(self, visit: Visit) -> None:

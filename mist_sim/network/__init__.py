@@ -1,6 +1,6 @@
 """What lies between clients: links, who is where, and what is under way."""
 
-from mist_sim.network.base import Message, Network, Seat, Store, Tenant
+from mist_sim.network.base import Message, Network, Reach, Seat, Store, Tenant
 from mist_sim.network.connectors import (
     CONNECTORS,
     Connector,
@@ -22,6 +22,7 @@ __all__ = [
     "MooncakeConnector",
     "Network",
     "NixlConnector",
+    "Reach",
     "Seat",
     "Store",
     "Tenant",

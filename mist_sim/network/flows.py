@@ -10,7 +10,8 @@ starts and ends of an instant are one change; the order in which they were told 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import inf
 from operator import itemgetter
@@ -25,6 +26,9 @@ Owner = TypeVar("Owner")
 
 _FIRST_ROOM = 64  # classes; grows by doubling
 _FEW = 40  # classes; of more, all are looked at, as vectors
+_REMEMBERED = 1024  # answers of `fill_up`: the same transfers are mostly alone on their links
+
+_Counts = tuple[tuple[Path, int], ...]  # flows of each path
 
 
 _number = itemgetter(0)
@@ -52,16 +56,16 @@ class Flows(Generic[Owner]):
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = capacities
         self._levels = Levels(capacities)
+        self._fill_up = _remembering(capacities)
+        self._widths: dict[Path, float] = {}  # of every path that was ever asked for
         self._begun: list[tuple[Path, float, Owner]] = []  # since the last `settle`
         self._changed: dict[int, None] = {}  # rows of classes that flows joined or left since then
         self._emptied: list[int] = []  # rows of classes all of whose flows ended since then
         self._num_begun = 0
         self._rows: dict[Path, int] = {}  # of the classes
         self._paths: list[Path] = []
-        self._widths: list[float] = []  # bytes/s that a path can carry
         # (what `served` is when it ends, number, owner) of each flow of a class
         self._flows: list[list[tuple[float, int, Owner]]] = []
-        self._on_link: dict[int, dict[int, None]] = {}  # rows
         self._moved_in: dict[int, None] = {}  # rows whose paths `_levels` does not know
         # by row: bytes each got until `since`, at `rate` from then on; when the next one ends, and
         # what `served` is then; flows
@@ -88,6 +92,13 @@ class Flows(Generic[Owner]):
     def __len__(self) -> int:
         return sum(map(len, self._flows)) + len(self._begun)
 
+    def width(self, path: Path) -> float:
+        """Return the bytes/s that a path can carry."""
+        found = self._widths.get(path)
+        if found is None:
+            found = self._widths[path] = width(self._capacities, path)
+        return found
+
     def begin(self, path: Path, num_bytes: float, owner: Owner) -> None:
         """Let a flow of some bytes (> 0) begin, at the time of the next `settle`."""
         self._begun.append((path, num_bytes, owner))
@@ -95,11 +106,11 @@ class Flows(Generic[Owner]):
     def ended(self, now: float) -> list[Owner]:
         """Take out the flows that end now, and return their owners in the order of beginning.
 
-        now: what `settle` returned last, or earlier. `settle` has to follow.
+        now: what `settle` returned last, or earlier. `settle` has to follow, if any are left.
         """
         ended: list[tuple[int, Owner]] = []
         a = self._at
-        for row in np.flatnonzero(self._end[: len(self._paths)] <= now).tolist():
+        for row in (self._end[: len(self._paths)] <= now).nonzero()[0].tolist():
             flows, served, since, rate = self._flows[row], a.served[row], a.since[row], a.rate[row]
             while flows and since + max(flows[0][0] - served, 0.0) / rate <= now:
                 ended.append(heappop(flows)[1:])
@@ -110,6 +121,8 @@ class Flows(Generic[Owner]):
             else:
                 self._emptied.append(row)
             self._changed[row] = None
+        if not any(self._flows):
+            self._forget_all()
         if len(ended) > 1:
             ended.sort(key=_number)
         return [owner for _, owner in ended]
@@ -180,8 +193,8 @@ class Flows(Generic[Owner]):
 
     def _share_among_few(self, rows: list[int], now: float) -> None:
         paths, flows, a = self._paths, self._flows, self._at
-        counts = {paths[row]: len(flows[row]) for row in rows if flows[row]}
-        for path, rate in fill_up(self._capacities, counts).items():
+        counts = tuple([(paths[row], len(flows[row])) for row in rows if flows[row]])
+        for path, rate in self._fill_up(counts).items():
             row = self._rows[path]
             a.rate[row] = rate
             a.end[row] = now + max(a.target[row] - a.served[row], 0.0) / rate
@@ -212,8 +225,9 @@ class Flows(Generic[Owner]):
 
         Directly or by others. A link that can carry all that its paths can is never full.
         """
-        if len(self._rows) == 1:
-            return list(self._changed)
+        if len(self._changed) == len(self._rows):
+            return sorted(self._changed, key=self._paths.__getitem__)
+        on_link = self._on_links()
         rows, seen = dict(self._changed), set[int]()
         left = list(rows)
         for row in left:
@@ -221,55 +235,59 @@ class Flows(Generic[Owner]):
                 if link in seen:
                     continue
                 seen.add(link)
-                there = self._on_link[link]
+                there = on_link[link]
                 if len(there) > 1:
-                    most = sum([self._widths[one] for one in there])
+                    most = sum([self._widths[self._paths[one]] for one in there])
                     if most > self._capacities[link]:
                         left += [one for one in there if one not in rows]
-                        rows.update(there)
+                        rows.update(dict.fromkeys(there))
         return sorted(rows, key=self._paths.__getitem__)
+
+    def _on_links(self) -> dict[int, list[int]]:
+        """Return the classes that cross each link."""
+        found: dict[int, list[int]] = {}
+        for row, path in enumerate(self._paths):
+            for link in path:
+                found.setdefault(link, []).append(row)
+        return found
 
     def _add(self, path: Path, now: float) -> None:
         row = self._rows[path] = len(self._paths)
         if row == len(self._served):
             self._make_room()
         self._paths.append(path)
-        self._widths.append(width(self._capacities, path))
+        self.width(path)
         self._flows.append([])
         self._moved_in[row] = None
         a = self._at
         a.served[row] = a.rate[row] = 0.0
         a.since[row] = now
         a.end[row] = inf
-        for link in path:
-            self._on_link.setdefault(link, {})[row] = None
 
     def _remove_empty(self) -> None:
         """Let the classes go that have no flows; the last rows take the places of theirs."""
         for row in sorted(set(self._emptied), reverse=True):
             if self._flows[row]:
                 continue
-            path = self._paths[row]
-            del self._rows[path]
-            for link in path:
-                del self._on_link[link][row]
+            del self._rows[self._paths[row]]
             last = len(self._paths) - 1
             if row < last:
                 self._move(last, row)
             self._paths.pop()
-            self._widths.pop()
             self._flows.pop()
         self._emptied.clear()
+
+    def _forget_all(self) -> None:
+        """Let all classes go: no flow is left in any."""
+        for kept in (self._rows, self._paths, self._flows, self._changed, self._emptied):
+            kept.clear()
 
     def _move(self, row: int, to: int) -> None:
         path = self._paths[to] = self._paths[row]
         self._rows[path] = to
-        self._widths[to], self._flows[to] = self._widths[row], self._flows[row]
+        self._flows[to] = self._flows[row]
         for column in self._at:
             column[to] = column[row]
-        for link in path:
-            del self._on_link[link][row]
-            self._on_link[link][to] = None
         self._moved_in[to] = None
 
     def _make_room(self) -> None:
@@ -281,3 +299,13 @@ class Flows(Generic[Owner]):
         self._rate = np.pad(self._rate, (0, size))
         self._end = np.pad(self._end, (0, size), constant_values=inf)
         self._look()
+
+
+def _remembering(capacities: Sequence[float]) -> Callable[[_Counts], dict[Path, float]]:
+    """Return `fill_up` for these links, which remembers its latest answers."""
+
+    @lru_cache(_REMEMBERED)
+    def rates(counts: _Counts) -> dict[Path, float]:
+        return fill_up(capacities, dict(counts))
+
+    return rates

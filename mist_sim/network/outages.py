@@ -57,13 +57,13 @@ class Outages:
 
     def way(self, path: Path) -> Way | None:
         """Return how that goes now whose route is `path` while no cable is down; None: not."""
-        if self._around is self._routes:
-            return Way(path, 0.0)
         if path not in self._ways:
             self._ways[path] = self._find(path)
         return self._ways[path]
 
     def _find(self, path: Path) -> Way | None:
+        if self._around is self._routes:
+            return Way(path, 0.0)
         own = tuple(link for link in path if link >= len(self._ends))  # of a store, which stays
         in_graph = path[len(own) :]
         if not in_graph:

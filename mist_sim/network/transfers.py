@@ -8,7 +8,7 @@ from typing import NamedTuple
 from simpy.events import Event
 
 from mist_sim.environment import MOVE, SHARE, Environment
-from mist_sim.network.fair_shares import Path, width
+from mist_sim.network.fair_shares import Path
 from mist_sim.network.flows import Flows
 from mist_sim.network.outages import Way
 
@@ -92,7 +92,7 @@ class Transfers:
                 return
             self._routes[way.path] = path
             path, latency = way.path, latency + way.more_latency
-        if path and now + num_bytes / width(self._capacities, path) > now:
+        if path and now + num_bytes / self._flows.width(path) > now:
             self._flows.begin(path, num_bytes, (part, latency))
             self._share_later()
         else:
@@ -145,4 +145,5 @@ class Transfers:
         self._next_end = None
         for part, latency in self._flows.ended(self._env.now):
             self._has_left(part, latency)
-        self._share_later()
+        if self._flows:
+            self._share_later()

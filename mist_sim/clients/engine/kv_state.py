@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Mapping
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache.manager import Ahead
-from mist_sim.clients.scheduling import LaneState, StepPlan
 from mist_sim.clients.sequence_state import Home, SequenceState
 from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.request import Request
@@ -55,7 +54,7 @@ class EngineKvState:
         """Tokens that requests at the client may still emit, each at least 1."""
         clocks: dict[Home | None, tuple[Callable[[SequenceState, int], int], int]] = {}
         for lane in self._engines.lanes:
-            plan, num_over, _ = lane.engine.progress(lane)
+            plan, num_over = lane.engine.steps_over(lane)
             num_steps = num_over if plan is not None and plan.decodes else 0
             clocks[lane] = lane.state.clock.context, num_steps
         means, overall = answers.by_bits, answers.overall
@@ -117,7 +116,7 @@ def _tell(request: Request, note: Callable[[Hashable], None]) -> None:
 
 def _ahead(lane: Lane) -> Ahead:
     """Return what the steps of the run in flight did that have ended or begun by now."""
-    plan, num_over, num_begun = lane.engine.progress(lane)
+    plan, num_begun = lane.engine.steps_begun(lane)
     if plan is None:
         return Ahead(0, [])
     computed = [
@@ -125,31 +124,30 @@ def _ahead(lane: Lane) -> Ahead:
         for sequence, num_new in plan.prefills
     ]
     if plan.decodes:
+        _, num_over = lane.engine.steps_over(lane)
         computed += lane.state.kv_cache.decoded(num_over, num_begun)
-    return Ahead(_num_taken(lane.state, plan, num_over, num_begun), computed)
+    return Ahead(_num_taken(lane), computed)
 
 
 def _num_blocks(lane: Lane) -> int:
+    return lane.state.pool.num_used + _num_taken(lane)
+
+
+def _num_taken(lane: Lane) -> int:
+    """Return the blocks that steps in flight took which the pool has not heard of."""
     state = lane.state
-    num_blocks = state.pool.num_used
-    plan, num_over, num_begun = lane.engine.progress(lane)
-    if plan is not None:
-        num_blocks += _num_taken(state, plan, num_over, num_begun)
-    return num_blocks
-
-
-def _num_taken(state: LaneState, plan: StepPlan, num_over: int, num_begun: int) -> int:
-    """Return the blocks that steps of a plan took which the pool has not heard of."""
     if state.by_piece:
-        return state.need_after_first(plan, num_begun)
-    return state.clock.blocks_needed(num_over) if num_over and plan.decodes else 0
+        plan, num_begun = lane.engine.steps_begun(lane)
+        return state.need_after_first(plan, num_begun) if plan is not None else 0
+    plan, num_over = lane.engine.steps_over(lane)
+    return state.clock.blocks_needed(num_over) if plan is not None and plan.decodes else 0
 
 
 def _num_tokens(lane: Lane) -> int:
     state = lane.state
     num_tokens = sum([sequence.num_computed_tokens for sequence in state.prefilling])
     num_tokens += sum([sequence.num_tokens - 1 for sequence in state.paused])
-    plan, num_over, _ = lane.engine.progress(lane)
+    plan, num_over = lane.engine.steps_over(lane)
     if not num_over or plan is None:
         return num_tokens + state.clock.context_sum
     num_tokens += num_over * sum([num_new for _, num_new in plan.prefills])

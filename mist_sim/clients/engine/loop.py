@@ -13,7 +13,7 @@ from simpy.events import Event
 from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.engine.run import Part, Progress, Run
+from mist_sim.clients.engine.run import Part, Run
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
@@ -222,14 +222,19 @@ class Engine:
         """Return the lane that the next request gets."""
         return self._lane or least_loaded(self.lanes)
 
-    def progress(self, lane: Lane) -> Progress:
-        """Return how far a lane is in the run in flight."""
-        run, now = self._run, self.env.now
-        if run is not None:
-            for member, plan, _ in run.parts:
-                if member is lane:
-                    return Progress(plan, run.num_over(now), self._num_begun(run))
-        return Progress()
+    def steps_over(self, lane: Lane) -> tuple[StepPlan | None, int]:
+        """Return a lane's plan in the run in flight, and how many of its steps have ended."""
+        run = self._run
+        if run is None or (plan := run.plan_of(lane)) is None:
+            return None, 0
+        return plan, run.num_over(self.env.now)
+
+    def steps_begun(self, lane: Lane) -> tuple[StepPlan | None, int]:
+        """Return the same, and how many of its steps began before now."""
+        run = self._run
+        if run is None or (plan := run.plan_of(lane)) is None:
+            return None, 0
+        return plan, self._num_begun(run)
 
     def end_load(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""

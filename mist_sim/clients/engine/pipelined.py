@@ -27,7 +27,7 @@ from simpy.events import Event
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.loop import least_loaded
 from mist_sim.clients.engine.micro_batches import PipelineLane, num_unfinished
-from mist_sim.clients.engine.run import Progress
+from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -174,15 +174,17 @@ class PipelineEngine:
         """Return the lane that the next request gets."""
         return min(least_loaded(self.replicas).lanes, key=num_unfinished)
 
-    def progress(self, member: Lane) -> Progress:
-        """Return how far a lane is in the passes of its run."""
-        lane, now = self._lane_of[member], self.env.now
-        if lane.run is not None:
-            for each, plan, _ in lane.run.parts:
-                if each is member:
-                    num_begun = max(1, bisect_left(lane.entries, now))
-                    return Progress(plan, bisect_right(lane.ends, now), num_begun)
-        return Progress()
+    def steps_over(self, member: Lane) -> tuple[StepPlan | None, int]:
+        """Return a lane's plan in its run, and how many of its passes have ended."""
+        lane = self._lane_of[member]
+        plan = None if lane.run is None else lane.run.plan_of(member)
+        return plan, 0 if plan is None else bisect_right(lane.ends, self.env.now)
+
+    def steps_begun(self, member: Lane) -> tuple[StepPlan | None, int]:
+        """Return the same, and how many of its passes began before now."""
+        lane = self._lane_of[member]
+        plan = None if lane.run is None else lane.run.plan_of(member)
+        return plan, 0 if plan is None else max(1, bisect_left(lane.entries, self.env.now))
 
     def end_load(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.scheduling import ChunkedScheduler
-from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
@@ -34,14 +31,16 @@ class PrefillEstimate:
 
     def num_tokens(self) -> int:
         """Tokens of all its prompts that are still to be computed."""
-        return sum([num_left for num_left, _ in _prompts(self._engines.next_lane())])
+        prompts, _ = _work(self._engines.next_lane())
+        return sum([num_left for num_left, _ in prompts])
 
     def seconds(self, num_tokens: int) -> float:
         """Return when a prompt with so many tokens to compute would be, in seconds from now."""
         lane = self._engines.next_lane()
-        prompts = [*_prompts(lane), (num_tokens, 0)]
+        prompts, context_sum = _work(lane)
+        prompts.append((num_tokens, 0))
         chunk = self._chunk(lane) or max(num_left for num_left, _ in prompts)
-        step, each_before = self._step_times(chunk, lane.state.clock.num_decodes, _contexts(lane))
+        step, each_before = self._step_times(chunk, lane.state.clock.num_decodes, context_sum)
         seconds = 0.0
         for num_left, num_before in prompts:
             num_chunks = num_left / chunk
@@ -74,21 +73,21 @@ class PrefillEstimate:
         return self._times[key]
 
 
-def _contexts(lane: Lane) -> int:
-    """Return the tokens that the cache holds for decodes, as of the last step that ended."""
-    plan, num_over, _ = lane.engine.progress(lane)
-    return lane.state.clock.context_after(num_over if plan is not None and plan.decodes else 0)
+def _work(lane: Lane) -> tuple[list[tuple[int, int]], int]:
+    """Return (tokens to compute, tokens before them) of each prompt that waits or runs.
 
-
-def _prompts(lane: Lane) -> Iterable[tuple[int, int]]:
-    """Return (tokens to compute, tokens before them) of each prompt that waits or runs."""
-    plan, num_over, _ = lane.engine.progress(lane)
-    done = dict(plan.prefills) if plan is not None and num_over else {}
-    waiting: list[SequenceState] = list(lane.state.waiting)
+    And the tokens that the cache holds for decodes. All as of the last step that ended.
+    """
+    state = lane.state
+    plan, num_over = lane.engine.steps_over(lane)
+    found = [(each.num_tokens, 0) for each in state.waiting if each.incoming is None]
     if lane.ahead is not None:
-        waiting += [sequence for _, sequence in lane.ahead.arrived]
-    found = [(each.num_tokens, 0) for each in waiting if each.incoming is None]
-    for each in lane.state.prefilling:
-        num_computed = each.num_computed_tokens + num_over * done.get(each, 0)
-        found.append((each.num_tokens - num_computed, num_computed))
-    return found
+        arrived = [sequence for _, sequence in lane.ahead.arrived]
+        found += [(each.num_tokens, 0) for each in arrived if each.incoming is None]
+    if state.prefilling:
+        done = dict(plan.prefills) if plan is not None and num_over else {}
+        for each in state.prefilling:
+            num_computed = each.num_computed_tokens + num_over * done.get(each, 0)
+            found.append((each.num_tokens - num_computed, num_computed))
+    decodes_over = num_over if plan is not None and plan.decodes else 0
+    return found, state.clock.context_after(decodes_over)

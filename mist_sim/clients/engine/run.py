@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.core.batch import StepBatch
@@ -26,14 +26,6 @@ class RunningLane(Protocol):
 
 Part = tuple[RunningLane, StepPlan, StepBatch]
 """What one lane computes in a run: its plan, and the batch of the first step."""
-
-
-class Progress(NamedTuple):
-    """How far a lane is in its plan: steps that have ended by now, and that have begun before."""
-
-    plan: StepPlan | None = None
-    num_over: int = 0
-    num_begun: int = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +79,13 @@ class Run:
         if not isinstance(self.ends, float):
             self.end = self.ends.item(num_steps - 1)
 
+    def plan_of(self, lane: RunningLane) -> StepPlan | None:
+        """Return what a lane computes in it; None where that is nothing."""
+        for member, plan, _ in self.parts:
+            if member is lane:
+                return plan
+        return None
+
     def has(self, lane: RunningLane) -> bool:
         """Whether a lane computes something in it."""
-        return any(part[0] is lane for part in self.parts)
+        return self.plan_of(lane) is not None

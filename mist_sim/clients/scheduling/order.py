@@ -88,7 +88,7 @@ class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
     remove = OrderedDict.__delitem__  # type: ignore[assignment]
 
 
-class EntriesFirst(WaitingQueue):
+class EntriesFirst(FirstComeFirstServed):
     """First come, first served, but those first whose KV entries another client keeps.
 
     They ask for memory alone, and their answers stand still until they have it. One that was
@@ -100,30 +100,29 @@ class EntriesFirst(WaitingQueue):
     returns_whole = True
 
     def __init__(self) -> None:
-        self._first = FirstComeFirstServed()
-        self._others = FirstComeFirstServed()
+        super().__init__()
+        self._first = FirstComeFirstServed()  # those of all that go before others
 
     def add(self, sequence: SequenceState) -> None:
-        (self._others if sequence.incoming is None else self._first).add(sequence)
+        super().add(sequence)
+        if sequence.incoming is not None:
+            self._first.add(sequence)
 
     def give_back(self, sequence: SequenceState) -> None:
+        super().give_back(sequence)
         self._first.give_back(sequence)
 
     def head(self) -> SequenceState:
-        return (self._first or self._others).head()
+        return next(iter(self._first or self))
 
     def take(self) -> SequenceState:
-        return (self._first or self._others).take()
+        sequence = self.head()
+        self.remove(sequence)
+        return sequence
 
     def remove(self, sequence: SequenceState) -> None:
-        (self._first if sequence in self._first else self._others).remove(sequence)
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._others)
-
-    def __iter__(self) -> Iterator[SequenceState]:
-        yield from self._first
-        yield from self._others
+        del self[sequence]
+        self._first.pop(sequence, None)
 
 
 class Ranked(WaitingQueue):
