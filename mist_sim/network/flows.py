@@ -121,7 +121,7 @@ class Flows(Generic[Owner]):
             else:
                 self._emptied.append(row)
             self._changed[row] = None
-        if not any(self._flows):
+        if not any(self._flows):  # mostly, where a transfer was alone
             self._forget_all()
         if len(ended) > 1:
             ended.sort(key=_number)
@@ -237,7 +237,7 @@ class Flows(Generic[Owner]):
                 seen.add(link)
                 there = on_link[link]
                 if len(there) > 1:
-                    most = sum([self._widths[self._paths[one]] for one in there])
+                    most = sum([self.width(self._paths[one]) for one in there])
                     if most > self._capacities[link]:
                         left += [one for one in there if one not in rows]
                         rows.update(dict.fromkeys(there))
@@ -256,7 +256,6 @@ class Flows(Generic[Owner]):
         if row == len(self._served):
             self._make_room()
         self._paths.append(path)
-        self.width(path)
         self._flows.append([])
         self._moved_in[row] = None
         a = self._at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 from typing import Literal, get_args
 
 from numpy.random import Generator
@@ -49,16 +50,15 @@ class LengthAwareRouter:
         if stage.continues:
             return candidates.least("num_outstanding").client_id
         d_heavy = [view for view in candidates if view.role == D_HEAVY]
-        in_time = [
-            view
-            for view in candidates
-            if view.prefill_time(request) + _transfer_time(request, view, d_heavy) < self.ttft
-        ]
-        if in_time:
-            return min(in_time, key=lambda view: view.num_prefill_tokens).client_id
+        for view in sorted(candidates, key=_num_prefill_tokens):
+            if view.prefill_time(request) + _transfer_time(request, view, d_heavy) < self.ttft:
+                return view.client_id
         if self.if_none == "reject":
             raise RefusalError(f"no client has the first token ready within {self.ttft:g} s")
         return candidates[int(self._rng.random() * len(candidates))].client_id
+
+
+_num_prefill_tokens = attrgetter("num_prefill_tokens")
 
 
 def _transfer_time(request: Request, view: ClientView, takers: list[ClientView]) -> float:
