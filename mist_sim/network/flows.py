@@ -111,15 +111,18 @@ class Flows(Generic[Owner]):
         ended: list[tuple[int, Owner]] = []
         a = self._at
         for row in (self._end[: len(self._paths)] <= now).nonzero()[0].tolist():
-            flows, served, since, rate = self._flows[row], a.served[row], a.since[row], a.rate[row]
-            while flows and since + max(flows[0][0] - served, 0.0) / rate <= now:
-                ended.append(heappop(flows)[1:])
-            a.count[row] = len(flows)
-            a.end[row] = inf
+            flows = self._flows[row]
+            ended.append(heappop(flows)[1:])
+            if flows:
+                served, since, rate = a.served[row], a.since[row], a.rate[row]
+                while flows and since + max(flows[0][0] - served, 0.0) / rate <= now:
+                    ended.append(heappop(flows)[1:])
             if flows:
                 a.target[row] = flows[0][0]
             else:
                 self._emptied.append(row)
+            a.count[row] = len(flows)
+            a.end[row] = inf
             self._changed[row] = None
         if not any(self._flows):  # mostly, where a transfer was alone
             self._forget_all()
