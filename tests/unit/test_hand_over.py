@@ -5,10 +5,13 @@ Times are sums of powers of two, so that equal times are equal.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from mist_sim.clients import LlmClient
+from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.kv_cache import SwapSpace
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
@@ -225,6 +228,18 @@ def test_an_idle_engine_that_plans_ahead_lends_released_blocks_at_once():
     )
     prefills = result.stages[result.stages["stage"] == "prefill"]
     assert prefills["started_at"].tolist() == [0.0, 0.1640625]
+
+
+def test_an_idle_engine_does_not_plan_when_blocks_are_released(monkeypatch):
+    plan, planned = Lane.plan, Counter[str]()
+
+    def counted(lane, *args):
+        planned[lane.load.name] += 1
+        return plan(lane, *args)
+
+    monkeypatch.setattr(Lane, "plan", counted)
+    served([row(0.0, 8, 4)])
+    assert planned["prefill"] == 3  # at the start, for the prompt, and after it
 
 
 def test_who_is_sent_again_begins_with_its_prompt():

@@ -204,6 +204,21 @@ def test_of_those_in_time_the_one_with_the_fewest_tokens_queued_gets_a_prompt():
     assert choose(router, replace(p, num_prefill_tokens=900), d) == 0  # line 11: balance
 
 
+def test_nobody_is_asked_after_the_first_who_is_in_time():
+    asked = []
+
+    class Asked(FakeView):
+        def prefill_time(self, request: Request) -> float:
+            asked.append(self.client_id)
+            return super().prefill_time(request)
+
+    tokens = {0: 300, 1: 100, 2: 200}
+    views = [Asked(n, num_prefill_tokens=t, seconds_per_token=1e-4) for n, t in tokens.items()]
+    views[1] = replace(views[1], seconds_per_token=1.0)  # the fewest tokens, and not in time
+    assert choose(LengthAwareRouter(ttft=1.0), *views) == 2
+    assert asked == [1, 2]
+
+
 def test_the_limit_itself_is_too_late():
     router = LengthAwareRouter(ttft=1.0, if_none="reject")
     view = replace(D2, num_prefill_tokens=1000, seconds_per_token=2.0**-11)

@@ -8,6 +8,7 @@ from math import inf
 import pytest
 
 from mist_sim.environment import Environment
+from mist_sim.network.fair_shares import fill_up
 from mist_sim.network.flows import Flows
 from mist_sim.network.transfers import Flow, Transfers
 
@@ -117,6 +118,30 @@ def test_who_ends_at_one_instant_is_told_in_the_order_of_path_and_bytes():
             end.callbacks.append(lambda _, k=k, told=told: told.append(k))
         env.run(until=env.at(2.0))
         assert told == [0, 1, 2]
+
+
+def test_when_the_last_flow_has_ended_nothing_is_left_to_share():
+    flows: Flows[str] = Flows([2.0, 3.0])
+    flows.begin((0,), 2.0, "one")
+    flows.begin((1,), 3.0, "other")
+    assert flows.settle(0.0) == 1.0
+    assert flows.ended(1.0) == ["one", "other"]
+    assert flows.paths == []
+    flows.begin((0,), 4.0, "next")
+    assert flows.settle(5.0) == 7.0
+
+
+def test_links_that_were_shared_like_this_before_are_not_filled_again(monkeypatch):
+    filled = []
+
+    def fill(capacities, counts):
+        filled.append(counts)
+        return fill_up(capacities, counts)
+
+    monkeypatch.setattr("mist_sim.network.flows.fill_up", fill)
+    sends = [(float(t), flow(1.0, (0,)) + flow(1.0, (0, 1))) for t in range(3)]
+    assert arrivals([2.0, 2.0], sends) == [1.0, 2.0, 3.0]
+    assert filled == [{(0,): 1, (0, 1): 1}]
 
 
 def test_bytes_are_conserved_and_no_link_carries_more_than_it_can():
