@@ -112,7 +112,7 @@ def models_of(clients: Sequence[Client]) -> dict[str, str | None]:
     return {client.name: client.served_model for client in clients}
 
 
-def check_lengths(clients: Sequence[Client], source: Source) -> None:
+def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
     """Raise ScenarioError where no client that decodes can hold any prompt of a workload.
 
     source: of the prompts; one whose shortest is not known is not looked at.

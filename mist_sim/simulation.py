@@ -99,7 +99,7 @@ class Simulation:
         self.hand_over = hand_over or HandOver()
         any_splits = self.hand_over.policy is not None
         check_hand_overs(clients, network, self.hand_over)
-        check_lengths(clients, workload.source)
+        check_lengths(clients, getattr(workload, "source", None))
         members = tenants(clients, any_splits=any_splits)
         if network is not None:
             network.admit(members)

@@ -13,6 +13,7 @@ from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.core.request import Request
 from mist_sim.routers import HAND_OVER_POLICIES, ConditionalPolicy, FlippingPolicy, OverflowPolicy
 from mist_sim.scenario.build import build
+from mist_sim.scenario.load import as_data
 from mist_sim.stages import completion
 from mist_sim.testing.views import FakeView
 from tests.reference.run_lengths import LIMITS, records
@@ -233,3 +234,39 @@ class Kept:
     engine: int = 0
     num_tokens: int = 500
     num_bytes: float = 0.0
+
+
+@pytest.mark.parametrize("seed", [457135, 457205])
+def test_memory_that_was_taken_in_vain_is_free_in_the_order_of_steps(seed, monkeypatch):
+    """Users go away while entries come; the cache has the same blocks whatever runs are like."""
+    given = scenario("flowing", rate=10)
+    clients = [
+        {
+            "name": role[0],
+            "role": role,
+            "count": 2,
+            "gpu": "a100-sxm-80gb",
+            "scheduler": {"max_num_batched_tokens": 200, "max_num_seqs": 128},
+            "kv_cache": {"num_gpu_blocks_override": blocks},
+        }
+        for role, blocks in (("p_heavy", 600), ("d_heavy", 1200))
+    ]
+    changes = {
+        "model": "qwen2.5-14b",
+        "seed": seed,
+        "workload.lengths.num_requests": 60,
+        "workload.timeout": "4 s",
+        "clients": clients,
+        "network.bandwidth": "0.2 GB/s",
+        "hand_over.first_token": "decode",
+        "hand_over.policy.tpot": "60 ms",
+        "router": {"type": "length_aware", "ttft": "3 s"},
+    }
+    simulation = build(Scenario.from_dict(as_data(given), changes))
+    long = records(simulation.run())
+    for module, *names in LIMITS:
+        for name in names:
+            monkeypatch.setattr(module, name, 1)
+    single = records(simulation.run())
+    for name in ("left", "stages", "tokens"):
+        assert single[name] == long[name]

@@ -354,9 +354,12 @@ class Lane:
         """Let a running sequence go at the end of the run in flight, which should be cut."""
         self._given_up.append(sequence)
 
-    def abort(self, sequence: SequenceState) -> None:
-        """Let a sequence go, and free its memory; no step in flight computes it."""
-        self.state.abort(sequence)
+    def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
+        """Let a sequence go, and free its memory; no step in flight computes it.
+
+        in_step: whether steps are in flight (see `LaneState.abort`).
+        """
+        self.state.abort(sequence, in_step=in_step)
         self._records.evict(sequence)
         self._give_back(sequence)
 

@@ -242,8 +242,18 @@ class Engine:
             ahead.hold_loaded(sequence)
             self._cut_ahead(lane, always=True)
         else:
-            joins = lane.state.finish_load(sequence)
+            joins = lane.state.finish_load(sequence, in_step=self._steps(lane))
             self._notice(lane, sequence if joins else None)
+            self._end_for_forgotten(lane)
+
+    def _steps(self, lane: Lane) -> bool:
+        """Tell whether steps of a lane are in flight."""
+        return self._run is not None and self._run.has(lane)
+
+    def _end_for_forgotten(self, lane: Lane) -> None:
+        """End a run with the step in flight, if blocks are free then that nobody used."""
+        if lane.state.forgotten and self._run is not None:
+            self._end_after(self._run, self._num_begun(self._run))
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
         """Let a sequence go: at once while it waits, else at the end of the step in flight."""
@@ -253,7 +263,8 @@ class Engine:
             lane.abort_after_run(sequence)
             self._end_after(self._run, self._num_begun(self._run))
         else:
-            lane.abort(sequence)
+            lane.abort(sequence, in_step=self._steps(lane))
+            self._end_for_forgotten(lane)
             self._notice(lane, None)  # another may be at the head of the queue now, and fit
             if lane.ahead is not None and sequence in lane.state.abandoned:
                 self._cut_ahead(lane, always=True)

@@ -188,8 +188,12 @@ class PipelineEngine:
 
     def end_load(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
-        joins = member.state.finish_load(sequence)
+        lane = self._lane_of[member]
+        in_step = lane.run is not None and lane.run.has(member)
+        joins = member.state.finish_load(sequence, in_step=in_step)
         self._notice(member, sequence if joins else None)
+        if member.state.forgotten:
+            self._cut(lane, member, always=True)
 
     def _notice(self, member: Lane, sequence: SequenceState | None) -> None:
         """Let a lane plan, or cut the run that a sequence, or the head of its queue, could join."""
@@ -221,7 +225,9 @@ class PipelineEngine:
             member.abort_after_run(sequence)
             self._cut(lane, member, always=True)
             return
-        member.abort(sequence)
+        member.abort(sequence, in_step=lane.run is not None and lane.run.has(member))
+        if member.state.forgotten:
+            self._cut(lane, member, always=True)
         if not (lane.run or lane.idle or lane.num_unfinished):
             lane.idle = True
             self._order.remove(lane)

@@ -37,6 +37,7 @@ class LaneState:
     loading: who has memory, and waits for entries to come into it. loaded: who has those of a tier,
         and waits to be admitted. moved: who has those of another client, and waits to go on.
         abandoned: who was given up while entries came, which have not come yet.
+    forgotten: who was given up with memory that it did not use, while steps were in flight.
     num_promised: blocks that those whose entries come from other clients, or have come, need in
         their first step beside those that they have.
     held: sequences that are done here and keep their blocks until another client has copied them:
@@ -108,6 +109,7 @@ class LaneState:
         self.loaded: deque[SequenceState] = deque()
         self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
+        self.forgotten: list[SequenceState] = []
         self.held: dict[SequenceState, tuple[int, int]] = {}
         self.num_promised = 0
         self.swapped: dict[SequenceState, KvMove] = {}
@@ -125,14 +127,15 @@ class LaneState:
         self.kv_cache.add(sequence)
         self.waiting.add(sequence)
 
-    def finish_load(self, sequence: SequenceState) -> bool:
+    def finish_load(self, sequence: SequenceState, *, in_step: bool = False) -> bool:
         """Let a sequence be admitted whose entries have come, unless it was given up.
 
-        Returns whether it can be; otherwise its memory is free now.
+        in_step: whether steps of the lane are in flight.
+        Returns whether it can be; otherwise its memory is free now, or as they are accounted for.
         """
         if sequence in self.abandoned:
             self.abandoned.remove(sequence)
-            self._forget(sequence)
+            self._forget(sequence, in_step=in_step)
             return False
         del self.loading[sequence]
         (self.loaded if sequence.incoming is None else self.moved).append(sequence)
@@ -188,10 +191,12 @@ class LaneState:
         """Free blocks that were held; no step in flight has their order in the free queue."""
         self._leave(sequence, *self.held.pop(sequence))
 
-    def abort(self, sequence: SequenceState) -> None:
+    def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Forget a sequence that waits or runs, and free its memory; no step in flight has it.
 
         While blocks come into its memory, that stays taken.
+        in_step: whether steps of the lane are in flight; the memory is free as they are accounted
+        for.
         """
         if sequence in self.running:
             if self.paused:  # by a plan that computed nothing
@@ -207,16 +212,31 @@ class LaneState:
                 self.num_promised -= self.blocks_to_join(sequence)
         elif sequence in self.loaded:
             self.loaded.remove(sequence)
-            self._forget(sequence)
+            self._forget(sequence, in_step=in_step)
         elif sequence in self.moved:
             self.moved.remove(sequence)
             self.num_promised -= self.blocks_to_join(sequence)
-            self._forget(sequence)
+            self._forget(sequence, in_step=in_step)
         else:
             self.waiting.remove(sequence)
 
-    def _forget(self, sequence: SequenceState) -> None:
-        """Free the memory of a sequence that was given up before it could use it."""
+    def _forget(self, sequence: SequenceState, *, in_step: bool) -> None:
+        """Free the memory of a sequence that was given up before it could use it.
+
+        Blocks that steps in flight have taken meanwhile are counted at their end, and come before.
+        """
+        if in_step and not self.pool.groups:
+            self.forgotten.append(sequence)
+        else:
+            self._free_unused(sequence)
+
+    def free_forgotten(self) -> None:
+        """Free what was given up while steps were in flight."""
+        for sequence in self.forgotten:
+            self._free_unused(sequence)
+        self.forgotten.clear()
+
+    def _free_unused(self, sequence: SequenceState) -> None:
         num_tokens = sequence.num_tokens - (sequence.incoming is not None)
         self.kv_cache.forget(sequence, self.pool.blocks_for(num_tokens))
 
@@ -341,6 +361,7 @@ class LaneState:
             self.kv_cache.forget_step()
             self.kv_cache.give_back(sum(pieces, self.num_taken))
         self.num_taken = 0
+        self.free_forgotten()
         self.end_pause()
 
     def piece_need(self, sequence: SequenceState, num_tokens: int, num_done: int = 0) -> int:

@@ -18,16 +18,17 @@ def update(
     pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
     if lane.cadence is not None:
         lane.cadence.advance(num_steps)
-    if num_steps > 1:  # blocks of the first step were taken and entered by the plan
-        if lane.by_piece and plan.prefills:
-            kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
-        for sequence, new in plan.prefills:
-            kv_cache.compute_more(sequence, new, num_steps)
+    if num_steps > 1 and plan.prefills:
+        _compute_more(lane, plan, num_steps)
+    if lane.forgotten and not lane.by_piece:
+        _free_before_last(lane, plan, num_steps)
     if plan.decodes:
         num_blocks = clock.advance(num_steps) - lane.num_taken
         lane.num_taken = 0
         if num_blocks or kv_cache.drops:  # what windows left comes back with it
             kv_cache.grow(num_blocks)
+    if lane.forgotten:
+        lane.free_forgotten()
     lane.num_peak_blocks = pool.num_used
     finished = clock.pop_finished() if plan.decodes else []
     for sequence in finished:
@@ -57,3 +58,21 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
     context = sequence.num_computed_tokens
     lane.finish(sequence, lane.pool.blocks_for(context), context)
     return True
+
+
+def _compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
+    """Take and enter the blocks of prompts; the plan did so for the first step."""
+    kv_cache = lane.kv_cache
+    if lane.by_piece:
+        kv_cache.grow(sum([lane.piece_need(s, num_steps * n, n) for s, n in plan.prefills]))
+    for sequence, new in plan.prefills:
+        kv_cache.compute_more(sequence, new, num_steps)
+
+
+def _free_before_last(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
+    """Free what was given up during the last step, which takes its own blocks at its end."""
+    if plan.decodes and num_steps > 1:
+        num_early = lane.clock.blocks_needed(num_steps - 1)
+        lane.kv_cache.grow(num_early)
+        lane.num_taken += num_early
+    lane.free_forgotten()
