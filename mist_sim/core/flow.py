@@ -24,12 +24,14 @@ class Backflow:
 class Degradation:
     """The longest answers leave while memory runs short.
 
-    watermark: part of the KV blocks above which they do (> 0, <= 1).
+    watermark: part of the KV blocks above which they do (> 0, <= 1). counts_seats: whether they
+        also do above that part of the requests that may run at once.
 
-    Source: TaiChi (arXiv:2508.01989), Algorithm 1, lines 4 to 13.
+    Source: TaiChi (arXiv:2508.01989), Algorithm 1, lines 4 to 13; seats are ours.
     """
 
     watermark: float
+    counts_seats: bool = False
 
 
 FlowRule = Backflow | Degradation

@@ -29,14 +29,18 @@ class FlowingPolicy:
     the end of a step, and keep their blocks until these are copied.
 
     tpot: seconds per token that users ask for (> 0). approach_factor: part of these (> 0, <= 1).
-    watermark: part of the blocks (> 0, <= 1).
+    watermark: part of the blocks (> 0, <= 1). counts_seats: whether the longest also leave while
+        more than that part of `max_num_seqs` is taken. Small chunks have few seats: where these run
+        out before the memory does, answers wait for one, and without this nobody makes room.
 
-    Source: TaiChi (arXiv:2508.01989) §3.3 and Algorithm 1; its authors' factor and watermark.
+    Source: TaiChi (arXiv:2508.01989) §3.3 and Algorithm 1; its authors' factor and watermark. Seats
+    are ours: the paper wants room for one more answer, and speaks of memory alone.
     """
 
     tpot: Seconds
     approach_factor: float = 0.96
     watermark: float = 0.95
+    counts_seats: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.tpot < inf:
@@ -68,7 +72,9 @@ class FlowingPolicy:
     def flow(self, role: str | None) -> FlowRule | None:
         if role == P_HEAVY:
             return Backflow(self.tpot * self.approach_factor)
-        return Degradation(self.watermark) if role == D_HEAVY else None
+        if role == D_HEAVY:
+            return Degradation(self.watermark, self.counts_seats)
+        return None
 
 
 def _part_in_use(view: ClientView) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from heapq import heappop, heappush
-from math import isnan
+from math import inf, isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,13 +129,14 @@ class SlowestFlow(Flow):
 
 
 class LongestFlow(Flow):
-    """The longest answers leave while more than a part of the blocks is used.
+    """The longest answers leave while more than a part of the blocks is used, or of the seats.
 
-    Blocks that are held until they are copied count as free: who had them has left.
+    Blocks that are held until they are copied count as free: who had them has left. Whose entries
+    are on their way has a seat.
     """
 
     def __init__(self, rule: Degradation) -> None:
-        self._watermark = rule.watermark
+        self._rule = rule
 
     def meet(self, lane: LaneState) -> None:
         """Nothing is remembered of them."""
@@ -143,6 +144,8 @@ class LongestFlow(Flow):
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
         if limit == 1 or not plan.decodes:
             return limit
+        if self._seats_below(lane) < 0:
+            return 1  # nobody comes in while a plan runs: its first step is the one to ask after
         num_left = self._num_below(lane)
         if lane.need_after_first(plan, limit) <= num_left:
             return limit
@@ -156,23 +159,31 @@ class LongestFlow(Flow):
         return low
 
     def leaving(self, lane: LaneState, now: float) -> list[SequenceState]:
-        num_above = -self._num_below(lane)
-        if num_above <= 0:
+        num_above, seats_above = -self._num_below(lane), -self._seats_below(lane)
+        if num_above <= 0 and seats_above <= 0:
             return []
         stay = [each for each in lane.running if each.ticket and num_tokens(lane, each)]
         stay.sort(key=lambda each: _length(lane, each), reverse=True)
         found: list[SequenceState] = []
         for sequence in stay:
-            if num_above <= 0:
+            if num_above <= 0 and seats_above <= 0:
                 break
             found.append(sequence)
             num_above -= lane.pool.blocks_for(lane.clock.context(sequence))
+            seats_above -= 1
         return found
 
     def _num_below(self, lane: LaneState) -> float:
         """Return how many blocks may be taken until the watermark is reached; < 0 above it."""
         num_held = sum([num_blocks for num_blocks, _ in lane.held.values()]) if lane.held else 0
-        return self._watermark * lane.pool.num_blocks - (lane.pool.num_used - num_held)
+        return self._rule.watermark * lane.pool.num_blocks - (lane.pool.num_used - num_held)
+
+    def _seats_below(self, lane: LaneState) -> float:
+        """Return how many may come in until the watermark is reached; < 0 above it."""
+        if not self._rule.counts_seats:
+            return inf
+        num_taken = len(lane.running) + len(lane.loading) + len(lane.moved)
+        return self._rule.watermark * lane.max_num_seqs - num_taken
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
         return pace_of(sequence)
