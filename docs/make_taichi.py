@@ -147,3 +147,199 @@ def find(cell: Cell) -> Found:
         )
     num_runs = race.num_runs + sum(each.num_runs for each in goodputs)
     return Found(paper, tuned, names, latencies, num_runs)
+
+
+# --- what each part adds, and what it costs -----------------------------------------------------
+
+ABLATION_RATE, SEEDS = 1.75, range(4)  # requests a second
+STEP, REQUEST = 0.4e-3, 0.1e-3  # seconds of Algorithm 1 a step, and of Algorithm 2 a prompt
+IN_TURN = {"type": "round_robin"}
+
+
+def without_roles(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the same clients with requests in turn, decoded where their prompt was."""
+    plain = {key: value for key, value in data.items() if key not in ("network", "hand_over")}
+    plain["clients"] = [client | {"role": None} for client in data["clients"]]
+    return plain | {"router": IN_TURN}
+
+
+def ablation() -> dict[str, float]:
+    """Return the share of good requests as the parts are added one by one (figure 18), percent."""
+    sliders = Slidable(scenario(ABLATED))
+    rate = {"workload.arrivals.rate": f"{ABLATION_RATE} /s"}
+
+    def at(s_p: int, s_d: int) -> dict[str, Any]:
+        hybrid = Sliders(num_p=2, num_d=2, s_p=s_p, s_d=s_d)
+        return deepcopy(as_data(sliders.at(hybrid)))
+
+    together = at(257, 256)
+    together["clients"][0]["scheduler"] = together["clients"][1]["scheduler"]
+    mixed = at(1024, 128)
+    steps = {
+        "CP256": without_roles(together),
+        "+ architecture": without_roles(mixed),
+        "+ flowing decode": mixed | {"router": IN_TURN},
+        "+ length-aware prefill": mixed,
+    }
+    found = {}
+    for name, data in steps.items():
+        runs = [simulate(Scenario.from_dict(data, rate | {"seed": seed})) for seed in SEEDS]
+        found[name] = 100 * float(np.mean([attained(run.requests, ABLATED) for run in runs]))
+    return found
+
+
+def attained(requests: pd.DataFrame, cell: Cell) -> float:
+    """Return the share of the requests that keep both limits."""
+    ttft, tpot = cell.limits
+    return float(np.mean((requests["ttft"] <= ttft) & ~(requests["tpot"] > tpot)))
+
+
+def overheads(rate: float) -> dict[str, float]:
+    """Return shares of the time of all requests (figure 19), percent.
+
+    rate: requests a second. Scheduling takes the seconds of `STEP` and `REQUEST` in the run.
+    """
+    around = {"step": f"{1.3e-3 + STEP} s", "request": f"{REQUEST} s"}
+    changes = {f"clients.{k}.overhead": around for k in (0, 1)}
+    sliders = paper_sliders(ABLATED)["hybrid"]
+    hybrid = Slidable(scenario(ABLATED, **changes)).at(sliders)
+    result = simulate(Scenario.from_dict(as_data(hybrid), {"workload.arrivals.rate": f"{rate} /s"}))
+    requests, moves = result.requests, result.transfers
+    seconds = requests["e2el"].sum()
+    return {
+        "transfer": 100 * float((moves["end"] - moves["start"]).sum() / seconds),
+        "prefill scheduling": 100 * len(requests) * REQUEST / float(seconds),
+        "decode scheduling": 100 * STEP * float(requests["num_output_tokens"].sum() / seconds),
+    }
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+All = dict[Cell, Found]
+
+
+def gain(rates: dict[str, float], over: str) -> str:
+    return f"{100 * (rates['hybrid'] / rates[over] - 1):+.0f} %"
+
+
+def paper_table(found: All) -> Iterator[str]:
+    """Yield goodputs with the paper's sliders, and gains beside the paper's."""
+    yield "| | together | apart | hybrid | over together | the paper | over apart | the paper |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for cell, each in found.items():
+        rates = " | ".join(f"{each.paper[design]:.2f}" for design in DESIGNS)
+        over = [gain(each.paper, design) for design in DESIGNS[:2]]
+        papers = [f"{gains} %" for gains in PAPER_GAINS[cell.work, cell.slo]]
+        yield f"| {cell.name} | {rates} | {over[0]} | {papers[0]} | {over[1]} | {papers[1]} |"
+
+
+def tuned_table(found: All) -> Iterator[str]:
+    """Yield the best sliders of each design, and the hybrid over the best of the others."""
+    yield "| | together | apart | hybrid | hybrid over the best other |"
+    yield "|---|---|---|---|---|"
+    for cell, each in found.items():
+        cells = [f"{each.tuned[design]:.2f} ({each.names[design]})" for design in DESIGNS]
+        best = max(each.tuned[design] for design in DESIGNS[:2])
+        yield f"| {cell.name} | {' | '.join(cells)} | {each.tuned['hybrid'] / best:.2f} |"
+
+
+def latency_table(found: All) -> Iterator[str]:
+    """Yield by how much P90s are lower in the hybrid (figure 17)."""
+    yield "| | P90 TTFT, apart over hybrid | P90 TPOT, together over hybrid |"
+    yield "|---|---|---|"
+    yield "| the paper | 2.42–13.20 | 1.11–1.69 |"
+    for cell, each in found.items():
+        together, apart, hybrid = (each.latencies[design] for design in DESIGNS)
+        yield f"| {cell.name} | {apart[0] / hybrid[0]:.2f} | {together[1] / hybrid[1]:.2f} |"
+
+
+def ablation_table(parts: dict[str, float]) -> Iterator[str]:
+    """Yield what each part adds (figure 18)."""
+    yield "| | " + " | ".join(parts) + " |"
+    yield "|---|" + "---|" * len(parts)
+    yield "| the paper | 66.6 % | 66.6 % | 79.5 % | 91.2 % |"
+    yield "| here | " + " | ".join(f"{share:.1f} %" for share in parts.values()) + " |"
+
+
+def overhead_table(shares: dict[str, float]) -> Iterator[str]:
+    """Yield shares of a request's time (figure 19)."""
+    yield "| | " + " | ".join(shares) + " |"
+    yield "|---|" + "---|" * len(shares)
+    yield "| the paper | 0.20 % | 0.01 % | 0.89 % |"
+    yield "| here | " + " | ".join(f"{share:.2f} %" for share in shares.values()) + " |"
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def draw(found: All, parts: dict[str, float]) -> None:
+    """Draw goodputs, with the paper's sliders and the best ones, latencies and the parts."""
+    figure, rows = plt.subplots(2, 2, figsize=(11, 6.4), layout="constrained")
+    labels = [f"{cell.size}B\nSLO{cell.slo}" for cell in found]
+    for axes, kind in zip(rows[0], ("paper", "tuned"), strict=True):
+        bars(axes, labels, [getattr(each, kind) for each in found.values()])
+    rows[0, 0].set_title("Goodput with the paper's sliders, over the hybrid's", loc="left")
+    rows[0, 1].set_title("Goodput with the best sliders, over the hybrid's", loc="left")
+    rows[0, 0].legend(("together", "apart", "hybrid"), frameon=False, fontsize=8, ncols=3)
+    latencies, shares = rows[1]
+    for place, design in enumerate(DESIGNS):
+        dots = np.array([each.latencies[design] for each in found.values()])
+        label = ("together", "apart", "hybrid")[place]
+        latencies.scatter(dots[:, 0], dots[:, 1], color=COLORS[design], label=label)
+    latencies.axhline(1, color="#444444", lw=0.8)
+    latencies.axvline(1, color="#444444", lw=0.8)
+    latencies.set(xscale="log", xlabel="P90 of TTFT over its limit")
+    latencies.set(ylabel="P90 of TPOT over its limit", ylim=(0, None))
+    latencies.set_title("At the goodput of the hybrid with the paper's sliders", loc="left")
+    shares.bar(list(parts), list(parts.values()), 0.6, color="#5a8f4e")
+    shares.step([-0.3, 1.5, 2.5, 3.3], [66.6, 66.6, 79.5, 91.2], where="post", color="#444444")
+    shares.set(ylabel="good requests, %", ylim=(0, 105))
+    shares.tick_params(axis="x", labelsize=8)
+    shares.set_title("What each part adds (line: the paper)", loc="left")
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.title.set_fontsize(10)
+    figure.savefig(IMAGES / "taichi.png", dpi=110, metadata={"Software": None})
+
+
+def bars(axes: plt.Axes, labels: Sequence[str], rates: Sequence[dict[str, float]]) -> None:
+    """Draw goodputs of the designs in each setting, as parts of the hybrid's."""
+    for place, design in enumerate(DESIGNS):
+        heights = [each[design] / each["hybrid"] for each in rates]
+        middles = np.arange(len(rates)) + 0.27 * (place - 1)
+        axes.bar(middles, heights, 0.25, color=COLORS[design])
+    axes.set_xticks(range(len(labels)), labels, fontsize=8)
+    axes.axvline(3.5, color="#bbbbbb", lw=0.8)
+    axes.axhline(1, color="#444444", lw=0.6)
+    top = axes.get_ylim()[1] * 1.12
+    axes.set_ylim(0, top)
+    for place, name in ((1.5, "chatbot"), (5.5, "summaries")):
+        axes.text(place, 0.9 * top, name, ha="center", fontsize=8)
+
+
+def write(found: All, parts: dict[str, float], shares: dict[str, float]) -> None:
+    """Put tables into the page, and draw."""
+    tables = {
+        "paper": paper_table(found),
+        "tuned": tuned_table(found),
+        "latency": latency_table(found),
+        "ablation": ablation_table(parts),
+        "overhead": overhead_table(shares),
+    }
+    text = PAGE.read_text("utf-8")
+    for name, lines in tables.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        whole = "\n".join([begin, *lines, end])
+        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+        text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
+    PAGE.write_text(text, "utf-8")
+    draw(found, parts)
+
+
+def main() -> None:
+    found = {cell: find(cell) for cell in CELLS}
+    write(found, ablation(), overheads(found[ABLATED].paper["hybrid"]))
+
+
+if __name__ == "__main__":
+    main()

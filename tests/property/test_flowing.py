@@ -51,6 +51,7 @@ def policies(draw: st.DrawFn) -> FlowingPolicy:
         tpot=draw(st.sampled_from([STEP, 0.5 * STEP, 1.5 * STEP, 1.25 * STEP, 6e-4, 4e-3, 1.0])),
         approach_factor=draw(st.sampled_from([1.0, 0.96, 0.96, 0.5])),
         watermark=draw(st.sampled_from([0.95, 0.8, 0.75, 0.5, 0.3, 1.0])),
+        counts_seats=draw(st.booleans()),
     )
 
 

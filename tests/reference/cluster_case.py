@@ -81,7 +81,7 @@ class ClusterCase:
             return {}
         return {
             "p_heavy": flowing.Backflow(policy.approach_factor * policy.tpot),
-            "d_heavy": flowing.Degradation(policy.watermark),
+            "d_heavy": flowing.Degradation(policy.watermark, policy.counts_seats),
         }
 
     def _sender(self) -> Sender:

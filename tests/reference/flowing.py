@@ -11,6 +11,8 @@ Rules, for clients of two roles, p_heavy and d_heavy, which both serve prompts a
 - A p_heavy client lets all go that take too long for a token, in the order in which they joined.
 - A d_heavy client lets the longest go, one after the other, of equals the first admitted, while
   more blocks are in use than a part of them. What is held does not count, nor what they have.
+  Where seats count, they also leave while more than that part of the seats is taken; who comes has
+  one.
 - Time per token and length of an answer count from its first token on, or from its latest one
   when it last went from a p_heavy client to a d_heavy one.
 - Who comes with entries at another client, and who was preempted, is queued before prompts. Moves
@@ -51,18 +53,25 @@ class Backflow:
 
 @dataclass(frozen=True)
 class Degradation:
-    """The longest leave while more than this part of the blocks is in use."""
+    """The longest leave while more than this part of the blocks is in use, or of the seats."""
 
     watermark: float
+    counts_seats: bool = False
 
     def leaving(self, lane: StepwiseEngine) -> list[Live]:
         num_held = sum(len(live.blocks) for live in lane.held)
         num_used = lane.num_blocks - lane.num_free - num_held
         stay = [live for live in lane.running if live.decoding and live.num_emitted]
         found: list[Live] = []
-        while stay and num_used > self.watermark * lane.num_blocks:
+        num_seats = len(lane.running) + len(lane.moved)
+        num_seats += sum(not live.has_given_up for live in lane.coming)
+        while stay and (
+            num_used > self.watermark * lane.num_blocks
+            or (self.counts_seats and num_seats > self.watermark * lane.max_num_seqs)
+        ):
             longest = max(stay, key=lambda live: live.num_emitted - live.counts_from[1])
             stay.remove(longest)
             found.append(longest)
             num_used -= len(longest.blocks)
+            num_seats -= 1
         return found

@@ -128,6 +128,21 @@ def test_who_flowed_back_counts_as_new():
     assert flow.leaving(state, 4.0) == [first]
 
 
+@pytest.mark.parametrize("counts_seats", [True, False])
+def test_the_longest_answers_leave_while_too_many_seats_are_taken(counts_seats):
+    """Sixty of 64 seats are below the watermark of 95 % (60.8), and 62 are two above it."""
+    state, flow = lane(4000), LongestFlow(Degradation(0.95, counts_seats))
+    first = [decode(state, 8, emitted=5 + k, pace=Pace(0.0, 1)) for k in range(60)]
+    assert flow.leaving(state, 1.0) == []
+    assert flow.num_steps(state, DECODES, np.zeros(30), 30) == 30
+    decode(state, 8, emitted=2, pace=Pace(0.0, 1))
+    coming = decode(state, 8, emitted=2, pace=Pace(0.0, 1))
+    del state.running[coming]
+    state.loading[coming] = None  # has a seat as soon as its entries are here
+    assert flow.leaving(state, 1.0) == (first[:-3:-1] if counts_seats else [])
+    assert flow.num_steps(state, DECODES, np.zeros(30), 30) == (1 if counts_seats else 30)
+
+
 @pytest.mark.parametrize("num_free", [0, 1, 5])
 def test_a_run_ends_with_the_first_step_above_the_watermark(num_free):
     state, flow = lane(40), LongestFlow(Degradation(0.9))
