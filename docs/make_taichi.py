@@ -1,14 +1,13 @@
 """Write tables and pictures of docs/background/taichi.md: `python docs/make_taichi.py`.
 
-Searches goodputs in eight settings of the preset taichi-hybrid, with the paper's sliders and with the
-best ones, on two processes. Needs matplotlib, which the project itself does not use.
+Searches goodputs in eight settings of the preset taichi-hybrid, with the paper's sliders and with
+the best ones, on two processes. Needs matplotlib, which the project itself does not use.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ LIMITS = {  # Table 3: TTFT in s, and TPOT in ms, which is 10 more for 32B
     ("papers", 1): (4, 70),
     ("papers", 2): (6, 50),
 }
-PAPER_SLIDERS = {  # the chunk of aggregation, and S_P and S_D; all four have two clients of each kind
+PAPER_SLIDERS = {  # the chunk of aggregation, S_P and S_D; always two clients of each kind
     ("chat", 1): (1024, 1024, 512),
     ("chat", 2): (512, 1024, 128),
     ("papers", 1): (512, 1024, 256),
@@ -133,8 +132,6 @@ def find(cell: Cell) -> Found:
     paper = {design: each.rate for design, each in zip(papers, goodputs, strict=True)}
     race = search_sliders(hybrid, options, chunks=CHUNKS[cell.work], jobs=JOBS)
     tuned = {design: entry.rate for design, entry in race.best.items()}
-    if paper["hybrid"] > tuned["hybrid"]:
-        tuned["hybrid"] = paper["hybrid"]
     names = {design: entry.sliders.name for design, entry in race.best.items()}
     rate = {"workload.arrivals.rate": f"{paper['hybrid']} /s"}
     latencies = {}
@@ -169,14 +166,11 @@ def ablation() -> dict[str, float]:
     rate = {"workload.arrivals.rate": f"{ABLATION_RATE} /s"}
 
     def at(s_p: int, s_d: int) -> dict[str, Any]:
-        hybrid = Sliders(num_p=2, num_d=2, s_p=s_p, s_d=s_d)
-        return deepcopy(as_data(sliders.at(hybrid)))
+        return as_data(sliders.at(Sliders(num_p=2, num_d=2, s_p=s_p, s_d=s_d)))
 
-    together = at(257, 256)
-    together["clients"][0]["scheduler"] = together["clients"][1]["scheduler"]
     mixed = at(1024, 128)
     steps = {
-        "CP256": without_roles(together),
+        "CP256": at(256, 256) | {"router": IN_TURN},
         "+ architecture": without_roles(mixed),
         "+ flowing decode": mixed | {"router": IN_TURN},
         "+ length-aware prefill": mixed,
