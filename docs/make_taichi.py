@@ -7,7 +7,7 @@ the best ones, on two processes. Needs matplotlib, which the project itself does
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from mist_sim import Scenario, simulate
 from mist_sim.scenario.load import as_data
@@ -29,27 +30,31 @@ IMAGES = Path(__file__).parent / "images"
 BEGIN, END = "<!-- docs/make_taichi.py: {} -->", "<!-- end of {} -->"
 
 JOBS = 2
-CHUNKS = {"chat": (128, 256, 512, 1024), "papers": (128, 256, 512, 1024, 2048)}
-REQUESTS = {"chat": 800, "papers": 400}
-RATES = {"chat": 16, "papers": 1.4}  # requests a second, at which the searches begin
+RACED = {
+    "summaries": (128, 256, 512, 1024, 2048)
+}  # workloads whose best sliders are searched: chunks
+REQUESTS = {"chat": 2000, "summaries": 400}
+RATES = {"chat": 16, "summaries": 1.4}  # requests a second, at which the searches begin
 LIMITS = {  # Table 3: TTFT in s, and TPOT in ms, which is 10 more for 32B
     ("chat", 1): (3, 110),
     ("chat", 2): (4, 70),
-    ("papers", 1): (4, 70),
-    ("papers", 2): (6, 50),
+    ("summaries", 1): (4, 70),
+    ("summaries", 2): (6, 50),
 }
 PAPER_SLIDERS = {  # the chunk of aggregation, S_P and S_D; always two clients of each kind
     ("chat", 1): (1024, 1024, 512),
     ("chat", 2): (512, 1024, 128),
-    ("papers", 1): (512, 1024, 256),
-    ("papers", 2): (512, 1024, 128),
+    ("summaries", 1): (512, 1024, 256),
+    ("summaries", 2): (512, 1024, 128),
 }
 PAPER_GAINS = {  # over aggregation and over disaggregation, percent
     ("chat", 1): ("9–11", "43–49"),
     ("chat", 2): ("24–25", "29–37"),
-    ("papers", 1): ("27–35", "74–77"),
-    ("papers", 2): ("26–47", "30–39"),
+    ("summaries", 1): ("27–35", "74–77"),
+    ("summaries", 2): ("26–47", "30–39"),
 }
+PAPER_ABLATION = (66.6, 66.6, 79.5, 91.2)  # percent
+NAMES = dict(zip(DESIGNS, ("together", "apart", "hybrid"), strict=True))
 COLORS = dict(zip(DESIGNS, ("#2a6f97", "#e07b39", "#5a8f4e"), strict=True))
 
 
@@ -72,7 +77,7 @@ class Cell(NamedTuple):
 
 
 CELLS = [Cell(work, size, slo) for work in REQUESTS for slo in (1, 2) for size in (14, 32)]
-ABLATED = Cell("papers", 14, 1)  # of figures 18 and 19
+ABLATED = Cell("summaries", 14, 1)  # of figures 18 and 19
 
 
 def scenario(cell: Cell, **changes: Any) -> Scenario:
@@ -87,9 +92,9 @@ def scenario(cell: Cell, **changes: Any) -> Scenario:
     }
     for k in (0, 1):
         overrides[f"clients.{k}.tensor_parallel_size"] = 2 if cell.size == 32 else 1
-        if cell.work == "papers":
+        if cell.work == "summaries":
             overrides[f"clients.{k}.max_model_len"] = 16384
-    if cell.work == "papers":
+    if cell.work == "summaries":
         overrides["workload"] = as_data(Scenario.load("taichi-summarisation"))["workload"]
     overrides["workload.lengths.num_requests"] = REQUESTS[cell.work]
     overrides["workload.arrivals.rate"] = f"{RATES[cell.work]} /s"
@@ -102,7 +107,7 @@ def scenario(cell: Cell, **changes: Any) -> Scenario:
 class Found(NamedTuple):
     """Goodputs of the three designs in a setting, requests a second, and where the sliders are.
 
-    paper: with the paper's sliders. tuned, names: with the best ones.
+    paper: with the paper's sliders. tuned, names: with the best ones, where these are searched.
     latencies: (P90 of TTFT, P90 of TPOT) over the limits at the goodput of the paper's hybrid.
     """
 
@@ -110,7 +115,6 @@ class Found(NamedTuple):
     tuned: dict[str, float]
     names: dict[str, str]
     latencies: dict[str, tuple[float, float]]
-    num_runs: int
 
 
 def paper_sliders(cell: Cell) -> dict[str, Sliders]:
@@ -130,9 +134,11 @@ def find(cell: Cell) -> Found:
     papers = {design: sliders.at(each) for design, each in paper_sliders(cell).items()}
     goodputs = find_goodputs(list(papers.values()), options, jobs=JOBS)
     paper = {design: each.rate for design, each in zip(papers, goodputs, strict=True)}
-    race = search_sliders(hybrid, options, chunks=CHUNKS[cell.work], jobs=JOBS)
-    tuned = {design: entry.rate for design, entry in race.best.items()}
-    names = {design: entry.sliders.name for design, entry in race.best.items()}
+    tuned, names = {}, {}
+    if cell.work in RACED:
+        race = search_sliders(hybrid, options, chunks=RACED[cell.work], jobs=JOBS)
+        tuned = {design: entry.rate for design, entry in race.best.items()}
+        names = {design: entry.sliders.name for design, entry in race.best.items()}
     rate = {"workload.arrivals.rate": f"{paper['hybrid']} /s"}
     latencies = {}
     for design, each in papers.items():
@@ -142,8 +148,7 @@ def find(cell: Cell) -> Found:
             float(requests["ttft"].quantile(0.9)) / ttft,
             float(requests["tpot"].quantile(0.9)) / tpot,
         )
-    num_runs = race.num_runs + sum(each.num_runs for each in goodputs)
-    return Found(paper, tuned, names, latencies, num_runs)
+    return Found(paper, tuned, names, latencies)
 
 
 # --- what each part adds, and what it costs -----------------------------------------------------
@@ -173,7 +178,7 @@ def ablation() -> dict[str, float]:
         "CP256": at(256, 256) | {"router": IN_TURN},
         "+ architecture": without_roles(mixed),
         "+ flowing decode": mixed | {"router": IN_TURN},
-        "+ length-aware prefill": mixed,
+        "+ length-aware": mixed,
     }
     found = {}
     for name, data in steps.items():
@@ -232,6 +237,8 @@ def tuned_table(found: All) -> Iterator[str]:
     yield "| | together | apart | hybrid | hybrid over the best other |"
     yield "|---|---|---|---|---|"
     for cell, each in found.items():
+        if not each.tuned:
+            continue
         cells = [f"{each.tuned[design]:.2f} ({each.names[design]})" for design in DESIGNS]
         best = max(each.tuned[design] for design in DESIGNS[:2])
         yield f"| {cell.name} | {' | '.join(cells)} | {each.tuned['hybrid'] / best:.2f} |"
@@ -251,7 +258,7 @@ def ablation_table(parts: dict[str, float]) -> Iterator[str]:
     """Yield what each part adds (figure 18)."""
     yield "| | " + " | ".join(parts) + " |"
     yield "|---|" + "---|" * len(parts)
-    yield "| the paper | 66.6 % | 66.6 % | 79.5 % | 91.2 % |"
+    yield "| the paper | " + " | ".join(f"{share} %" for share in PAPER_ABLATION) + " |"
     yield "| here | " + " | ".join(f"{share:.1f} %" for share in parts.values()) + " |"
 
 
@@ -269,46 +276,43 @@ def overhead_table(shares: dict[str, float]) -> Iterator[str]:
 def draw(found: All, parts: dict[str, float]) -> None:
     """Draw goodputs, with the paper's sliders and the best ones, latencies and the parts."""
     figure, rows = plt.subplots(2, 2, figsize=(11, 6.4), layout="constrained")
-    labels = [f"{cell.size}B\nSLO{cell.slo}" for cell in found]
-    for axes, kind in zip(rows[0], ("paper", "tuned"), strict=True):
-        bars(axes, labels, [getattr(each, kind) for each in found.values()])
+    bars(rows[0, 0], {cell: each.paper for cell, each in found.items()})
+    bars(rows[0, 1], {cell: each.tuned for cell, each in found.items() if each.tuned})
     rows[0, 0].set_title("Goodput with the paper's sliders, over the hybrid's", loc="left")
     rows[0, 1].set_title("Goodput with the best sliders, over the hybrid's", loc="left")
-    rows[0, 0].legend(("together", "apart", "hybrid"), frameon=False, fontsize=8, ncols=3)
+    rows[0, 0].legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
     latencies, shares = rows[1]
-    for place, design in enumerate(DESIGNS):
+    for design in DESIGNS:
         dots = np.array([each.latencies[design] for each in found.values()])
-        label = ("together", "apart", "hybrid")[place]
-        latencies.scatter(dots[:, 0], dots[:, 1], color=COLORS[design], label=label)
+        latencies.scatter(dots[:, 0], dots[:, 1], color=COLORS[design])
     latencies.axhline(1, color="#444444", lw=0.8)
     latencies.axvline(1, color="#444444", lw=0.8)
     latencies.set(xscale="log", xlabel="P90 of TTFT over its limit")
-    latencies.set(ylabel="P90 of TPOT over its limit", ylim=(0, None))
+    latencies.set(ylabel="P90 of TPOT over its limit", ylim=(0, None), xlim=(0.1, 10))
+    latencies.set_xticks([0.1, 0.3, 1, 3, 10], labels=["0.1", "0.3", "1", "3", "10"])
+    latencies.minorticks_off()
     latencies.set_title("At the goodput of the hybrid with the paper's sliders", loc="left")
     shares.bar(list(parts), list(parts.values()), 0.6, color="#5a8f4e")
-    shares.step([-0.3, 1.5, 2.5, 3.3], [66.6, 66.6, 79.5, 91.2], where="post", color="#444444")
+    shares.plot(PAPER_ABLATION, "D", color="#444444")
     shares.set(ylabel="good requests, %", ylim=(0, 105))
     shares.tick_params(axis="x", labelsize=8)
-    shares.set_title("What each part adds (line: the paper)", loc="left")
+    shares.set_title("What each part adds (diamonds: the paper)", loc="left")
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.title.set_fontsize(10)
     figure.savefig(IMAGES / "taichi.png", dpi=110, metadata={"Software": None})
 
 
-def bars(axes: plt.Axes, labels: Sequence[str], rates: Sequence[dict[str, float]]) -> None:
+def bars(axes: Axes, rates: dict[Cell, dict[str, float]]) -> None:
     """Draw goodputs of the designs in each setting, as parts of the hybrid's."""
+    labels = [f"{cell.work}\n{cell.size}B\nSLO{cell.slo}" for cell in rates]
     for place, design in enumerate(DESIGNS):
-        heights = [each[design] / each["hybrid"] for each in rates]
+        heights = [each[design] / each["hybrid"] for each in rates.values()]
         middles = np.arange(len(rates)) + 0.27 * (place - 1)
-        axes.bar(middles, heights, 0.25, color=COLORS[design])
+        axes.bar(middles, heights, 0.25, color=COLORS[design], label=NAMES[design])
     axes.set_xticks(range(len(labels)), labels, fontsize=8)
-    axes.axvline(3.5, color="#bbbbbb", lw=0.8)
     axes.axhline(1, color="#444444", lw=0.6)
-    top = axes.get_ylim()[1] * 1.12
-    axes.set_ylim(0, top)
-    for place, name in ((1.5, "chatbot"), (5.5, "summaries")):
-        axes.text(place, 0.9 * top, name, ha="center", fontsize=8)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
 
 
 def write(found: All, parts: dict[str, float], shares: dict[str, float]) -> None:
