@@ -30,9 +30,7 @@ IMAGES = Path(__file__).parent / "images"
 BEGIN, END = "<!-- docs/make_taichi.py: {} -->", "<!-- end of {} -->"
 
 JOBS = 2
-RACED = {
-    "summaries": (128, 256, 512, 1024, 2048)
-}  # workloads whose best sliders are searched: chunks
+RACED = {"summaries": (128, 256, 512, 1024, 2048)}  # whose best sliders are searched: chunks
 REQUESTS = {"chat": 2000, "summaries": 400}
 RATES = {"chat": 16, "summaries": 1.4}  # requests a second, at which the searches begin
 LIMITS = {  # Table 3: TTFT in s, and TPOT in ms, which is 10 more for 32B
