@@ -60,7 +60,7 @@ def flowing(trace: Path = AZURE) -> dict[str, Any]:
         | {
             "name": role,
             "role": role,
-            "kv_cache": {"num_gpu_blocks_override": 900},
+            "kv_cache": {"num_gpu_blocks_override": 1_900},
             "scheduler": client["scheduler"] | {"max_num_batched_tokens": chunk},
         }
         for role, chunk in chunks.items()
