@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -126,10 +127,13 @@ class Network(Protocol):
         """Return how far an engine is from another."""
 
 
-def bytes_left(message: Message, bandwidth: float, granularity: Granularity) -> float:
+def bytes_left(
+    message: Message, bandwidth: float, granularity: Granularity, seconds_free: float = math.inf
+) -> float:
     """Return how many bytes are still to be sent when the prompt has been computed.
 
-    bandwidth: bytes/s of the way, with nobody else on it.
+    bandwidth: bytes/s of the way, with nobody else on it. seconds_free: for how long, up to then,
+    no other prompt's entries travelled on it.
 
     `full` sends all then. With `layerwise` the entries of a layer travel while the next ones are
     computed. With B bytes of L layers that take C seconds to compute, on a way of b bytes/s,
@@ -137,10 +141,10 @@ def bytes_left(message: Message, bandwidth: float, granularity: Granularity) -> 
         left = max(B / L, B - b C (L - 1) / L)
 
     is what those of the last layer are, or what the way could not carry while layers 2 to L were
-    computed. What travels meanwhile is taken to find the way free.
+    computed, or for as long as it was free.
     """
     whole, layers = message.num_bytes, message.num_layers
     if granularity == "full" or layers == 1:
         return whole
-    hidden = bandwidth * message.compute_time * (layers - 1) / layers
+    hidden = bandwidth * min(message.compute_time * (layers - 1) / layers, seconds_free)
     return max(whole / layers, whole - hidden)

@@ -26,6 +26,7 @@ from mist_sim.network.base import (
 from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.crossings import Crossings
 from mist_sim.network.fair_shares import Path
+from mist_sim.network.hidden import HiddenTransfers
 from mist_sim.network.loading import load_topology
 from mist_sim.network.outages import Cable, Outages
 from mist_sim.network.places import find_places
@@ -151,18 +152,35 @@ class Fabric:
         share = self.connector.efficiency
         capacities = [capacity * share for capacity in self._capacities]
         self._outages.start()
+        self._env, self._hidden = env, HiddenTransfers()
         self._transfers = Transfers(capacities, self._outages.way)
         self._transfers.start(env)
 
     def send(self, message: Message) -> Event:
         """Begin to send, every rank what it has of the layers and heads of each other one."""
         flows, connector = [], self.connector
-        for of_layers, share, route, bandwidth in self._between(*message[:2]):
-            part = message._replace(num_bytes=message.num_bytes * share)
-            num_bytes = bytes_left(part, bandwidth * connector.efficiency, self.granularity)
+        ways = self._between(*message[:2])
+        left = [message.num_bytes * way.share for way in ways]
+        if self.granularity == "layerwise":
+            left = self._left(message, ways)
+        for num_bytes, (of_layers, _, route, _) in zip(left, ways, strict=True):
             delay = connector.before(message.num_blocks, message.num_layers * of_layers)
             flows.append(Flow(route.path, num_bytes, route.latency + delay))
         return self._transfers.send(flows)
+
+    def _left(self, message: Message, ways: Sequence[_Way]) -> list[float]:
+        """Return the bytes that were not sent on each way while the prompt was computed."""
+        now, hidden, taken = self._env.now, self._hidden, []
+        left = []
+        for way in ways:
+            path, bandwidth = way.route.path, way.bandwidth * self.connector.efficiency
+            free = hidden.seconds_free(path, now, message.compute_time)
+            part = message._replace(num_bytes=message.num_bytes * way.share)
+            left.append(bytes_left(part, bandwidth, "layerwise", free))
+            taken.append((path, now - free + (part.num_bytes - left[-1]) / bandwidth))
+        for path, until in taken:  # all ranks send at once
+            hidden.take(path, until)
+        return left
 
     def post_processing(self, message: Message) -> float:
         """Return the seconds from then on until every rank can use its entries."""

@@ -11,6 +11,7 @@ from simpy.events import Event
 from mist_sim.environment import Environment
 from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
 from mist_sim.network.connectors import PLAIN, Connector
+from mist_sim.network.hidden import HiddenTransfers
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.units import BytesPerSecond, Seconds
 
@@ -49,11 +50,18 @@ class Link:
 
     def start(self, env: Environment) -> None:
         """Join a simulation: begin with nothing under way."""
+        self._env, self._hidden = env, HiddenTransfers()
         self._transfers.start(env)
 
     def send(self, message: Message) -> Event:
         """Begin to send; the event happens when the last byte is there."""
-        num_bytes = bytes_left(message, self._bandwidth, self.granularity)
+        num_bytes = message.num_bytes
+        if self.granularity == "layerwise":
+            now, path = self._env.now, (0,)
+            free = self._hidden.seconds_free(path, now, message.compute_time)
+            num_bytes = bytes_left(message, self._bandwidth, "layerwise", free)
+            sent = message.num_bytes - num_bytes
+            self._hidden.take(path, now - free + sent / self._bandwidth)
         delay = self.connector.before(message.num_blocks, message.num_layers)
         return self._transfers.send([Flow((0,), num_bytes, self.latency + delay)])
 

@@ -189,6 +189,40 @@ def test_layer_by_layer_ranks_share_the_links_that_they_have_in_common(ranks):
     assert took == pytest.approx(2.7e-6 + (10e9 - 3.125e9) / 12.5e9, rel=1e-9)
 
 
+@pytest.mark.parametrize("topology", [True, False])
+def test_prompts_that_are_done_together_hide_no_more_than_their_link_carries(topology):
+    """Four of 10 GB, computed in one second: 12.5 GB less a layer at most have left by then."""
+    if topology:
+        network = Fabric(topology="pcie-l4", nodes=2, granularity="layerwise")
+        network.admit(
+            [
+                Tenant("p", 4, 1, 1, "node0", sends=True),
+                Tenant("d", 4, 1, 1, "node1", takes=True),
+            ]
+        )
+    else:
+        network = Link(bandwidth=12.5e9, granularity="layerwise")
+    env = Environment()
+    network.start(env)
+    env.run(until=1.0)
+    layers = 1000
+    messages = [Message(Seat("p", k), Seat("d", k), 10e9, layers, 1.0) for k in range(4)]
+    ends = [network.send(message) for message in messages]
+    env.run(until=env.all_of(ends))
+    assert env.now - 1.0 == pytest.approx((40e9 - 12.5e9) / 12.5e9, rel=2e-3)
+
+
+def test_a_link_that_was_free_hides_as_much_as_before():
+    """The second prompt is done a second later, when the first one's entries have long left."""
+    network = Link(bandwidth=10e9, granularity="layerwise")
+    env = Environment()
+    network.start(env)
+    for now in (1.0, 2.0):
+        env.run(until=now)
+        env.run(until=network.send(Message(P, D, 8e9, 8, 1.0)))
+        assert env.now == pytest.approx(now + 0.1, rel=1e-9)
+
+
 DATA: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "workload": {
