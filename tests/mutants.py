@@ -257,8 +257,8 @@ MUTANTS = [
     Mutant(
         "passes are cut one too late",
         f"{ENGINE}/pipelined.py",
-        "bisect_left(lane.entries, self.env.now)",
-        "bisect_left(lane.entries, self.env.now) + 1",
+        "run, num_steps = lane.run, max(1, bisect_left(lane.entries, self.env.now))",
+        "run, num_steps = lane.run, max(1, bisect_left(lane.entries, self.env.now) + 1)",
     ),
     Mutant(
         "one more than the limit may wait",
@@ -456,7 +456,7 @@ MUTANTS = [
     Mutant(
         "prompts that fill a step keep answers from coming",
         f"{ENGINE}/flowing_lane.py",
-        "if plan is not None and not plan.preempted:",
+        "if plan is not None and head and head.incoming is not None and not plan.preempted:",
         "if False:",
     ),
     Mutant(
