@@ -154,6 +154,15 @@ def test_a_run_ends_with_the_first_step_above_the_watermark(num_free):
     assert steps == 1 + next(k for k, blocks in enumerate(used) if blocks > 36)
 
 
+def test_a_clock_that_nobody_clears_forgets_who_has_left():
+    state = lane(10**6)
+    stays = decode(state, 8, emitted=10, pace=Pace(0.0, 1), left=10**6)
+    for _ in range(1000):
+        state.stop(decode(state, 8, emitted=10, pace=Pace(0.0, 1)))
+    assert stays in state.clock.joined
+    assert len(state.clock.joined) < 300
+
+
 def test_the_pace_of_who_leaves():
     state = lane()
     slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))

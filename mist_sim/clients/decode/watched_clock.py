@@ -5,11 +5,14 @@ from __future__ import annotations
 from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.sequence_state import SequenceState
 
+_SPARE = 256
+
 
 class WatchedClock(DecodeClock):
     """The same clock.
 
-    joined: sequences that have joined since somebody last cleared it; some may have left again.
+    joined: sequences that have joined since somebody last cleared it, those at least that have not
+        left again.
     """
 
     __slots__ = ("joined",)
@@ -21,3 +24,5 @@ class WatchedClock(DecodeClock):
     def _enter(self, sequence: SequenceState, context: int, num_steps: int) -> None:
         super()._enter(sequence, context, num_steps)
         self.joined.append(sequence)
+        if len(self.joined) > _SPARE + 2 * self.num_decodes:  # nobody clears it
+            self.joined = [each for each in self.joined if each.ticket]
