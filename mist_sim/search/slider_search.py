@@ -123,6 +123,13 @@ class SliderSearch:
 
         show(self.title, sliders_table(self.summary))
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same tables."""
+        from mist_sim.report.shown import as_html
+        from mist_sim.report.sliders import sliders_table
+
+        return as_html(self.title, sliders_table(self.summary))
+
     def __repr__(self) -> str:
         return f"<SliderSearch: {len(self.entries)} positions, {self.num_runs} runs>"
 

@@ -121,6 +121,7 @@ def test_a_race_finds_what_a_search_of_every_position_finds():
             assert goodput.rate < entry.missed_at
     assert any(entry.goodput is None for entry in race.entries)
     assert race.num_runs < sum(goodput.num_runs for goodput in every)
+    assert "Best of each design" in race._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,7 @@ def test_a_signal_to_all_processes_gives_one_message(number, code, word):
 
 def test_workers_end_with_a_command_that_is_killed():
     with computing("--replications", "4", "--jobs", "2", num_workers=2) as process:
+        assert pids()
         process.kill()
         wait(lambda: not any(map(is_running, pids())), SOON)
 
