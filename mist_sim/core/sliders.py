@@ -24,7 +24,8 @@ class Sliders:
     """A position of the sliders.
 
     num_p, num_d: P-heavy and D-heavy clients (>= 1). s_p, s_d: tokens of a step of theirs; s_d 0:
-    no prompt is computed there, and prompts are not cut on the others.
+    no prompt is computed there, and prompts are not cut on the others. watermark: of a hybrid, the
+    part of a D-heavy client's blocks above which answers leave (> 0, <= 1); None: as it is.
     Raises ValueError for sliders that make no design.
     """
 
@@ -32,12 +33,18 @@ class Sliders:
     num_d: int
     s_p: int
     s_d: int
+    watermark: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_p < 1 or self.num_d < 1:
             raise ValueError(f"num_p and num_d must be >= 1, got {self.num_p} and {self.num_d}")
         if not 0 <= self.s_d <= self.s_p or self.s_p < 1:
             raise ValueError(f"s_p must be >= 1 and s_d in [0, s_p], got {self.s_p} and {self.s_d}")
+        if self.watermark is not None and not (self.design == "hybrid" and 0 < self.watermark <= 1):
+            raise ValueError(
+                f"watermark must be > 0 and <= 1, and of a hybrid, got {self.watermark} of a "
+                f"{self.design}"
+            )
 
     @property
     def design(self) -> Design:
@@ -53,18 +60,24 @@ class Sliders:
             return f"{self.num_p + self.num_d} x {self.s_p}"
         if self.design == "disaggregation":
             return f"{self.num_p} prefill, {self.num_d} decode"
-        return f"{self.num_p} x {self.s_p}, {self.num_d} x {self.s_d}"
+        watermark = "" if self.watermark is None else f", watermark {self.watermark:g}"
+        return f"{self.num_p} x {self.s_p}, {self.num_d} x {self.s_d}{watermark}"
 
 
-def all_sliders(num_clients: int, chunks: Sequence[int]) -> Iterator[Sliders]:
+def all_sliders(
+    num_clients: int, chunks: Sequence[int], watermarks: Sequence[float | None] = (None,)
+) -> Iterator[Sliders]:
     """Yield every position with chunks of some sizes, the middle ones of each kind first.
 
-    Raises ScenarioError for fewer than two clients, and no chunk or chunks below 1.
+    watermarks: of hybrids; None: as it is.
+    Raises ScenarioError for fewer than two clients, no chunk or chunks below 1, and no watermark.
     """
     if num_clients < 2:
         raise ScenarioError(f"there must be >= 2 clients to divide, got {num_clients}")
     if not chunks or min(chunks) < 1:
         raise ScenarioError(f"chunks must be >= 1 token, one at least, got {list(chunks)}")
+    if not watermarks:
+        raise ScenarioError("watermarks must be one at least, or left out")
     sizes, splits = sorted(set(chunks)), range(1, num_clients)
     largest = sizes[-1]
     for size in _from_the_middle(sizes):
@@ -74,7 +87,9 @@ def all_sliders(num_clients: int, chunks: Sequence[int]) -> Iterator[Sliders]:
     for num_p in _from_the_middle(splits):
         for s_p in _from_the_middle(sizes):
             for s_d in _from_the_middle([size for size in sizes if size < s_p]):
-                yield Sliders(num_p=num_p, num_d=num_clients - num_p, s_p=s_p, s_d=s_d)
+                for mark in dict.fromkeys(watermarks):
+                    num_d = num_clients - num_p
+                    yield Sliders(num_p=num_p, num_d=num_d, s_p=s_p, s_d=s_d, watermark=mark)
 
 
 def _from_the_middle(values: Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ from mist_sim.routers.base import ROUTERS, RefusalError
 from mist_sim.routers.flowing_policy import D_HEAVY, P_HEAVY
 from mist_sim.units import Seconds
 
-IfNone = Literal["random", "reject"]
+IfNone = Literal["random", "soonest", "reject"]
 
 
 @ROUTERS.register("length_aware")
@@ -29,9 +29,11 @@ class LengthAwareRouter:
     go to the candidate with the fewest unfinished visits.
 
     ttft: seconds that the first token may take (> 0). if_none: what becomes of a prompt that nobody
-    has ready in time: `random`, some candidate gets it; `reject`, it is turned away.
+    has ready in time: `random`, some candidate gets it; `soonest`, who has it ready first;
+    `reject`, it is turned away.
 
-    Source: TaiChi (arXiv:2508.01989) §3.4 and Algorithm 2; early rejection is Mooncake's.
+    Source: TaiChi (arXiv:2508.01989) §3.4 and Algorithm 2, whose authors send it to some instance
+    in their runs; early rejection is Mooncake's, and `soonest` ours.
     """
 
     ttft: Seconds
@@ -41,7 +43,7 @@ class LengthAwareRouter:
         if not 0 < self.ttft < inf:
             raise ValueError(f"ttft must be finite and > 0 s, got {self.ttft}")
         if self.if_none not in get_args(IfNone):
-            raise ValueError(f"if_none must be random or reject, got {self.if_none!r}")
+            raise ValueError(f"if_none must be {', '.join(get_args(IfNone))}, got {self.if_none!r}")
 
     def seed(self, rng: Generator) -> None:
         self._rng = rng
@@ -50,11 +52,20 @@ class LengthAwareRouter:
         if stage.continues:
             return candidates.least("num_outstanding").client_id
         d_heavy = [view for view in candidates if view.role == D_HEAVY]
+        late: list[tuple[float, int]] = []
         for view in sorted(candidates, key=_num_prefill_tokens):
-            if view.prefill_time(request) + _transfer_time(request, view, d_heavy) < self.ttft:
+            ready = view.prefill_time(request) + _transfer_time(request, view, d_heavy)
+            if ready < self.ttft:
                 return view.client_id
+            late.append((ready, view.client_id))
+        return self._choose_late(late, candidates)
+
+    def _choose_late(self, late: list[tuple[float, int]], candidates: Candidates) -> int:
+        """Return who gets a prompt that nobody has in time. late: (seconds, client) of each."""
         if self.if_none == "reject":
             raise RefusalError(f"no client has the first token ready within {self.ttft:g} s")
+        if self.if_none == "soonest":
+            return min(late)[1]
         return candidates[int(self._rng.random() * len(candidates))].client_id
 
 

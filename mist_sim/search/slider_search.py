@@ -91,6 +91,7 @@ class SliderSearch:
                     "num_d": entry.sliders.num_d,
                     "s_p": entry.sliders.s_p,
                     "s_d": entry.sliders.s_d,
+                    "watermark": entry.sliders.watermark,
                     "goodput": entry.rate,
                     "missed_at": entry.missed_at,
                     "num_runs": entry.num_runs,
@@ -156,6 +157,7 @@ def search_sliders(
     options: GoodputOptions | None = None,
     *,
     chunks: Sequence[int] = CHUNKS,
+    watermarks: Sequence[float | None] = (None,),
     designs: Sequence[Design] = DESIGNS,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -163,6 +165,8 @@ def search_sliders(
     """Return the best sliders of each design for a workload and its limits.
 
     scenario: a hybrid (see `Slidable`), whose own rate is the first to be tried. chunks: tokens.
+    watermarks: parts of a D-heavy client's blocks above which answers leave it (> 0, <= 1), each
+    tried with every hybrid; None: as it is.
     jobs: processes at a time, by default one a core; the result does not depend on it.
     progress: called with the runs done.
     Raises ScenarioError for scenarios without sliders, several replications, and what
@@ -174,7 +178,7 @@ def search_sliders(
             "`mist goodput --replications` gives the interval of the best ones"
         )
     slidable, options = Slidable(scenario), options or GoodputOptions()
-    positions = list(all_sliders(slidable.num_clients, chunks))
+    positions = list(all_sliders(slidable.num_clients, chunks, watermarks))
     race = _Race(slidable, options, jobs, Counted(progress))
     entries: list[Entry] = []
     for design in designs:

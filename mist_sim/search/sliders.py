@@ -42,6 +42,11 @@ class Slidable:
                     f"clients must have one with role {role}, whose sliders are searched, got "
                     f"{roles.count(role)}; `count` says how many there are of it"
                 )
+        if not (self._data.get("hand_over") or {}).get("policy"):
+            raise ScenarioError(
+                "hand_over.policy must be given to search sliders, such as "
+                "{type: flowing, tpot: 100 ms}, got none"
+            )
         self._p, self._d = roles.index("p_heavy"), roles.index("d_heavy")
         self.num_clients: int = sum(clients[k]["count"] for k in (self._p, self._d))
 
@@ -53,6 +58,8 @@ class Slidable:
         if sliders.design == "hybrid":
             _set_chunk(p, sliders.s_p)
             _set_chunk(d, sliders.s_d)
+            if sliders.watermark is not None:
+                data["hand_over"]["policy"]["watermark"] = sliders.watermark
         elif sliders.design == "disaggregation":
             p["role"], d["role"] = "prefill", "decode"
             _set_chunk(p, self._longest(p))

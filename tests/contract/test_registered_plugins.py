@@ -51,7 +51,11 @@ ROUTERS_TO_CHECK: Configurations = {
         {"by": "tokens_remaining", "threshold": 50, "heavy_share": 0.1},
     ],
     "least_outstanding": [{}],
-    "length_aware": [{"ttft": 0.2}, {"ttft": 0.02, "if_none": "reject"}],
+    "length_aware": [
+        {"ttft": 0.2},
+        {"ttft": 0.02, "if_none": "reject"},
+        {"ttft": 0.02, "if_none": "soonest"},
+    ],
     "load": [{}, {"by": "kv_cache"}, {"by": "tokens_remaining"}],
     "placement_aware": [{}, {"balance_abs_threshold": 1}],
     "power_of_two": [{}],

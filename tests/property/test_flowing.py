@@ -341,7 +341,7 @@ def test_runs_repeat_where_prompts_go_by_length(case, predictor, first, data):
     """Runs of any length give the same records; who is late is drawn, or rejected."""
     options = {
         "ttft": data.draw(st.sampled_from([2 * STEP, 4 * STEP, 0.1]), label="ttft"),
-        "if_none": data.draw(st.sampled_from(["random", "reject"]), label="if none"),
+        "if_none": data.draw(st.sampled_from(["random", "soonest", "reject"]), label="if none"),
     }
 
     def simulate() -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,46 @@ def test_all_positions_are_there_once_and_the_middle_comes_first():
     ]
     assert {each.design for each in found} == {"aggregation", "disaggregation", "hybrid"}
     assert found[6].name == "2 x 256, 2 x 128"
+
+
+def test_hybrids_have_a_position_for_each_watermark():
+    found = list(all_sliders(4, [128, 512], [0.5, 0.95]))
+    assert len(set(found)) == len(found) == 2 + 3 + 3 * 2
+    hybrids = [each for each in found if each.design == "hybrid"]
+    assert {each.watermark for each in hybrids} == {0.5, 0.95}
+    assert {each.watermark for each in found if each not in hybrids} == {None}
+    assert hybrids[0].name == "2 x 512, 2 x 128, watermark 0.5"
+
+
+def test_a_watermark_is_that_of_the_policy_and_moves_answers():
+    mark = Sliders(num_p=1, num_d=1, s_p=1024, s_d=256, watermark=0.02)
+    scenario = Slidable(HYBRID).at(mark)
+    policy = as_data(scenario)["hand_over"]["policy"]
+    assert (policy["watermark"], policy["tpot"]) == (0.02, "0.06 s")
+    plain = Slidable(HYBRID).at(replace(mark, watermark=None))
+    few, many = simulate(plain).summary, simulate(scenario).summary
+    assert many["num_hand_overs"] > few["num_hand_overs"]
+
+
+@pytest.mark.parametrize(("s_d", "mark"), [(128, 0.0), (128, 1.5), (0, 0.5), (512, 0.5)])
+def test_watermarks_are_parts_and_of_hybrids(s_d, mark):
+    with pytest.raises(ValueError, match="watermark must be > 0 and <= 1, and of a hybrid"):
+        Sliders(num_p=1, num_d=1, s_p=512, s_d=s_d, watermark=mark)
+
+
+def test_the_race_shows_watermarks():
+    hybrid = Scenario.from_dict(said(60))
+    race = search_sliders(
+        hybrid,
+        GoodputOptions(tolerance=0.2),
+        chunks=[128, 512],
+        watermarks=[0.02, 0.95],
+        designs=["hybrid"],
+        jobs=1,
+    )
+    assert race.table["watermark"].tolist() == [0.02, 0.95]
+    assert race.best["hybrid"].sliders in [entry.sliders for entry in race.entries]
+    assert "watermark" in race._repr_html_()
 
 
 def aggregated() -> Scenario:
@@ -131,6 +172,14 @@ def test_a_race_finds_what_a_search_of_every_position_finds():
             lambda said: said["clients"].pop(),
             "clients must have one with role p_heavy, whose sliders are searched, got 0",
         ),
+        (
+            lambda said: said.update(hand_over={"policy": None}),
+            "hand_over.policy must be given to search sliders, such as",
+        ),
+        (
+            lambda said: said.pop("hand_over"),
+            "hand_over.policy must be given to search sliders, such as",
+        ),
         (lambda said: said.update(replications=3), "replications must be 1 to search sliders"),
     ],
 )
@@ -154,6 +203,11 @@ def test_small_chunks_are_not_the_larger_ones(s_p, s_d):
 def test_positions_need_clients_and_chunks(num_clients, chunks):
     with pytest.raises(ScenarioError, match="must be >="):
         list(all_sliders(num_clients, chunks))
+
+
+def test_positions_need_a_watermark_if_any_are_named():
+    with pytest.raises(ScenarioError, match="watermarks must be one at least"):
+        list(all_sliders(2, [128, 256], []))
 
 
 def test_sliders_that_move_during_a_run_are_not_searched():

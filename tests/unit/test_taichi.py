@@ -269,6 +269,17 @@ def test_a_prompt_that_nobody_has_in_time_goes_anywhere():
     assert {choose(router, *views) for _ in range(100)} == {0, 1, 2, 3}
 
 
+def test_or_goes_where_it_is_ready_first():
+    router = LengthAwareRouter(ttft=1.0, if_none="soonest")
+    p = replace(P0, num_prefill_tokens=2000, seconds_per_token=1e-3)
+    slow = replace(D2, num_prefill_tokens=100, seconds_per_token=0.1)
+    far = replace(D3, num_prefill_tokens=200, seconds_per_token=0.1, seconds_away=9.0)
+    assert choose(router, p, slow) == 0  # 2.1 s, and 20 s with fewer tokens
+    assert choose(router, replace(p, seconds_per_token=1.0), slow) == 2
+    assert choose(router, p, far) == 0  # 2.1 s and 9 s to send them: sooner than 30 s
+    assert choose(router, replace(p, num_prefill_tokens=0, seconds_per_token=1e-4), slow) == 0
+
+
 # --- runs -------------------------------------------------------------------------------------
 
 

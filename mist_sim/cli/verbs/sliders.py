@@ -14,6 +14,12 @@ def sliders(
     chunks: str = typer.Option(
         "128,256,512,1024,2048", metavar="N,N,...", help="Chunks to try, in tokens."
     ),
+    watermarks: str | None = typer.Option(
+        None,
+        metavar="M,M,...",
+        help="Watermarks of hybrids to try: the part of a D-heavy client's memory above which "
+        "answers leave it.  [default: the scenario's]",
+    ),
     attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
     tolerance: float = typer.Option(
         0.02, help="How near the ends of the last interval are, as a share of the upper."
@@ -29,7 +35,8 @@ def sliders(
     """Find the goodput of aggregation, disaggregation and TaiChi's hybrid, each at its best.
 
     SCENARIO is a hybrid, with a client of role p_heavy and one of role d_heavy. The sliders are
-    how many of the clients are P-heavy, and the chunks of either kind.
+    how many of the clients are P-heavy, and the chunks of either kind; with --watermarks also how
+    full D-heavy clients may become.
     """
     from mist_sim.cli.session import Session
     from mist_sim.search.goodput import GoodputOptions
@@ -40,10 +47,12 @@ def sliders(
     require_scenario(scenario, [])
     loaded = load(scenario, keys_of([], settings))
     options.target(loaded)  # what is wrong with it shows before anything runs
-    sizes = _sizes(chunks)
+    sizes, marks = _sizes(chunks), _watermarks(watermarks)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     session.search(
-        lambda progress: search_sliders(loaded, options, chunks=sizes, jobs=jobs, progress=progress)
+        lambda progress: search_sliders(
+            loaded, options, chunks=sizes, watermarks=marks, jobs=jobs, progress=progress
+        )
     )
 
 
@@ -59,3 +68,19 @@ def _sizes(text: str) -> list[int]:
             f"--chunks must be whole numbers >= 1, with commas between, got {text!r}"
         )
     return sizes
+
+
+def _watermarks(text: str | None) -> list[float | None]:
+    from mist_sim.errors import ScenarioError
+
+    if text is None:
+        return [None]
+    try:
+        marks = [float(word) for word in text.split(",")]
+    except ValueError:
+        marks = [0.0]
+    if not all(0 < mark <= 1 for mark in marks):
+        raise ScenarioError(
+            f"--watermarks must be numbers > 0 and <= 1, with commas between, got {text!r}"
+        )
+    return [*marks]
