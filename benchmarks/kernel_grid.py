@@ -22,15 +22,15 @@ from typing import Any
 import pandas as pd
 
 from mist_sim import ScenarioError
-from mist_sim.calibration.aiconfigurator import read_latent, read_system
-from mist_sim.calibration.kernel_fit import KernelFit, fit_kernel
-from mist_sim.calibration.kernel_rows import KernelRows, joined
+from mist_sim.calibration.kernels.aiconfigurator import read_latent, read_system
+from mist_sim.calibration.kernels.fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernels.rows import KernelRows, joined
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.kernels import Kernel
+from mist_sim.hardware.devices.kernels import Kernel
+from mist_sim.hardware.devices.specs import Efficiency
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.external.silicon import Silicon
-from mist_sim.hardware.specs import Efficiency
 from mist_sim.models import ModelSpec, load_model
 
 # the cards that were measured, by architecture, and what the package calls them

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from mist_sim.calibration.power import fit_draw, left_out_errors, of_kernels, of_runs
-from mist_sim.calibration.power_runs import (
+from mist_sim.calibration.power.fit import fit_draw, left_out_errors, of_kernels, of_runs
+from mist_sim.calibration.power.runs import (
     PowerRun,
     argonne_runs,
     kernel_power,
     mlenergy_runs,
     splitwise_runs,
 )
-from mist_sim.calibration.token_energy import token_energy
+from mist_sim.calibration.power.token_energy import token_energy
 from mist_sim.hardware import load_gpu
 
 PAGE = Path(__file__).parent / "background" / "power_and_cost.md"

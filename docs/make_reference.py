@@ -21,11 +21,11 @@ from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure
-from mist_sim.scenario import lifecycles, reconfigurations
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
+from mist_sim.scenario.sections import lifecycles, reconfigurations
 from mist_sim.traces import Retries
 
 TARGET = Path(__file__).parent / "reference" / "scenario.md"

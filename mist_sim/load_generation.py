@@ -16,7 +16,7 @@ from typing import Protocol
 from numpy.random import Generator as Rng
 from simpy.events import Event
 
-from mist_sim.coordinator import Coordinator
+from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit

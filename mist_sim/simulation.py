@@ -12,13 +12,13 @@ from time import monotonic
 from simpy.events import Event
 
 from mist_sim.clients import Client, LlmClient, SequentialClient
-from mist_sim.clients.fetching import check_fetch
 from mist_sim.clients.flows import check_not_stuck, let_flow
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.shared_tiers import check_shared_tiers
+from mist_sim.clients.workers.fetching import check_fetch
 from mist_sim.conservation import Conservation
-from mist_sim.coordinator import Coordinator
+from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
@@ -31,12 +31,12 @@ from mist_sim.hand_over_rules import (
     models_of,
     tenants,
 )
-from mist_sim.hardware.spans import ONE_NODE
+from mist_sim.hardware.collectives.spans import ONE_NODE
 from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
-from mist_sim.metrics.cost import gpu_prices
 from mist_sim.metrics.slo_watch import SloWatch
+from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.network import Fabric, Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search, check_reconfigure
 from mist_sim.rng import Streams

@@ -19,9 +19,9 @@ from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
+from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.overhead import EXPOSED
-from mist_sim.hardware.specs import AllReduce
 from mist_sim.models import ModelSpec
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill

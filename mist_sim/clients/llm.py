@@ -38,10 +38,10 @@ from mist_sim.core.views import WAITING
 from mist_sim.core.visit import Failure, HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
-from mist_sim.hardware.across_nodes import told
+from mist_sim.hardware.collectives.across_nodes import told
+from mist_sim.hardware.collectives.spans import Spans
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
-from mist_sim.hardware.spans import Spans
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.network import Fabric, Message, Seat, Store
 from mist_sim.stages import Decode, Prefill, Recomputation

@@ -1,9 +1,9 @@
 """The hardware that serves: accelerators, clusters of them, and what a step costs there."""
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.hosts import host_from_table, host_names, load_host
-from mist_sim.hardware.loading import device_of, gpu_from_table, gpu_names, load_gpu
-from mist_sim.hardware.specs import Efficiency, GpuSpec, HostSpec, Interconnect
+from mist_sim.hardware.devices.hosts import host_from_table, host_names, load_host
+from mist_sim.hardware.devices.loading import device_of, gpu_from_table, gpu_names, load_gpu
+from mist_sim.hardware.devices.specs import Efficiency, GpuSpec, HostSpec, Interconnect
 
 __all__ = [
     "Cluster",

@@ -8,7 +8,8 @@ sum bends into the limit:
     watts = limit * load / (1 + load^4)^(1/4)
 
 u_m and u_c are seconds at the peaks of bandwidth and arithmetic over the seconds of the step
-(`hardware/work.py`). Energy of a request, a client and a run follows in `metrics/energy.py`.
+(`hardware/work.py`). Energy of a request, a client and a run follows in
+`metrics/spending/energy.py`.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from dataclasses import replace
 import numpy as np
 
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.power import Demand, Load, step_watts
 from mist_sim.hardware.predictors import PipelinePredictor, RooflinePredictor
-from mist_sim.hardware.specs import GpuSpec
 
 _LOWEST = 0.5  # of the design power
 

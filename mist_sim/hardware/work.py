@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.power import Array, Demand
-from mist_sim.hardware.specs import GpuSpec
 from mist_sim.models import operators
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.operators import Operator

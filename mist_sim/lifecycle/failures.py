@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from numpy.random import Generator as Rng
 
-from mist_sim.network.outages import Cable
+from mist_sim.network.ways.outages import Cable
 from mist_sim.units import Seconds
 
 

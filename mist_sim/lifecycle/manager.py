@@ -10,7 +10,7 @@ from simpy.events import Event
 
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
-from mist_sim.coordinator import Coordinator
+from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.recorder import Recorder
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.lifecycle.absences import Policy
@@ -23,7 +23,7 @@ from mist_sim.lifecycle.options import Lifecycle
 from mist_sim.lifecycle.start_up import StartTimes
 from mist_sim.lifecycle.starts import Starts
 from mist_sim.network import Fabric, Network
-from mist_sim.network.outages import Cable
+from mist_sim.network.ways.outages import Cable
 from mist_sim.rng import Streams
 
 

@@ -13,7 +13,7 @@ from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
 from mist_sim.lifecycle.start_up import StartUp
 from mist_sim.lifecycle.starts import loads_over, seats_of
 from mist_sim.network import Fabric, Network
-from mist_sim.network.outages import Cable
+from mist_sim.network.ways.outages import Cable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mist_sim.metrics import latency, stats
-from mist_sim.metrics.interference import interference
+from mist_sim.metrics.clients.interference import interference
+from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.run_tables import step_table
-from mist_sim.metrics.step_figures import run_periods
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mist_sim.metrics.energy import Ledger
+from mist_sim.metrics.clients.lives import POWERED
+from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.lives import POWERED
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.step_figures import run_periods
+from mist_sim.metrics.spending.energy import Ledger
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -139,14 +139,14 @@ class Replications:
     def show(self) -> None:
         """Print the tables that `mist run --replications` prints."""
         from mist_sim.report import replications_table
-        from mist_sim.report.shown import show
+        from mist_sim.report.elements.shown import show
 
         show(self.title, replications_table(self))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the same tables."""
         from mist_sim.report import replications_table
-        from mist_sim.report.shown import as_html
+        from mist_sim.report.elements.shown import as_html
 
         return as_html(self.title, replications_table(self))
 

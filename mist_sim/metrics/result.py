@@ -13,15 +13,15 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import frames
-from mist_sim.metrics.breakdown import Breakdown, breakdown_frame
-from mist_sim.metrics.cost import Bill, CostOptions
-from mist_sim.metrics.energy import Ledger, PowerOptions
+from mist_sim.metrics.clients.lives import states_frame
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.lives import states_frame
 from mist_sim.metrics.over_time import over_time_frame
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.spending import add_to_clients, add_to_requests, spending_summary
+from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_frame
+from mist_sim.metrics.spending.added import add_to_clients, add_to_requests, spending_summary
+from mist_sim.metrics.spending.cost import Bill, CostOptions
+from mist_sim.metrics.spending.energy import Ledger, PowerOptions
 from mist_sim.metrics.summary import summarise
 from mist_sim.output import output_file, output_folder
 from mist_sim.output.texts import json_text, write_text
@@ -198,14 +198,14 @@ class Result:
     def show(self) -> None:
         """Print the tables that `mist run` prints."""
         from mist_sim.report import results_table
-        from mist_sim.report.shown import show
+        from mist_sim.report.elements.shown import show
 
         show(self.title, results_table(self))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the same tables."""
         from mist_sim.report import results_table
-        from mist_sim.report.shown import as_html
+        from mist_sim.report.elements.shown import as_html
 
         return as_html(self.title, results_table(self))
 

@@ -9,18 +9,18 @@ import numpy as np
 
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import stats
-from mist_sim.metrics.breakdown import Breakdown, breakdown_summary
-from mist_sim.metrics.by_model import by_model
-from mist_sim.metrics.communication import communication
+from mist_sim.metrics.clients.lives import Lives, lives_summary
+from mist_sim.metrics.clients.step_figures import peak_token_rate, pooled_gaps, utilisation
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.lives import Lives, lives_summary
-from mist_sim.metrics.rates import Mask, throughput
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.request_figures import goodput, samples, volume
+from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
+from mist_sim.metrics.requests.by_model import by_model
+from mist_sim.metrics.requests.communication import communication
+from mist_sim.metrics.requests.figures import goodput, samples, volume
+from mist_sim.metrics.requests.rates import Mask, throughput
 from mist_sim.metrics.stability import Stays, stability
-from mist_sim.metrics.step_figures import peak_token_rate, pooled_gaps, utilisation
 
 _MS = 1e3
 

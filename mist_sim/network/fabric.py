@@ -13,7 +13,7 @@ from simpy.events import Event
 
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.spans import Spans
+from mist_sim.hardware.collectives.spans import Spans
 from mist_sim.network.base import (
     Granularity,
     Message,
@@ -24,16 +24,16 @@ from mist_sim.network.base import (
     bytes_left,
 )
 from mist_sim.network.connectors import PLAIN, Connector
-from mist_sim.network.crossings import Crossings
 from mist_sim.network.fair_shares import Path
 from mist_sim.network.hidden import HiddenTransfers
-from mist_sim.network.loading import load_topology
-from mist_sim.network.outages import Cable, Outages
-from mist_sim.network.places import find_places
-from mist_sim.network.routes import Route, Routes
-from mist_sim.network.supplies import Supplies
-from mist_sim.network.topology import Topology
+from mist_sim.network.topology.graph import Topology
+from mist_sim.network.topology.loading import load_topology
+from mist_sim.network.topology.places import find_places
 from mist_sim.network.transfers import Flow, Transfers
+from mist_sim.network.ways.crossings import Crossings
+from mist_sim.network.ways.outages import Cable, Outages
+from mist_sim.network.ways.routes import Route, Routes
+from mist_sim.network.ways.supplies import Supplies
 from mist_sim.units import BytesPerSecond
 
 _OF_THE_TOPOLOGY = (

@@ -10,7 +10,7 @@ from simpy.events import Event
 from mist_sim.environment import MOVE, SHARE, Environment
 from mist_sim.network.fair_shares import Path
 from mist_sim.network.flows import Flows
-from mist_sim.network.outages import Way
+from mist_sim.network.ways.outages import Way
 
 
 class Flow(NamedTuple):

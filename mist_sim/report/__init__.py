@@ -1,7 +1,7 @@
 """Results for people to read."""
 
 from mist_sim.report.replications import replications_table
-from mist_sim.report.tables import results_table
-from mist_sim.report.verdicts import shortcomings
+from mist_sim.report.run.tables import results_table
+from mist_sim.report.run.verdicts import shortcomings
 
 __all__ = ["replications_table", "results_table", "shortcomings"]

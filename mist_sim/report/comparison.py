@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.cells import number, percent, section, warnings
-from mist_sim.report.expected import expected_of_each
-from mist_sim.report.layout import listed
+from mist_sim.report.elements.cells import number, percent, section, warnings
+from mist_sim.report.elements.layout import listed
+from mist_sim.report.run.expected import expected_of_each
 
 _TITLES = {
     "num_gpus": "GPUs",

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from mist_sim.report.cells import count, duration, percent, section, warnings
-from mist_sim.report.expected import expected_of_each
-from mist_sim.report.layout import columns
-from mist_sim.report.pairs import pairs
+from mist_sim.report.elements.cells import count, duration, percent, section, warnings
+from mist_sim.report.elements.layout import columns
+from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.run.expected import expected_of_each
 
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 

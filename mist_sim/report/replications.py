@@ -11,12 +11,12 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.report.cells import count, number, section, warnings
-from mist_sim.report.expected import expected_section
-from mist_sim.report.latency import latency_table
-from mist_sim.report.pairs import pairs
-from mist_sim.report.tables import TOO_SHORT, nothing_finished, origin_lines
-from mist_sim.report.verdicts import slo_section
+from mist_sim.report.elements.cells import count, number, section, warnings
+from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.run.expected import expected_section
+from mist_sim.report.run.latency import latency_table
+from mist_sim.report.run.tables import TOO_SHORT, nothing_finished, origin_lines
+from mist_sim.report.run.verdicts import slo_section
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Estimate, Replications

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from mist_sim.report.cells import count, section, warnings
+from mist_sim.report.elements.cells import count, section, warnings
+from mist_sim.report.elements.layout import columns
 from mist_sim.report.goodput import asked
-from mist_sim.report.layout import columns
 
 
 def sliders_table(summary: Mapping[str, Any]) -> RenderableType:

@@ -14,11 +14,11 @@ from mist_sim.hand_over_rules import tenants
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
-from mist_sim.scenario.lifecycles import made
-from mist_sim.scenario.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.sections.lifecycles import made
+from mist_sim.scenario.sections.routing import check_rows, made_router, of_kinds, served_models
+from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.slider_replay import replay_search
-from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.simulation import Progress, Simulation
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mist_sim.scenario.client_schemas import ClientPart, LlmPart
 from mist_sim.scenario.engines.version_origins import engine_line
+from mist_sim.scenario.sections.clients import ClientPart, LlmPart
 
 
 def headline(

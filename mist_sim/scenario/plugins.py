@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mist_sim.scenario.client_schemas import CLIENT
 from mist_sim.scenario.format.families import (
     ARRIVAL,
     AUTOSCALER,
@@ -20,6 +19,7 @@ from mist_sim.scenario.format.families import (
     TRACE_READER,
     Family,
 )
+from mist_sim.scenario.sections.clients import CLIENT
 
 FAMILIES: Mapping[str, Family] = {
     "clients": CLIENT,

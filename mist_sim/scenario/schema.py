@@ -12,7 +12,15 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 from mist_sim.bounds import COPIES, SEED
 from mist_sim.clients.engine_config import FLOWING_ROLES
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
-from mist_sim.scenario.client_schemas import (
+from mist_sim.scenario.format.families import ROUTER, Settings
+from mist_sim.scenario.format.fields import Duration, as_tuple
+from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.paths import Origin
+from mist_sim.scenario.format.problems import Problem
+from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.headline import headline, imitated
+from mist_sim.scenario.load import as_text, from_text, load, validated
+from mist_sim.scenario.sections.clients import (
     AfdPart,
     AnyClient,
     EngineName,
@@ -21,26 +29,18 @@ from mist_sim.scenario.client_schemas import (
     SequentialPart,
     with_engine,
 )
-from mist_sim.scenario.format.families import ROUTER, Settings
-from mist_sim.scenario.format.fields import Duration, as_tuple
-from mist_sim.scenario.format.parts import Part, part_type
-from mist_sim.scenario.format.paths import Origin
-from mist_sim.scenario.format.problems import Problem
-from mist_sim.scenario.format.strict import Strict
-from mist_sim.scenario.hand_overs import HAND_OVER, idle_options, unlike_engines
-from mist_sim.scenario.headline import headline, imitated
-from mist_sim.scenario.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
-from mist_sim.scenario.load import as_text, from_text, load, validated
-from mist_sim.scenario.networks import NETWORK, is_shared, places_of_nobody
-from mist_sim.scenario.reconfigurations import RECONFIGURE, problems_of_sliders
-from mist_sim.scenario.routing import (
+from mist_sim.scenario.sections.hand_overs import HAND_OVER, idle_options, unlike_engines
+from mist_sim.scenario.sections.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
+from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody
+from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
+from mist_sim.scenario.sections.routing import (
     model_problems,
     poll_problems,
     router_problems,
     served_models,
 )
+from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.useless_options import useless_options
-from mist_sim.scenario.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
 
 _API = Annotated[Part, Settings(part_type(ApiPrices))] | None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mist_sim.clients import EngineConfig
-from mist_sim.scenario.client_schemas import ClientPart
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
-from mist_sim.scenario.workload import WorkloadSpec
+from mist_sim.scenario.sections.clients import ClientPart
+from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.stages import Rag
 
 

@@ -14,8 +14,8 @@ from mist_sim.output import output_folder
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel import each_in_parallel
-from mist_sim.scenario.replicate import run_with_seed, seeds_from
+from mist_sim.scenario.parallel.replicate import run_with_seed, seeds_from
+from mist_sim.scenario.parallel.runs import each_in_parallel
 from mist_sim.search.counting import Counted
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.goodput_result import Goodput
@@ -142,14 +142,14 @@ class Comparison:
     def show(self) -> None:
         """Print the tables that `mist compare` prints."""
         from mist_sim.report.comparison import comparison_table
-        from mist_sim.report.shown import show
+        from mist_sim.report.elements.shown import show
 
         show("", comparison_table(self.summary))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the same tables."""
         from mist_sim.report.comparison import comparison_table
-        from mist_sim.report.shown import as_html
+        from mist_sim.report.elements.shown import as_html
 
         return as_html("", comparison_table(self.summary))
 

@@ -14,8 +14,8 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel import each_in_parallel
-from mist_sim.scenario.replicate import seeds_from
+from mist_sim.scenario.parallel.replicate import seeds_from
+from mist_sim.scenario.parallel.runs import each_in_parallel
 from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.counting import Counted
 from mist_sim.search.goodput_result import Goodput, SeedGoodput

@@ -145,15 +145,15 @@ class Goodput:
 
     def show(self) -> None:
         """Print the tables that `mist goodput` prints."""
+        from mist_sim.report.elements.shown import show
         from mist_sim.report.goodput import goodput_table
-        from mist_sim.report.shown import show
 
         show(self.title, goodput_table(self.summary))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the same tables."""
+        from mist_sim.report.elements.shown import as_html
         from mist_sim.report.goodput import goodput_table
-        from mist_sim.report.shown import as_html
 
         return as_html(self.title, goodput_table(self.summary))
 

@@ -19,7 +19,7 @@ from mist_sim.output import output_folder
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel import each_in_parallel
+from mist_sim.scenario.parallel.runs import each_in_parallel
 from mist_sim.search.counting import Counted
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.goodput_result import Goodput
@@ -119,14 +119,14 @@ class SliderSearch:
 
     def show(self) -> None:
         """Print the tables that `mist sliders` prints."""
-        from mist_sim.report.shown import show
+        from mist_sim.report.elements.shown import show
         from mist_sim.report.sliders import sliders_table
 
         show(self.title, sliders_table(self.summary))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the same tables."""
-        from mist_sim.report.shown import as_html
+        from mist_sim.report.elements.shown import as_html
         from mist_sim.report.sliders import sliders_table
 
         return as_html(self.title, sliders_table(self.summary))

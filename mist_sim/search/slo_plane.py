@@ -20,8 +20,8 @@ from mist_sim.errors import ScenarioError
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel import each_in_parallel
-from mist_sim.scenario.replicate import seeds_from
+from mist_sim.scenario.parallel.replicate import seeds_from
+from mist_sim.scenario.parallel.runs import each_in_parallel
 from mist_sim.search.rates import Rates, check_rates
 from mist_sim.search.request_times import Array, RequestTimes, check_attainment
 

@@ -11,8 +11,8 @@ from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.routers import RefusalError, Router, Seeded
 from mist_sim.stages import completion
+from mist_sim.testing.doubles.views import FakeView
 from mist_sim.testing.rules import name_of, require, stream_of
-from mist_sim.testing.views import FakeView
 
 _REFUSED = -1
 

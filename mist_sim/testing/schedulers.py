@@ -9,8 +9,8 @@ from itertools import zip_longest
 import numpy as np
 
 from mist_sim.clients.scheduling import Scheduler
+from mist_sim.testing.doubles.scheduler_engine import Arrival, Load, SteppingEngine, Trace
 from mist_sim.testing.rules import name_of, require, stream_of
-from mist_sim.testing.scheduler_engine import Arrival, Load, SteppingEngine, Trace
 
 
 def check_scheduler(factory: Callable[[], Scheduler]) -> None:

@@ -31,7 +31,7 @@ from mist_sim.hardware.predictors import (
 )
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
-from mist_sim.metrics.step_figures import pooled_gaps, run_periods
+from mist_sim.metrics.clients.step_figures import pooled_gaps, run_periods
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams

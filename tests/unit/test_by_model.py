@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mist_sim import ScenarioError, simulate
 from mist_sim.cli import main
-from mist_sim.report.tables import results_table
+from mist_sim.report.run.tables import results_table
 from tests.reference.scenarios import BASE, PRESSED, scenario
 
 TWO = {

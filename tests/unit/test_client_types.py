@@ -16,10 +16,10 @@ from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import SpeculativeConfig
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build
-from mist_sim.scenario.client_schemas import CLIENT
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.format.docstrings import documented
 from mist_sim.scenario.json_schema import json_schema
+from mist_sim.scenario.sections.clients import CLIENT
 from mist_sim.units import Seconds
 from tests.reference.predictors import AffinePredictor
 from tests.reference.scenarios import scenario

@@ -20,8 +20,8 @@ from mist_sim.cli import main
 from mist_sim.metrics.replications import estimate
 from mist_sim.report import plane_picture
 from mist_sim.report.comparison import comparison_table
-from mist_sim.report.expected import expected_of_each
-from mist_sim.scenario.replicate import seeds_from
+from mist_sim.report.run.expected import expected_of_each
+from mist_sim.scenario.parallel.replicate import seeds_from
 from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.gpus import num_gpus

@@ -10,7 +10,7 @@ from mist_sim.clients import Client, SequentialClient
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.conservation import Conservation
-from mist_sim.coordinator import Coordinator
+from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure
 from mist_sim.environment import Environment

@@ -13,7 +13,7 @@ import mist_sim as mist
 from mist_sim import PowerOptions, ScenarioError, simulate
 from mist_sim.hardware.power import PowerDraw
 from mist_sim.report.replications import replications_table
-from mist_sim.report.tables import results_table
+from mist_sim.report.run.tables import results_table
 from mist_sim.scenario.build import build
 from tests.reference.scenarios import PRESSED, scenario
 

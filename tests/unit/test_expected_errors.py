@@ -11,7 +11,7 @@ from mist_sim import Link, Simulation, Workload, llm_client
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics.expected_errors import error_bar as in_package
 from mist_sim.models import SpeculativeConfig
-from mist_sim.report.expected import error_range
+from mist_sim.report.run.expected import error_range
 from mist_sim.validation.error_bars import Point, error_bar, is_inside, left_out
 from tests.conftest import ROOT
 from tests.reference.engines import llm_engine

@@ -15,7 +15,7 @@ from mist_sim.routers import HAND_OVER_POLICIES, ConditionalPolicy, FlippingPoli
 from mist_sim.scenario.build import build
 from mist_sim.scenario.load import as_data
 from mist_sim.stages import completion
-from mist_sim.testing.views import FakeView
+from mist_sim.testing.doubles.views import FakeView
 from tests.reference.run_lengths import LIMITS, records
 
 P0, P1 = FakeView(0, role="prefill"), FakeView(1, role="prefill")

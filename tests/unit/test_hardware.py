@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mist_sim.calibration.kernels import catalog_figures
+from mist_sim.calibration.kernels.calibrate import catalog_figures
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, Efficiency, GpuSpec, Interconnect, gpu_names, load_gpu
-from mist_sim.hardware.specs import TYPICAL_DECODE, TYPICAL_PREFILL
+from mist_sim.hardware.devices.specs import TYPICAL_DECODE, TYPICAL_PREFILL
 from tests.reference.sources import source_of
 
 NAMES = [

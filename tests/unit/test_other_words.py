@@ -7,7 +7,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.scenario.format.other_words import KEYS
 from mist_sim.scenario.options.listing import engine_options
 from mist_sim.scenario.schema import Scenario as Schema
-from mist_sim.scenario.workload import WorkloadSpec
+from mist_sim.scenario.sections.workload import WorkloadSpec
 
 OPTIONS = {option.key for option in engine_options()}
 PREFIXES = {key[:end] for key in OPTIONS for end, char in enumerate(key) if char == "."}

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from mist_sim import AllAtOnce, ChunkedScheduler, Simulation, Workload, llm_client, load_model
-from mist_sim.calibration.power import fit_draw, left_out_errors, of_runs
-from mist_sim.calibration.power_runs import argonne_runs, mlenergy_runs, splitwise_runs
-from mist_sim.calibration.token_energy import token_energy
+from mist_sim.calibration.power.fit import fit_draw, left_out_errors, of_runs
+from mist_sim.calibration.power.runs import argonne_runs, mlenergy_runs, splitwise_runs
+from mist_sim.calibration.power.token_energy import token_energy
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.devices.specs import Efficiency
 from mist_sim.hardware.power import Demand, Load, PowerDraw, step_watts
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.specs import Efficiency
 from mist_sim.hardware.work import StepCounts, step_demand
 
 MEASURED = Path("../shared/measurements")

@@ -15,7 +15,7 @@ from scipy import stats
 from mist_sim import ROUTERS, Scenario, ScenarioError, replicate, simulate
 from mist_sim.cli import main
 from mist_sim.metrics.replications import estimate
-from mist_sim.scenario.replicate import seeds_from
+from mist_sim.scenario.parallel.replicate import seeds_from
 
 BASE = {
     "model": "llama-3.1-8b",

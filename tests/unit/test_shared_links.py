@@ -11,7 +11,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.environment import Environment
 from mist_sim.lifecycle import StartUp
 from mist_sim.network import Fabric, MooncakeConnector, Seat, Store, Tenant, Topology
-from mist_sim.network.drawing import drawing
+from mist_sim.network.topology.drawing import drawing
 from mist_sim.scenario.build import build
 from mist_sim.scenario.load import as_data
 from tests.unit.test_memory_tiers import CPU, SSD, scenario

@@ -24,7 +24,7 @@ from mist_sim.rng import Streams
 from mist_sim.routers import FlowingPolicy, LengthAwareRouter, RefusalError
 from mist_sim.scenario.build import build
 from mist_sim.stages import completion
-from mist_sim.testing.views import FakeView
+from mist_sim.testing.doubles.views import FakeView
 
 # --- Algorithm 1: who leaves ------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from mist_sim.clients.kv_cache import WindowPool
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import drafter
-from mist_sim.hardware.memory import MemoryTier
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import KvGroups, kv_groups

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console, Group
 
-from mist_sim.report.cells import count, percent, section, warnings
-from mist_sim.report.layout import Trimmed, columns, listed
-from mist_sim.report.pairs import Row, pairs
+from mist_sim.report.elements.cells import count, percent, section, warnings
+from mist_sim.report.elements.layout import Trimmed, columns, listed
+from mist_sim.report.elements.pairs import Row, pairs
 from mist_sim.search import (
     BundleChoice,
     BundleSpec,

@@ -145,7 +145,7 @@ def _print(found: Calibration) -> None:
     from rich.console import Console
 
     from mist_sim.calibration.figures import as_quantity
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     errors = [
         (f"{quantity}, {rows}", str(number), f"{mean:.1%}", f"{median:.1%}")
@@ -168,9 +168,9 @@ def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
     from rich.console import Console
 
     from mist_sim.calibration import calibrate_kernels
-    from mist_sim.calibration.kernel_tables import written
+    from mist_sim.calibration.kernels.tables import written
     from mist_sim.models import load_model
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     with Console(stderr=True).status("fitting ..."):
         found = calibrate_kernels(path, gpu, load_model(model) if model else None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from mist_sim.calibration.fitting import Regression
+    from mist_sim.calibration.regression.fitting import Regression
 
 
 def fit(
@@ -39,7 +39,7 @@ def fit(
 
     from mist_sim.calibration import fit_file
     from mist_sim.output import output_file
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     console = Console(highlight=False)
     with output_file(out, replace=force) as file:

@@ -38,7 +38,7 @@ def list_(
     from rich.console import Console
 
     from mist_sim.errors import ScenarioError, UnknownPluginError, did_you_mean
-    from mist_sim.report.layout import Trimmed
+    from mist_sim.report.elements.layout import Trimmed
 
     listings = _listings()
     if family and family not in listings:
@@ -150,7 +150,7 @@ def _parameters(model: type[Part]) -> Iterator[str]:
 
 def _models() -> RenderableType:
     from mist_sim.models import load_model, model_names
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     rows = []
     for name in model_names():
@@ -172,7 +172,7 @@ def _models() -> RenderableType:
 
 def _gpus() -> RenderableType:
     from mist_sim.hardware import gpu_names, load_gpu
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     rows = []
     for name in gpu_names():
@@ -193,8 +193,8 @@ def _gpus() -> RenderableType:
 
 def _hosts() -> RenderableType:
     from mist_sim.hardware import host_names, load_gpu, load_host
-    from mist_sim.hardware.hosts import bus_rate
-    from mist_sim.report.layout import listed
+    from mist_sim.hardware.devices.hosts import bus_rate
+    from mist_sim.report.elements.layout import listed
 
     rows = []
     for name in host_names():
@@ -213,7 +213,7 @@ def _hosts() -> RenderableType:
 
 def _prices() -> RenderableType:
     from mist_sim.hardware.prices import PriceKind, offers
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     kinds = get_args(PriceKind)
     rows = [
@@ -233,7 +233,7 @@ def _prices() -> RenderableType:
 
 def _topologies() -> RenderableType:
     from mist_sim.network import load_topology, topology_names
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     rows = []
     for name in topology_names():
@@ -256,7 +256,7 @@ def _drawing(name: str) -> RenderableType:
     from rich.text import Text
 
     from mist_sim.network import load_topology
-    from mist_sim.network.drawing import drawing
+    from mist_sim.network.topology.drawing import drawing
 
     topology = load_topology(name)
     sources = [f"{figure}: {source}" for figure, source in topology.sources.items()]

@@ -33,7 +33,7 @@ def _show(run: MeasuredRun) -> None:
     from rich.console import Console
     from rich.padding import Padding
 
-    from mist_sim.report.layout import listed
+    from mist_sim.report.elements.layout import listed
 
     out = Console()
     if run.missing:

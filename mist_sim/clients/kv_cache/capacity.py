@@ -10,8 +10,8 @@ from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
-from mist_sim.hardware.memory import MemoryTier
 from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name
 from mist_sim.models.spec import ModelSpec

@@ -9,7 +9,7 @@ A policy is one method, `schedule(lane, limit)`, and never changes; one idea a f
 - `update`: the account of executed steps.
 - `base`: `Scheduler`, the options of every policy.
 - `chunked`: decodes first, pieces of prompts beside them.
-- `whole_prompts`: `WholePromptScheduler`, on which `continuous`, `mixed` and `static` are built.
+- `whole_prompts/`: `WholePromptScheduler`, on which `continuous`, `mixed` and `static` are built.
 """
 
 from mist_sim.clients.scheduling.admission import (
@@ -23,13 +23,13 @@ from mist_sim.clients.scheduling.admission import (
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.chunked import ChunkedScheduler
-from mist_sim.clients.scheduling.continuous import ContinuousScheduler
 from mist_sim.clients.scheduling.lane_state import LaneState
-from mist_sim.clients.scheduling.mixed import MixedScheduler
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import make_room, preempt
-from mist_sim.clients.scheduling.static import StaticScheduler
-from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler, decode_steps
+from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler, decode_steps
+from mist_sim.clients.scheduling.whole_prompts.continuous import ContinuousScheduler
+from mist_sim.clients.scheduling.whole_prompts.mixed import MixedScheduler
+from mist_sim.clients.scheduling.whole_prompts.static import StaticScheduler
 
 __all__ = [
     "SCHEDULERS",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd.coefficients import AfdCoefficients
-from mist_sim.hardware.specs import GpuSpec
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.models import ModelSpec, MoeSpec
 
 _BYTES_IN, _BYTES_OUT = 1, 2  # of an activation: INT8 to the experts, BF16 back (eq. 27)

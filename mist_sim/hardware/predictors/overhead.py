@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.hardware.devices.specs import OVERHEADS
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
-from mist_sim.hardware.specs import OVERHEADS
 from mist_sim.units import Seconds
 
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has

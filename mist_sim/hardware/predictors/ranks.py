@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives import send
+from mist_sim.hardware.collectives.costs import send
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.models.partition import rank_part
 from mist_sim.models.spec import ModelSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.grids import Curve, Plane
-from mist_sim.hardware.volumes import Volume
+from mist_sim.hardware.interpolation.grids import Curve, Plane
+from mist_sim.hardware.interpolation.volumes import Volume
 from mist_sim.models.spec import ModelSpec
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives import all_gather
-from mist_sim.hardware.grids import Array, Axis, rising
+from mist_sim.hardware.collectives.costs import all_gather
+from mist_sim.hardware.interpolation.grids import Array, Axis, rising
 from mist_sim.hardware.tables.reading import full_grid
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.spec import ModelSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.loading import device_of, load_gpu
-from mist_sim.hardware.specs import GpuSpec
+from mist_sim.hardware.devices.loading import device_of, load_gpu
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.models.loading import load_model
 from mist_sim.models.spec import ModelSpec
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.hardware.grids import Array, resampled
+from mist_sim.hardware.interpolation.grids import Array, resampled
 
 if TYPE_CHECKING:
     import pandas as pd

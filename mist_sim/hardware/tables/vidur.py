@@ -15,7 +15,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.grids import Curve, Plane, rising, rising_plane
+from mist_sim.hardware.interpolation.grids import Curve, Plane, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.layers import layers_curve
 from mist_sim.hardware.tables.reading import curve, full_grid, read_columns

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mist_sim.hardware.grids import Array, Curve, Plane, resampled, rising, rising_plane
+from mist_sim.hardware.interpolation.grids import (
+    Array,
+    Curve,
+    Plane,
+    resampled,
+    rising,
+    rising_plane,
+)
+from mist_sim.hardware.interpolation.volumes import Volume, carried_on
 from mist_sim.hardware.tables.base import StepTables
-from mist_sim.hardware.volumes import Volume, carried_on
 
 
 @dataclass(frozen=True)

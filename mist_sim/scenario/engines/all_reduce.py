@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.hardware.specs import AllReduce
 
 
 def with_all_reduce(

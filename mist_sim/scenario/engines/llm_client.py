@@ -21,9 +21,10 @@ from mist_sim.clients.kv_cache import (
 )
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
-from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
+from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
+from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.drafter import Drafter, drafter, shared_groups
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import check_follows_clock, with_power_limit
@@ -37,7 +38,6 @@ from mist_sim.hardware.predictors import (
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.hardware.setting import Setting, setting_of
-from mist_sim.hardware.spans import ONE_NODE, Spans
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import check_sums_over_links, with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length

@@ -10,12 +10,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from mist_sim.clients import EngineConfig
-from mist_sim.scenario.client_schemas import CLIENT, LlmPart
 from mist_sim.scenario.engines.server_defaults import by_gpu
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.families import Family, Settings
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.options.vllm_names import VLLM_NAMES
+from mist_sim.scenario.sections.clients import CLIENT, LlmPart
 
 _BY_ENGINE = "by engine"
 _OF_THE_ENGINE = ("kv_cache.gpu_memory_utilization",)  # null is what the version takes

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives import all_gather, all_reduce
-from mist_sim.hardware.kernels import Kernel, kernel_of
+from mist_sim.hardware.collectives.costs import all_gather, all_reduce
+from mist_sim.hardware.devices.kernels import Kernel, kernel_of
+from mist_sim.hardware.devices.specs import Efficiency, GpuSpec
 from mist_sim.hardware.predictors.analytic.attention_time import (
     DecodeAttention,
     PromptAttention,
@@ -15,7 +16,6 @@ from mist_sim.hardware.predictors.analytic.attention_time import (
 )
 from mist_sim.hardware.predictors.analytic.phase_time import Communication, Experts, PhaseTime, Term
 from mist_sim.hardware.predictors.base import sustained_rates
-from mist_sim.hardware.specs import Efficiency, GpuSpec
 from mist_sim.models import operators
 from mist_sim.models.operators import Operator
 from mist_sim.models.spec import ModelSpec

@@ -1,7 +1,8 @@
 """The analytic predictor: an adapted roofline over the operators of a step.
 
-An operator takes what a kernel of its kind takes (`mist_sim.hardware.kernels`): a least time, and
-the root of the squares of compute and memory, where BestServe's eq. 3 has the longer of the two.
+An operator takes what a kernel of its kind takes (`mist_sim.hardware.devices.kernels`): a least
+time, and the root of the squares of compute and memory, where BestServe's eq. 3 has the longer of
+the two.
 Operators of a step add up; tensor parallelism adds an all-reduce after attention and after the MLP.
 Small steps replay CUDA graphs; what launching the kernels of the others takes is a floor under the
 step.

@@ -10,6 +10,7 @@ from typing import Any
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.devices.specs import Efficiency, GpuSpec
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
 from mist_sim.hardware.predictors.measured.sampled import (
@@ -18,7 +19,6 @@ from mist_sim.hardware.predictors.measured.sampled import (
     check_whole_model,
 )
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
-from mist_sim.hardware.specs import Efficiency, GpuSpec
 from mist_sim.models.spec import ModelSpec
 
 _PACKAGE = "genz-llm"

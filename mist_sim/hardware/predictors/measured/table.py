@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.grids import Plane
+from mist_sim.hardware.interpolation.grids import Plane
+from mist_sim.hardware.interpolation.volumes import Volume
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.tables import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS
-from mist_sim.hardware.volumes import Volume
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 

@@ -1,0 +1,1 @@
+"""From tables of measured kernels to the figures of a GPU's kernels."""

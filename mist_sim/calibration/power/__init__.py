@@ -1,0 +1,1 @@
+"""From measured power and energy to what a GPU draws."""

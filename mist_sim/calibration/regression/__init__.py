@@ -1,0 +1,1 @@
+"""From measured steps to regressions of step times."""

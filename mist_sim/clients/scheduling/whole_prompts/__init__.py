@@ -1,0 +1,1 @@
+"""The policies that compute prompts whole, and what they share (`base`)."""

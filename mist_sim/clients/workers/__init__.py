@@ -1,0 +1,1 @@
+"""Workers: clients that serve one stage each, one request at a time."""

@@ -1,0 +1,134 @@
+"""A client of identical workers that serve one stage each: MIST's sequential scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+
+import simpy
+from simpy.events import Event, Process
+
+from mist_sim.clients.base import Client
+from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.workers.fetching import Fetch
+from mist_sim.clients.workers.service_times import (
+    GivenServiceTime,
+    check_function,
+    check_time,
+    is_time,
+    linear,
+    seeded,
+)
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Stage
+from mist_sim.core.visit import Visit
+from mist_sim.durations import SecondsOrLaw
+from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
+from mist_sim.network import Fabric
+from mist_sim.stages import ToolCall
+
+
+@CLIENTS.register("sequential")
+@dataclass(eq=False)
+class SequentialClient(Client):
+    """Workers that take one visit each: text processing, tools, retrieval.
+
+    They take visits in order of arrival and serve their stages one after another. A visit that is
+    given up leaves at once; its worker takes the next one.
+
+    serves: the stages that it serves, such as [preprocess].
+    num_workers: visits served at once.
+    base_time: time that every stage takes, or a law of it; a tool_call takes its own without it.
+    time_per_token: time for each of a stage's num_tokens, on top, or a law of it; a law is drawn
+        once for each stage.
+    service_time: seconds that a stage takes on one worker (finite, >= 0), in place of the other
+        two: a function of the stage; its parameter `rng`, if it has one, gets a generator that is
+        the client's own.
+    fetch: bytes that each stage brings over a topology when these times are over.
+    Raises ValueError for values outside these ranges, and where no time is given.
+    Source: MIST §III-E, scheduler "Sequential".
+    """
+
+    name: str
+    _: KW_ONLY
+    serves: Collection[str]
+    num_workers: int = 1
+    base_time: SecondsOrLaw | None = None
+    time_per_token: SecondsOrLaw | None = None
+    service_time: GivenServiceTime | None = None
+    fetch: Fetch | None = None
+
+    def __post_init__(self) -> None:
+        serves = [self.serves] if isinstance(self.serves, str) else self.serves
+        super().__init__(self.name, tuple(serves))
+        if self.num_workers < 1:
+            raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
+        self._check_times()
+
+    def _check_times(self) -> None:
+        for name in ("base_time", "time_per_token"):
+            check_time(name, getattr(self, name))
+        if self.service_time is not None:
+            check_function(self.service_time)
+        has_times = (self.base_time, self.time_per_token) != (None, None)
+        if self.service_time is not None and has_times:
+            raise ValueError("service_time must be left out with base_time or time_per_token")
+        timed = has_times or self.service_time is not None or set(self.serves) <= {ToolCall.kind}
+        if not timed and self.fetch is None:
+            raise ValueError(
+                "base_time or service_time is required; nothing says how long it takes"
+            )
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        super().start(env, client_id, recorder)
+        self._workers = simpy.Resource(env, self.num_workers)
+        self._services: dict[Visit, Process] = {}  # of visits that may be given up
+        self._seconds: Callable[[Stage], float] = (
+            linear(self.name, self.streams, self.base_time, self.time_per_token)
+            if self.service_time is None
+            else seeded(self.name, self.streams, self.service_time)
+        )
+
+    def accept(self, visit: Visit) -> None:
+        service = self.env.process(self._work(visit))
+        if visit.request.limits is not None or self.may_fail:
+            self._services[visit] = service
+
+    def abort(self, visit: Visit) -> None:
+        """A visit that is given up leaves the queue, or its worker, at once."""
+        self._services[visit].interrupt()
+
+    def restart(self) -> None:
+        """Come back with no visit; times go on where the last one was drawn."""
+        seconds = self._seconds
+        super().restart()
+        self._seconds = seconds
+
+    def _work(self, visit: Visit) -> Generator[Event, object, None]:
+        with suppress(simpy.Interrupt):
+            yield from self._serve(visit)
+        self._services.pop(visit, None)
+        self.finish(visit)
+
+    def _serve(self, visit: Visit) -> Generator[Event, object, None]:
+        with self._workers.request() as turn:
+            yield turn
+            self.begin(visit)
+            for stage in visit.stages:
+                seconds = self._seconds(stage)
+                if not is_time(seconds):
+                    raise ScenarioError(
+                        f"{self.name}: the service time of {stage} must be a finite number >= 0 s, "
+                        f"got {seconds} at {self.env.now} s"
+                    )
+                yield self.env.timeout(float(seconds))
+                if self.fetch is not None:
+                    yield from self._bring(self.fetch, stage)
+
+    def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
+        """Wait until a stage's bytes are there."""
+        if isinstance(self.network, Fabric):
+            num_bytes = fetch.num_bytes(stage)
+            yield self.network.carry(fetch.source, fetch.destinations, num_bytes)

@@ -1,0 +1,272 @@
+"""MIST's Algorithm 1: the coordinator walks every request through its pipeline.
+
+The paper's two events are two kinds of SimPy process here. STAGE-PUSH is `walk`, one process
+per request: route, serve, next stage. CLIENT-STEP is the loop inside each client. The event
+queue of the algorithm is SimPy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from simpy.events import Event
+
+from mist_sim.clients.base import Client
+from mist_sim.clients.reservation import Reservation
+from mist_sim.clients.roster import Roster
+from mist_sim.coordination.dispatch import Dispatch
+from mist_sim.coordination.places_ahead import Absences, PlacesAhead, PromptVisit
+from mist_sim.core.hand_over import HandOver
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Moved, Visit
+from mist_sim.environment import Environment
+from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.routers import RefusalError, Router
+
+Spawn = Callable[[Request], Event]
+"""Sends a child; the event's value is its `Failure` when it ends, None when it is served."""
+
+
+class Coordinator:
+    """Moves requests from stage to stage.
+
+    roster: the clients that there are now. spawn: sends the children of requests, whose ids count
+    down from -1. hand_over: how requests go from prefill to decode. absences: what happens where
+    clients are gone; None: they stay.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        roster: Roster,
+        router: Router,
+        spawn: Spawn | None = None,
+        hand_over: HandOver | None = None,
+    ) -> None:
+        self.env = env
+        self.roster = roster
+        self.spawn = spawn
+        hand_over = hand_over or HandOver()
+        self._dispatch = Dispatch(roster, router, hand_over.policy)
+        self._places = PlacesAhead(env, self._dispatch)
+        self._drops_first = hand_over.drops_first
+        self._pushes = hand_over.transfer == "push"
+        self._num_children = 0
+
+    @property
+    def absences(self) -> Absences | None:
+        """What becomes of requests whose client is gone; None: clients stay."""
+        return self._places.absences
+
+    @absences.setter
+    def absences(self, absences: Absences) -> None:
+        self._places.absences = absences
+
+    def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
+        """Take a request that is sent now through all its stages (STAGE-PUSH).
+
+        Its visits are added to `visits` as they end. Returns how it failed, None when it did not.
+        """
+        request.send(self.env.now)
+        kv: HeldKv | None = None  # entries that the next stage continues from
+        ahead: Reservation | None = None  # where the next stage waits for them
+        failure: Failure | None = None
+        while failure is None and (stages := request.to_serve):
+            stage = stages[0]
+            if ahead is not None:
+                visit = yield from ahead.wait(visits)
+                kv = _kept(request, visit, kv, None)
+                later = stages[len(ahead.stages) :]
+                failure = yield from self._follow(request, ahead.client, visit, later)
+                ahead = None
+                continue
+            if stage.continues and stage.is_empty and (kv is None or kv.num_output_tokens):
+                request.to_serve = stages[1:]
+                request.num_stages -= 1
+                continue
+            if kv is not None and kv.is_lost:
+                failure, kv, request.kv = self._without_entries(request, kv), None, None
+                continue
+            chosen = self._choose(request, stages, kv)
+            if isinstance(chosen, Failure):
+                failure = chosen
+                continue
+            if chosen is None:
+                failure = yield from self._wait(request, stage, kv)
+                continue
+            client, num_stages = chosen
+            here, later = stages[:num_stages], stages[num_stages:]
+            is_followed = bool(later) and self._is_followed(request, client, later)
+            is_prompt = is_followed and not stage.continues
+            is_silent = is_prompt and self._drops_first and not stage.num_emitted
+            if is_prompt and self._pushes:
+                prompt = PromptVisit(request, client, here, later, is_silent)
+                place = yield from self._places.take(prompt, visits)
+                if not place.begins:
+                    failure = place.failure
+                    continue
+                ahead, later = place.ahead, later[place.num_over :]
+                is_followed = not place.num_over
+            taken = None
+            if stage.continues:
+                taken, request.kv, kv = kv, None, None
+            visit = yield client.serve(request, here, taken, is_followed, is_silent)
+            visits.append(visit)
+            if ahead is not None or visit.held_kv is not None:
+                ahead = yield from self._places.keep(ahead, visit, visits)
+                kv = _kept(request, visit, kv, ahead)
+            if visit.outcome is SERVED:
+                request.to_serve = later
+            else:
+                failure = yield from self._follow(request, client, visit, later)
+        request.kv = None
+        _drop(kv)
+        yield from _cancel(ahead, failure, visits)
+        return failure
+
+    def _choose(
+        self, request: Request, stages: tuple[Stage, ...], kv: HeldKv | None
+    ) -> tuple[Client, int] | Failure | None:
+        """Return the client of the next stages, and how many of them it serves in a visit.
+
+        Or how the request fails: nobody serves them, or the router turns it away; None: those who
+        do are away.
+        """
+        stage = stages[0]
+        try:
+            client = self._dispatch.route(
+                request, stage, kv.source if kv and stage.continues else None
+            )
+        except RefusalError as refusal:
+            return Failure("rejected", self.env.now, str(refusal), is_busy=True)
+        if client is None and self.absences is not None:
+            return None
+        num_stages = self._dispatch.num_stages(request, client, stages)
+        if client is None or not num_stages or (stage.continues and kv is None):
+            reason = _nobody_serves(request, stage, client)
+            return Failure("rejected", self.env.now, reason)
+        return client, num_stages
+
+    def _wait(
+        self, request: Request, stage: Stage, kv: HeldKv | None
+    ) -> Generator[Event, Any, Failure | None]:
+        """Wait until somebody comes who serves a stage; return why it is given up, or None."""
+        if self.absences is None:
+            raise InvariantError(f"nobody serves {stage.kind!r} at {self.env.now} s")
+        near = self.roster.neighbours(kv.source if kv and stage.continues else None)
+        return (yield from self.absences.wait(request, stage.kind, near))
+
+    def _is_followed(self, request: Request, client: Client, later: tuple[Stage, ...]) -> bool:
+        """Tell whether the stage after a visit continues from its KV entries."""
+        if not later or (later[0].is_empty and not self._drops_first):
+            return False
+        if client.asks_ahead:
+            self._dispatch.ask_ahead(request, later[0], client.name)
+        return later[0].continues
+
+    def _follow(
+        self, request: Request, client: Client, visit: Visit, later: tuple[Stage, ...]
+    ) -> Generator[Event, Any, Failure | None]:
+        """Do what the outcome of a client's visit says; return how the request failed, or None."""
+        outcome = visit.outcome
+        if isinstance(outcome, Failure):
+            return outcome
+        if isinstance(outcome, Moved):
+            rest = self._rest(request, client, visit.stages[-1], outcome)
+            request.to_serve = (rest, *later)
+        elif isinstance(outcome, Lost) and self.absences is not None:
+            undone = self.absences.after_visit(visit, client)
+            return self._go_on(request, undone, len(visit.stages), later)
+        elif outcome is None or isinstance(outcome, Lost):
+            raise InvariantError(
+                f"request {request.request_id} left a client without an outcome at {self.env.now} s"
+            )
+        else:
+            request.to_serve = (*outcome.then, *later)
+            request.num_stages += len(outcome.then)
+            if outcome.children:
+                return (yield from self._await(request, outcome.children))
+        return None
+
+    def _without_entries(self, request: Request, kv: HeldKv) -> Failure | None:
+        """Walk on where the entries are lost from which the next stage would have continued."""
+        if self.absences is None:
+            raise InvariantError(f"{kv.source} lost KV entries at {self.env.now} s, and is there")
+        stage, *later = request.to_serve
+        rest = self.absences.after_hand_over(request, stage, kv)
+        return self._go_on(request, rest, 1, tuple(later))
+
+    def _go_on(
+        self,
+        request: Request,
+        rest: tuple[Stage, ...] | Failure,
+        num_before: int,
+        later: tuple[Stage, ...],
+    ) -> Failure | None:
+        """Walk other stages in the place of `num_before` ones; return the failure, if it is one."""
+        if isinstance(rest, Failure):
+            return rest
+        request.to_serve = (*rest, *later)
+        request.num_stages += len(rest) - num_before
+        return None
+
+    def _rest(self, request: Request, client: Client, stage: Stage, moved: Moved) -> Stage:
+        """Return what is left of a stage that a client leaves to others."""
+        try:
+            return stage.with_rest(moved.num_tokens)
+        except TypeError as error:
+            raise ScenarioError(
+                f"{client.name}: the outcome of request {request.request_id} must not be Moved "
+                f"after the stage {stage} at {self.env.now} s: {error}"
+            ) from error
+
+    def _await(
+        self, parent: Request, children: tuple[Request, ...]
+    ) -> Generator[Event, Any, Failure | None]:
+        """Send children side by side and wait for all; return the first one's failure, if any."""
+        if self.spawn is None:
+            raise InvariantError(f"nobody sends the children of request {parent.request_id}")
+        for child in children:
+            self._num_children += 1
+            child.request_id = -self._num_children
+            child.parent_id = parent.request_id
+            child.arrival_time = self.env.now
+            child.model = child.model or parent.model
+            child.limits = parent.limits_left(self.env.now)
+        ends = [self.spawn(child) for child in children]
+        yield self.env.all_of(ends)
+        return next((end.value for end in ends if end.value is not None), None)
+
+
+def _kept(
+    request: Request, visit: Visit, kv: HeldKv | None, ahead: Reservation | None
+) -> HeldKv | None:
+    """Return the entries that the next stage continues from; where memory waits, they go there."""
+    if ahead is not None:
+        ahead.fill(visit)
+    elif visit.held_kv is not None:
+        _drop(kv)
+        request.kv = kv = visit.held_kv
+    return kv
+
+
+def _cancel(
+    ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
+) -> Generator[Event, Any, None]:
+    """Let nobody wait for a prompt of a request that failed before."""
+    if ahead is not None and failure is not None:
+        yield from ahead.cancel(failure, visits)
+
+
+def _drop(kv: HeldKv | None) -> None:
+    """Let go of entries that no stage will continue from."""
+    if kv is not None:
+        kv.drop()
+
+
+def _nobody_serves(request: Request, stage: Stage, client: Client | None) -> str:
+    if client is None:
+        of_model = f" of {request.model}" if request.model else ""
+        return f"no client serves the stage {stage.kind!r}{of_model}"
+    return f"{client.name} serves {stage.kind!r} only after a prefill that left its KV entries"

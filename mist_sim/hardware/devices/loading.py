@@ -1,0 +1,255 @@
+"""Finds an accelerator by name in the catalog, or reads the TOML spec file of one.
+
+A spec file carries units and may start from a catalog entry, to change what differs:
+
+    based_on = "h100-sxm"
+    memory = "120 GB"
+    memory_bandwidth = "6 TB/s"
+    flops.fp8 = "3 PFLOP/s"
+    interconnect = {kind = "nvlink", bandwidth = "900 GB/s"}
+    prefill = {mfu = 0.7, mbu = 0.85}
+
+A table that is given in part keeps the rest of the base, except that an interconnect of a named
+kind replaces the base's. `GpuSpec.based_on` keeps the base's name. Efficiencies left out are those
+of the base, or `TYPICAL_PREFILL` and `TYPICAL_DECODE`, and so are the shares of its power (`draw`,
+or `TYPICAL_DRAW`); the confidence of what is changed is "spec-only" unless the file says otherwise.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.units import Kind
+from mist_sim.user_paths import read_spec, user_path
+
+_NO_FIGURES = ("name", "based_on", "confidence", "sources")
+_DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host", "hccs": "auto"}
+
+
+def gpu_names() -> list[str]:
+    """Return the names of the catalog, sorted."""
+    return sorted(_catalog())
+
+
+def load_gpu(name_or_path: str) -> GpuSpec:
+    """Return an accelerator of the catalog, or one read from a TOML spec file.
+
+    name_or_path: a catalog name or alias ("h100-sxm"), in any case; or the path of a spec file.
+
+    Raises ScenarioError with the file and the field when there is no such accelerator, or when
+    the file cannot be read or holds a key, unit or value that is not right.
+    """
+    slug = _catalog_name(name_or_path)
+    if slug is not None:
+        return _catalog_gpu(slug)
+    path = user_path(name_or_path)
+    if not path.is_file():
+        raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
+    return gpu_from_table(parse_toml(read_spec(path), str(path)), name=path.stem, source=str(path))
+
+
+def device_of(gpu: GpuSpec) -> GpuSpec:
+    """Return the catalog's entry of the device that an accelerator is based on, or itself."""
+    return load_gpu(gpu.based_on) if gpu.based_on in _catalog() else gpu
+
+
+def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> GpuSpec:
+    """Return the accelerator that a parsed spec file describes, `based_on` included.
+
+    name: the accelerator's name unless the table has one.
+    source: what error messages start with, such as the file's path.
+    """
+    own = {key: value for key, value in table.items() if key != "based_on"}
+    if not isinstance(own.get("sources", {}), dict):
+        raise ScenarioError(f"{source}: sources must be a table, got {brief(own['sources'])}")
+    if "based_on" in table:
+        slug = _catalog_name(str(table["based_on"]))
+        if slug is None:
+            raise _unknown(str(table["based_on"]), f"{source}: based_on: no accelerator is named")
+        base = _entry(slug) | {"confidence": "spec-only"}
+        draw = base.get("draw")
+        if "draw" in own and isinstance(draw, dict):
+            base["draw"] = {**draw, "confidence": "spec-only"}
+        own = merge_tables(base, own) | {"sources": _merged_sources(base, own, source)}
+    return _read_entry(own, name, source)
+
+
+def merge_tables(base: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+    """Return a base's table with what a file says of its own; `sources` are the caller's."""
+    merged = {**base, **own}
+    for key, value in own.items():
+        under = base.get(key)
+        if isinstance(value, dict) and isinstance(under, dict) and "kind" not in value:
+            merged[key] = merge_tables(under, value) if key == "kernels" else {**under, **value}
+    return merged
+
+
+def _merged_sources(
+    base: Mapping[str, object], own: Mapping[str, object], source: str
+) -> dict[str, object]:
+    """The base's sources, except that what the file changes comes from the file."""
+    own_sources = _flatten(own.get("sources", {}))
+    figures = {key: value for key, value in own.items() if key not in _NO_FIGURES}
+    return _flatten(base["sources"]) | dict.fromkeys(_flatten(figures), source) | own_sources
+
+
+def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
+    entry = _with_architecture({"name": name, **table}, where)
+    link = entry.get("interconnect")
+    if isinstance(link, dict):
+        all_reduce = _DEFAULT_ALL_REDUCE.get(str(link.get("kind")), "auto")
+        entry["interconnect"] = {"all_reduce": all_reduce, **link}
+    if isinstance(entry.get("sources"), dict):
+        entry["sources"] = _flatten(entry["sources"])
+    spec: GpuSpec = read_table(GpuSpec, entry, where, "")
+    return spec
+
+
+def _with_architecture(entry: Mapping[str, object], where: str) -> dict[str, object]:
+    """Return an entry with the kernels of its architecture, as far as it has none of its own."""
+    name = entry.get("architecture")
+    if not name:
+        return {**entry}
+    known = _architectures()
+    if name not in known:
+        hint = did_you_mean(str(name), known)
+        raise ScenarioError(
+            f"{where}: architecture has no {brief(name)}{hint} Known: {', '.join(known)}"
+        )
+    table = dict(known[str(name)])
+    sources = _flatten(table.pop("sources"), "kernels.")
+    merged = merge_tables({"kernels": table}, {"kernels": {}, **entry})
+    return merged | {"sources": sources | _flatten(entry.get("sources", {}))}
+
+
+def read_table(cls: type[Any], table: object, where: str, prefix: str) -> Any:
+    """Make a dataclass of a table; strings become quantities of the kind the field names."""
+    place = f"{where}: {prefix.removesuffix('.')}".removesuffix(": ")
+    if not isinstance(table, dict):
+        raise ScenarioError(f"{place} must be a table, got {brief(table)}")
+    hints = get_type_hints(cls, include_extras=True)
+    for item in fields(cls):
+        if not item.metadata.get("in_files", True):
+            del hints[item.name]
+    for key in table:
+        if key not in hints:
+            hint = did_you_mean(key, hints)
+            raise ScenarioError(f"{place}: unknown key {key!r}{hint} Known: {', '.join(hints)}")
+    missing = [item.name for item in fields(cls) if _is_required(item) and item.name not in table]
+    if missing:
+        raise ScenarioError(f"{place}: missing {', '.join(missing)}")
+    values = {key: _convert(hints[key], item, where, prefix + key) for key, item in table.items()}
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ScenarioError(f"{place}: {error}") from None
+
+
+def _convert(hint: Any, value: object, where: str, name: str) -> object:
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return read_table(hint, value, where, f"{name}.")
+    if origin is Annotated and isinstance(args[1], Kind):
+        return _quantity(args[1], value, f"{where}: {name}")
+    if origin is Mapping:
+        if not isinstance(value, dict):
+            raise ScenarioError(f"{where}: {name} must be a table, got {brief(value)}")
+        return {key: _convert(args[1], item, where, f"{name}.{key}") for key, item in value.items()}
+    if hint is float or (hint == float | None and value is not None):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ScenarioError(f"{where}: {name} must be a number, got {brief(value)}")
+        return float(value)
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ScenarioError(f"{where}: {name} must be true or false, got {brief(value)}")
+        return value
+    if hint in (int, int | None):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ScenarioError(f"{where}: {name} must be a whole number, got {brief(value)}")
+        return value
+    if not isinstance(value, str):
+        raise ScenarioError(f"{where}: {name} must be a string, got {brief(value)}")
+    return value
+
+
+def _quantity(kind: Kind, value: object, place: str) -> float:
+    try:
+        return kind.parse(value)
+    except ScenarioError as error:
+        raise ScenarioError(f"{place}: {error}") from None
+
+
+def _is_required(item: Any) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+def _flatten(table: object, prefix: str = "") -> dict[str, object]:
+    """Nested tables as dotted names: {"prefill": {"mfu": x}} becomes {"prefill.mfu": x}."""
+    if not isinstance(table, dict):
+        return {prefix.removesuffix("."): table}
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        flat |= _flatten(value, f"{prefix}{key}.")
+    return flat
+
+
+@cache
+def _catalog() -> Mapping[str, Mapping[str, object]]:
+    """The table of every catalog entry by name."""
+    return _tables("catalog")
+
+
+@cache
+def _architectures() -> Mapping[str, Mapping[str, object]]:
+    """The table of kernels of every architecture by name."""
+    return _tables("architectures")
+
+
+def _tables(name: str) -> Mapping[str, Mapping[str, object]]:
+    folder = resources.files("mist_sim.hardware") / name
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return {
+        entry.name.removesuffix(".toml"): parse_toml(entry.read_text("utf-8"), entry.name)
+        for entry in entries
+        if entry.name.endswith(".toml")
+    }
+
+
+@cache
+def _catalog_gpu(slug: str) -> GpuSpec:
+    return _read_entry(_entry(slug), slug, f"{slug}.toml")
+
+
+def _entry(slug: str) -> dict[str, object]:
+    figures = {key: value for key, value in _catalog()[slug].items() if key != "aliases"}
+    return {"based_on": slug, **figures}
+
+
+def _catalog_name(name: str) -> str | None:
+    """The catalog name that a name or an alias, in any case, stands for."""
+    for slug, table in _catalog().items():
+        aliases = table.get("aliases")
+        if name.lower() in [slug, *(aliases if isinstance(aliases, list) else [])]:
+            return slug
+    return None
+
+
+def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
+    hint = did_you_mean(name.lower(), _catalog())
+    path = f"; or give the path of {otherwise}" if otherwise else ""
+    return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(gpu_names())}{path}")
+
+
+def parse_toml(text: str, where: str) -> Mapping[str, object]:
+    """Return the table of a TOML file. Raises ScenarioError where it is none."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{where}: not valid TOML: {error}") from None

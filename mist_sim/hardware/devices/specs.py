@@ -1,0 +1,272 @@
+"""What one accelerator is: memory, compute, links, and how much of them a kernel reaches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal, get_args
+
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.devices.kernels import KERNELS, Kernel, check_figures
+from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
+from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
+
+LinkKind = Literal["nvlink", "pcie", "hccs", "xgmi", "ici"]
+AllReduce = Literal["auto", "ring", "tree", "hierarchical", "host", "host_shared", "bestserve"]
+Confidence = Literal["measured", "fitted", "analytic", "spec-only"]
+
+PCIE_GENERATIONS = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9, 7: 256e9}
+"""Bytes/s of 16 lanes in one direction."""
+PCIE_LANES = (1, 2, 4, 8, 16)
+
+NOT_IN_FILES = {"in_files": False}
+"""Metadata of a field that a spec file cannot say."""
+
+DTYPES = ("bf16", "fp8", "int8", "fp4")  # fp16 runs at the bf16 rate on every card listed
+MODULES = ("rmsnorm", "attention", "mlp")
+OVERHEADS = ("step", "sequence", "prefill_step", "request", "prompt_token")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be > 0 and finite, got {value}")
+
+
+def _check_fraction(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must be in (0, 1], got {value}")
+
+
+def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    known = list(choices)
+    if value not in known:
+        hint = did_you_mean(value, known)
+        raise ValueError(f"{name} has no {value!r}{hint} Known: {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """The share of a peak that kernels reach in one phase (prefill or decode).
+
+    mfu: of the dense compute rate, in (0, 1].
+    mbu: of the memory bandwidth, in (0, 1].
+    """
+
+    mfu: float
+    mbu: float
+
+    def __post_init__(self) -> None:
+        _check_fraction("mfu", self.mfu)
+        _check_fraction("mbu", self.mbu)
+
+
+# For a card without measurements: somewhat below what the fitted cards of the catalog reach.
+TYPICAL_PREFILL = Efficiency(mfu=0.65, mbu=0.8)
+TYPICAL_DECODE = Efficiency(mfu=0.55, mbu=0.8)
+
+
+HOST_EFFICIENCY = 0.8  # with it, 0.63 of PCIe's rate: see catalog/hosts/pcie-peer.toml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """What lies between the accelerators of a node that are linked by PCIe alone.
+
+    peer_access: whether one accelerator reads another's memory. Otherwise everything between them
+        is written to the host's memory and read from there.
+    pcie_generation: of the slots, 3 to 7; None: that of the cards.
+    pcie_lanes: of each slot: 1, 2, 4, 8 or 16.
+    gpus_per_switch: accelerators that share one uplink to the host's memory (>= 1).
+    efficiency: what a collective of large tensors keeps of the bandwidth that the cards' protocols
+        leave (the interconnect's bandwidth x efficiency), in (0, 1].
+    bus_bandwidth: measured bytes/s of large collectives by number of accelerators ("4"), as
+        nccl-tests prints them (busbw); takes the place of efficiency and switches.
+    sources: where each figure comes from, by field name.
+    """
+
+    name: str
+    peer_access: bool
+    pcie_generation: int | None = None
+    pcie_lanes: int = 16
+    gpus_per_switch: int = 1
+    efficiency: float = HOST_EFFICIENCY
+    bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.pcie_generation is not None and self.pcie_generation not in PCIE_GENERATIONS:
+            raise ValueError(f"pcie_generation must be 3 to 7, got {self.pcie_generation}")
+        if self.pcie_lanes not in PCIE_LANES:
+            raise ValueError(f"pcie_lanes must be 1, 2, 4, 8 or 16, got {self.pcie_lanes}")
+        if self.gpus_per_switch < 1:
+            raise ValueError(f"gpus_per_switch must be >= 1, got {self.gpus_per_switch}")
+        _check_fraction("efficiency", self.efficiency)
+        if self.bus_bandwidth and self.efficiency != HOST_EFFICIENCY:
+            raise ValueError(
+                f"efficiency must be left out with bus_bandwidth, which is measured, "
+                f"got {self.efficiency}"
+            )
+        if self.gpus_per_switch > 1 and (self.peer_access or self.bus_bandwidth):
+            reason = "a ring crosses an uplink once" if self.peer_access else "rates are measured"
+            raise ValueError(
+                f"gpus_per_switch must be 1 with {self._without_switches}, where {reason}, "
+                f"got {self.gpus_per_switch}"
+            )
+        self._check_bus_bandwidth()
+
+    @property
+    def _without_switches(self) -> str:
+        return "peer_access" if self.peer_access else "bus_bandwidth"
+
+    def _check_bus_bandwidth(self) -> None:
+        for written, rate in self.bus_bandwidth.items():
+            if not (written.isdecimal() and len(written) <= 4 and int(written) > 1):
+                raise ValueError(
+                    f"bus_bandwidth: a number of accelerators must be >= 2, got {written!r}"
+                )
+            _check_positive(f"bus_bandwidth.{written}", rate)
+        for (few, rate), (more, faster) in pairwise(self.bus_rates):
+            if (1 - 1 / more) / faster < (1 - 1 / few) / rate:
+                raise ValueError(
+                    f"bus_bandwidth must not make {more} accelerators faster than {few}, "
+                    f"got {rate:g} and {faster:g} B/s"
+                )
+
+    @property
+    def bus_rates(self) -> list[tuple[int, float]]:
+        """Measured bytes/s by number of accelerators, sorted."""
+        return sorted((int(ranks), rate) for ranks, rate in self.bus_bandwidth.items())
+
+    def slot_rate(self, card: float) -> float:
+        """Return the bytes/s of a card in its slot. card: its bytes/s over 16 lanes."""
+        best = card if self.pcie_generation is None else PCIE_GENERATIONS[self.pcie_generation]
+        return min(card, best) * self.pcie_lanes / 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interconnect:
+    """How the accelerators of one node reach one another.
+
+    kind: NVLink, PCIe, Huawei's HCCS, AMD's Infinity Fabric (xgmi), Google's ICI.
+    bandwidth: bytes/s of one device in one direction.
+    efficiency: share of the bandwidth that a collective reaches, in (0, 1].
+    all_reduce: which algorithm sums over the ranks (see `collectives.all_reduce`).
+    bus_bandwidth: measured bytes/s of collectives by size of the message ("1 MiB"), as
+        nccl-tests prints them (busbw); takes the place of latencies and efficiency.
+    nccl_latency, kernel_latency: latencies of NCCL and of vLLM's own all-reduce over NVLink, over
+        those of an H100.
+    peer_access: whether the driver lets one device read another's memory over PCIe.
+    host: what the devices sit in, where they are linked by PCIe; None: the cautious default.
+        Clients say it; a GPU's file does not.
+    """
+
+    kind: LinkKind
+    bandwidth: BytesPerSecond
+    all_reduce: AllReduce
+    efficiency: float = 0.8
+    bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
+    nccl_latency: float = 1.0
+    kernel_latency: float = 1.0
+    peer_access: bool = True
+    host: HostSpec | None = field(default=None, metadata=NOT_IN_FILES)
+
+    def __post_init__(self) -> None:
+        _check_choice("kind", self.kind, get_args(LinkKind))
+        _check_choice("all_reduce", self.all_reduce, get_args(AllReduce))
+        for name in ("bandwidth", "nccl_latency", "kernel_latency"):
+            _check_positive(name, getattr(self, name))
+        _check_fraction("efficiency", self.efficiency)
+        if self.all_reduce == "host" and self.kind != "pcie":
+            raise ValueError(f"all_reduce must not be host with {self.kind}, which is no PCIe")
+        if self.host and self.host.peer_access and not self.peer_access:
+            raise ValueError(
+                f"host must not be {self.host.name}, which has peer access: the driver of these "
+                "cards has none (interconnect.peer_access in a GPU's file says otherwise)"
+            )
+        self._check_bus_bandwidth()
+
+    def _check_bus_bandwidth(self) -> None:
+        for written, rate in self.bus_bandwidth.items():
+            _check_positive(f"bus_bandwidth.{written}", rate)
+        try:
+            rows = sorted((SIZE.parse(key), rate) for key, rate in self.bus_bandwidth.items())
+        except ScenarioError as error:
+            raise ValueError(f"bus_bandwidth: {error}") from None
+        for (size, rate), (larger, faster) in pairwise(rows):
+            if larger / faster < size / rate:
+                raise ValueError(
+                    f"bus_bandwidth must not make {larger:g} B faster than {size:g} B, got {rows}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One accelerator.
+
+    based_on: the catalog's name of the device that it is, or whose figures were changed; empty
+        where there is none. Decides what engines decide by the device (see `server_limits`).
+    memory: bytes of device memory.
+    memory_bandwidth: bytes/s of the device memory.
+    flops: dense FLOP/s (without sparsity) by data type; "bf16" is always there.
+    interconnect: links to the other accelerators of a node.
+    host_bandwidth: bytes/s between device and host memory, one direction.
+    power: thermal design power, watts.
+    draw: where its watts come from, as shares of that power.
+    prefill, decode: efficiencies of the two phases.
+    dispatch: seconds of host time to launch a module ("rmsnorm", "attention", "mlp"); empty
+        where CUDA graphs are replayed, which leaves no floor under a step.
+    attention_slots: blocks of a decode attention kernel that run at once, for engines whose CUDA
+        graphs keep the kernel from splitting contexts (FlashAttention 2: blocks that fit into the
+        shared memory of all multiprocessors); None where it splits them, or unknown.
+    architecture: whose table of kernels holds for it ("hopper"); empty: none does.
+    kernels: figures of kernels by kind, those of the architecture and what an entry changes; a
+        kind without any reaches the efficiencies of its phase, from the first moment on.
+    overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
+        `EngineOverhead`. Used where a scenario does not set it.
+    confidence: how the efficiencies were found.
+    sources: where each figure comes from, by dotted field name ("prefill.mfu"), or that of all
+        figures of a table ("prefill").
+    """
+
+    name: str
+    memory: Bytes
+    memory_bandwidth: BytesPerSecond
+    flops: Mapping[str, FlopPerSecond] = field(hash=False)
+    interconnect: Interconnect
+    host_bandwidth: BytesPerSecond
+    power: Watts
+    prefill: Efficiency = TYPICAL_PREFILL
+    decode: Efficiency = TYPICAL_DECODE
+    draw: PowerDraw = TYPICAL_DRAW
+    dispatch: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
+    overhead: Mapping[str, Seconds] = field(default_factory=dict, hash=False)
+    attention_slots: int | None = None
+    architecture: str = ""
+    kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
+    based_on: str = ""
+    confidence: Confidence = "spec-only"
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "memory_bandwidth", "host_bandwidth", "power"):
+            _check_positive(name, getattr(self, name))
+        if "bf16" not in self.flops:
+            raise ValueError("flops.bf16 is missing")
+        for dtype, rate in self.flops.items():
+            _check_choice("flops", dtype, DTYPES)
+            _check_positive(f"flops.{dtype}", rate)
+        for module, seconds in self.dispatch.items():
+            _check_choice("dispatch", module, MODULES)
+            _check_positive(f"dispatch.{module}", seconds)
+        for name, seconds in self.overhead.items():
+            _check_choice("overhead", name, OVERHEADS)
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
+        if self.attention_slots is not None and self.attention_slots < 1:
+            raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
+        for kind, kernel in self.kernels.items():
+            _check_choice("kernels", kind, KERNELS)
+            check_figures(kind, kernel)
+        _check_choice("confidence", self.confidence, get_args(Confidence))

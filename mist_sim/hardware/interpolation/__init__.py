@@ -1,0 +1,1 @@
+"""Interpolation between measured times, for one step and for a run of steps."""

@@ -1,0 +1,1 @@
+"""What requests went through, and how often: where their time went, rates, figures by model."""

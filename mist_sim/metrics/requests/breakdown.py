@@ -1,0 +1,196 @@
+"""Where the latency of each request went: queues, prompts, answers, transfers, other stages.
+
+Every moment between a request's arrival and its end counts once. Where several things went on at
+once, entries on their way count before work on a prompt or another stage, that before a queue, and
+a queue before an answer, for which memory may be reserved while its prompt waits elsewhere. What is
+left is time in which no client had the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.metrics import stats
+from mist_sim.metrics.latency import Array
+from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.requests.rates import Mask
+from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.stages import Decode, Prefill
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Rows = NDArray[np.int64]
+
+QUEUE, PREFILL, DECODE, TRANSFER = "queue", Prefill.kind, Decode.kind, "transfer"
+_CHILDREN, _RETRIES, _OTHER = "children", "retries", "other"
+_IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
+_FIGURES = ("mean", "p50", "p90", "p99")
+_MS = 1e3
+_TINY = 1e-9  # seconds below which a remainder is rounding
+
+
+@dataclass(frozen=True)
+class _Intervals:
+    """Times in which something went on for requests; arrays of one item an interval.
+
+    row: of the request. what: number of its name. start, end: seconds.
+    """
+
+    row: Rows
+    what: NDArray[np.int16]
+    start: Array
+    end: Array
+
+    def select(self, chosen: Mask) -> _Intervals:
+        """Return some of them."""
+        return _Intervals(*(values[chosen] for values in vars(self).values()))
+
+    @staticmethod
+    def joined(parts: list[_Intervals]) -> _Intervals:
+        """Return those of several parts."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return _Intervals(*(np.concatenate(column) for column in columns))
+
+
+class Breakdown:
+    """What the latency of the requests of a run consisted of.
+
+    queue: in the queue of a client, before first work and for memory. prefill: work on a prompt,
+    from first work to the first token, waits for memory after a preemption included. decode: from
+    there to the last token. transfer: KV entries on their way, between clients, tiers and swap
+    space. children: waiting for requests that it sent. retries: from the arrival to the last
+    sending. other: nobody had it, as while no client is up. Other stages have their own names;
+    those that workers serve in one visit share one, such as "preprocess + rag".
+    """
+
+    def __init__(self, recorder: ColumnRecorder) -> None:
+        self._recorder = recorder
+        self._requests: dict[str, Any] = recorder.requests.columns()
+        # Of two at once the later one counts. An answer's memory may be reserved before its prompt.
+        self._names = [_CHILDREN, DECODE, QUEUE]
+
+    @cached_property
+    def seconds(self) -> dict[str, Array]:
+        """The seconds of each thing, by request in the order of the recorder's."""
+        c, rows = self._requests, RequestRows(self._recorder)
+        waits, *work = self._visits(rows)
+        others = [self._children(rows), self._moves(rows)]
+        is_contested = np.bincount(waits.row, minlength=len(rows)) > 1
+        for intervals in others:
+            is_contested[intervals.row] = True
+        found = self._clipped(_Intervals.joined([waits, *work, *others]))
+        overlap = is_contested[found.row]
+        found = _Intervals.joined([found.select(~overlap), self._disjoint(found.select(overlap))])
+        names = [*_IN_ORDER, *(name for name in self._names if name not in _IN_ORDER)]
+        shares = {name: self._sum(found, name) for name in names}
+        shares[_RETRIES] = c["sent_at"] - c["arrival_time"]
+        rest = c["finished_at"] - c["arrival_time"] - sum(shares.values())
+        shares[_OTHER] = np.where(np.abs(rest) < _TINY, 0.0, rest)
+        return {name: each for name, each in shares.items() if name == QUEUE or each.any()}
+
+    def _sum(self, intervals: _Intervals, name: str) -> Array:
+        """Return the seconds of one thing by request."""
+        mine = intervals.what == self._code(name)
+        seconds = intervals.end[mine] - intervals.start[mine]
+        num_requests = len(self._requests["request_id"])
+        return np.asarray(np.bincount(intervals.row[mine], seconds, num_requests), dtype=float)
+
+    def _code(self, name: str) -> int:
+        if name not in self._names:
+            self._names.append(name)
+        return self._names.index(name)
+
+    def _visits(self, rows: RequestRows) -> Iterator[_Intervals]:
+        """Yield the waits of all visits, and what was done in them."""
+        visits: dict[str, Any] = self._recorder.visits.columns()
+        row = rows.of(visits["request_id"])
+        queued, begun, end = visits["queued_at"], visits["started_at"], visits["finished_at"]
+        begun = np.where(np.isnan(begun), end, begun)
+        yield self._spent(QUEUE, row, queued, begun)
+        first_token = np.where(np.isnan(visits["first_token_at"]), end, visits["first_token_at"])
+        for code, kinds in enumerate(self._recorder.pipelines.values):
+            mine = visits["stages"] == code
+            first, *later = list(dict.fromkeys(kinds))  # type: ignore[call-overload]
+            split = end
+            if first == PREFILL and later:
+                split = np.maximum(first_token, begun)
+                yield self._spent(" + ".join(later), row, split, end, mine)
+            else:
+                first = " + ".join([first, *later])
+            yield self._spent(first, row, begun, split, mine)
+
+    def _children(self, rows: RequestRows) -> _Intervals:
+        """Return the times in which children were under way, for their parents."""
+        c = self._requests
+        is_child = c["parent_id"] != c["request_id"]
+        parents = rows.of(c["parent_id"][is_child])
+        return self._spent(
+            _CHILDREN, parents, c["arrival_time"][is_child], c["finished_at"][is_child]
+        )
+
+    def _moves(self, rows: RequestRows) -> _Intervals:
+        """Return the times in which KV entries were on their way."""
+        moves: dict[str, Any] = self._recorder.moves.columns()
+        row = rows.of(moves["request_id"])
+        return self._spent(TRANSFER, row, moves["start"], moves["end"])
+
+    def _spent(
+        self, name: str, row: Rows, start: Array, end: Array, chosen: Mask | None = None
+    ) -> _Intervals:
+        what = np.full(len(row), self._code(name), dtype=np.int16)
+        found = _Intervals(row, what, start, end)
+        return found if chosen is None else found.select(chosen)
+
+    def _clipped(self, intervals: _Intervals) -> _Intervals:
+        """Return what lies in the last attempt of each request."""
+        sent, over = (self._requests[name][intervals.row] for name in ("sent_at", "finished_at"))
+        start, end = np.clip(intervals.start, sent, over), np.clip(intervals.end, sent, over)
+        return _Intervals(intervals.row, intervals.what, start, end).select(end > start)
+
+    def _disjoint(self, intervals: _Intervals) -> _Intervals:
+        """Return intervals that do not overlap, of what counts before the others at each time."""
+        row = np.concatenate([intervals.row] * 2)
+        time = np.concatenate([intervals.start, intervals.end])
+        sign = np.repeat(np.array([1, -1], dtype=np.int32), len(intervals.row))
+        order = np.lexsort((time, row))
+        row, time, sign = row[order], time[order], sign[order]
+        what = np.concatenate([intervals.what] * 2)[order]
+        counts = np.full(len(row), -1, dtype=np.int16)
+        for code in self._by_rank():
+            counts[np.cumsum(np.where(what == code, sign, 0)) > 0] = code
+        inside = (row[1:] == row[:-1]) & (counts[:-1] >= 0)
+        return _Intervals(row[:-1], counts[:-1], time[:-1], time[1:]).select(inside)
+
+    def _by_rank(self) -> list[int]:
+        """Return the numbers of all names; of two at once the later one counts."""
+        last = self._code(TRANSFER)
+        return [code for code in range(len(self._names)) if code != last] + [last]
+
+
+def breakdown_frame(breakdown: Breakdown, recorder: ColumnRecorder) -> pd.DataFrame:
+    """A row a request, in their order: its latency (`e2el`), and the seconds of each part of it."""
+    import pandas as pd
+
+    c: dict[str, Any] = recorder.requests.columns()
+    latencies = {"e2el": c["finished_at"] - c["arrival_time"]}
+    frame = pd.DataFrame({"request_id": c["request_id"]} | latencies | breakdown.seconds)
+    return frame.sort_values("request_id", ignore_index=True)
+
+
+def breakdown_summary(breakdown: Breakdown, done: Mask) -> dict[str, Any]:
+    """Return figures of each part of the latency of some requests, and its share of all of it."""
+    parts = {name: seconds[done] for name, seconds in breakdown.seconds.items()}
+    whole = float(sum(seconds.sum() for seconds in parts.values()))
+    found = {}
+    for name, seconds in parts.items():
+        figures = stats.describe(seconds)
+        shown = {figure: figures[figure] * _MS for figure in _FIGURES}
+        found[name] = {"share": stats.share(float(seconds.sum()), whole)} | shown
+    return {"latency_breakdown_ms": found}

@@ -1,0 +1,288 @@
+"""Energy of a run, of its clients and of its requests, from the records of steps.
+
+Computed after the run. Runs of steps are priced by the work and the time of each; what is not
+spent in steps is idle. A step's energy and GPU time belong in equal shares to the tokens that it
+computes. Those of decodes are known by request. Those of prompts, with what a preemption computes
+again, are put together by client and shared out by the prompt tokens that each request computed
+there. So what requests have and what was idle add up to what was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mist_sim.core.states import State
+from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.work import StepCounts
+from mist_sim.metrics.clients.lives import POWERED, RESERVED, Lives
+from mist_sim.metrics.clients.step_figures import run_periods
+from mist_sim.metrics.latency import Array
+from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.units import Watts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerOptions:
+    """What draws power beside the GPUs.
+
+    host: watts of processors, memory, fans and network for each GPU, whatever it does; none by
+        default, as in measurements of GPUs alone.
+    pue: power usage effectiveness, what the building draws over what the machines draw (>= 1).
+
+    Raises ValueError for values outside these ranges.
+    """
+
+    host: Watts = 0.0
+    pue: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.host < np.inf:
+            raise ValueError(f"host must be finite and >= 0 W, got {self.host}")
+        if not 1 <= self.pue < np.inf:
+            raise ValueError(f"pue must be finite and >= 1, got {self.pue}")
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the steps of one client took, by request and idle; GPU seconds or joules.
+
+    by_request: in the order of the recorder's requests. idle: while no step ran. GPUs of a client
+    that has failed draw nothing and are still reserved; those of one that is off are neither.
+    """
+
+    by_request: Array
+    idle: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return float(self.by_request.sum()) + self.idle
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of steps of one track, one item each.
+
+    start, end: seconds. gpu_seconds, energy: of all GPUs at work. decodes: the share of the decodes
+    in the tokens. num_steps, num_decodes: as recorded.
+    """
+
+    track: int
+    start: Array
+    end: Array
+    gpu_seconds: Array
+    energy: Array
+    decodes: Array
+    num_steps: Array
+    num_decodes: Array
+
+
+class Ledger:
+    """Who spent what in a run.
+
+    machines: of each client, None for one without GPUs.
+    """
+
+    def __init__(
+        self,
+        recorder: ColumnRecorder,
+        machines: Sequence[Machine | None],
+        options: PowerOptions,
+    ) -> None:
+        self._recorder = recorder
+        self.machines = machines
+        self.options = options
+        self._known: dict[int, tuple[Spent, Spent]] = {}
+
+    @cached_property
+    def end(self) -> float:
+        """When the last request or step ended, seconds."""
+        requests: dict[str, Any] = self._recorder.requests.columns()
+        ends = [times[-1] for times in self._recorder.step_ends if len(times)]
+        return float(max([*ends, requests["finished_at"].max(initial=0.0)]))
+
+    @cached_property
+    def lives(self) -> Lives:
+        """When clients were up, and when they were not."""
+        return Lives(self._recorder, self.end)
+
+    def reserved_after(
+        self, begin: float, client_id: int, states: Collection[State] = RESERVED
+    ) -> float:
+        """Return the GPU seconds that a client spent in some states, from a time on."""
+        machine = self.machines[client_id]
+        num_gpus = machine.cluster.num_gpus if machine else 0
+        return num_gpus * self.lives.seconds(client_id, states, begin)
+
+    def energy(self, client_id: int) -> Spent:
+        """Return the joules of a client in the whole run."""
+        return self._spent(client_id)[0]
+
+    def gpu_seconds(self, client_id: int) -> Spent:
+        """Return the GPU time of a client in the whole run."""
+        return self._spent(client_id)[1]
+
+    def energy_after(self, begin: float) -> float:
+        """Return the joules of all clients from a time on; a run's come evenly over its steps."""
+        return float(sum(sum(self.energy_of(k, begin)) for k in range(len(self.machines))))
+
+    def idle_energy_after(self, begin: float) -> float:
+        """Return the joules of GPUs that wait, from a time on."""
+        return float(sum(self.energy_of(k, begin)[1] for k in range(len(self.machines))))
+
+    def busy_after(self, begin: float, client_id: int) -> float:
+        """Return the GPU seconds in steps of a client from a time on."""
+        runs = self.runs[client_id]
+        return float(sum((r.gpu_seconds * _share_after(r, begin)).sum() for r in runs))
+
+    def energy_of(self, client_id: int, begin: float) -> tuple[float, float]:
+        """Return the joules of a client in steps, and idle, from a time on."""
+        machine = self.machines[client_id]
+        if machine is None:
+            return 0.0, 0.0
+        runs = self.runs[client_id]
+        in_steps = float(sum((r.energy * _share_after(r, begin)).sum() for r in runs))
+        gpu_seconds = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED, begin)
+        idle = max(gpu_seconds - self.busy_after(begin, client_id), 0.0)
+        return in_steps, idle * self.idle_watts(machine)
+
+    def idle_watts(self, machine: Machine) -> float:
+        """Return the watts of a GPU that waits, with its part of the host and the building."""
+        return float(self._watts(machine.idle_watts))
+
+    def _watts(self, watts: Any) -> Any:
+        """Return the watts of a GPU with its part of the host and the building."""
+        return (watts + self.options.host) * self.options.pue
+
+    @cached_property
+    def runs(self) -> list[list[Runs]]:
+        """The runs of each client, track by track."""
+        return [
+            []
+            if machine is None
+            else [self._of_track(track, machine) for track in self._recorder.tracks_of(client_id)]
+            for client_id, machine in enumerate(self.machines)
+        ]
+
+    def _of_track(self, track: int, machine: Machine) -> Runs:
+        rows: dict[str, Any] = {
+            name: column.astype(float)
+            for name, column in self._recorder.steps[track].columns().items()
+        }
+        start, end = run_periods(self._recorder, track)
+        counts = _step_counts(rows, self._tokens_given(track, rows), machine.num_drafts)
+        busy = rows["busy"]
+        watts = machine.watts(counts, np.where(busy > 0, busy, 1.0))
+        gpu_seconds = busy * machine.gpus_a_step
+        tokens = counts.num_queries + counts.num_prefill_tokens
+        decodes = counts.num_queries / np.maximum(tokens, 1)
+        return Runs(
+            track,
+            start,
+            end,
+            gpu_seconds,
+            self._watts(watts) * gpu_seconds,
+            decodes,
+            rows["num_steps"],
+            rows["num_decodes"],
+        )
+
+    def _tokens_given(self, track: int, rows: dict[str, Any]) -> Array:
+        """Return the tokens that each run of a track gave its decodes in all."""
+        if not self._recorder.step_tokens[track]:
+            return np.asarray(rows["num_steps"] * rows["num_decodes"])
+        given = np.concatenate([[0], np.cumsum(self._recorder.decode_tokens(track))])
+        ends = np.cumsum(rows["num_steps"]).astype(np.int64)
+        return np.diff(given[ends].astype(float), prepend=0.0)
+
+    def _spent(self, client_id: int) -> tuple[Spent, Spent]:
+        """Return the joules and the GPU seconds of a client, which are computed once."""
+        if client_id not in self._known:
+            self._known[client_id] = self._spend(client_id)
+        return self._known[client_id]
+
+    def _spend(self, client_id: int) -> tuple[Spent, Spent]:
+        """Return the joules and the GPU seconds of a client."""
+        machine = self.machines[client_id]
+        num_requests = len(self._rows)
+        if machine is None:
+            nothing = Spent(np.zeros(num_requests), 0.0)
+            return nothing, nothing
+        runs = self.runs[client_id]
+        busy = self.busy_after(0.0, client_id)
+        powered = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED)
+        idle = max(powered - busy, 0.0)
+        unused = max(self.reserved_after(0.0, client_id) - busy, 0.0)
+        prompts = self._prompt_weights(client_id)
+        energy = self._by_token(runs, "energy", prompts)
+        seconds = self._by_token(runs, "gpu_seconds", prompts)
+        return Spent(energy, idle * self.idle_watts(machine)), Spent(seconds, unused)
+
+    def _by_token(self, runs: list[Runs], name: str, prompts: Array) -> Array:
+        """Return what all runs of a client took, by request. prompts: weights of the prompts."""
+        to_decodes = float(sum((getattr(r, name) * r.decodes).sum() for r in runs))
+        to_prompts = float(sum((getattr(r, name) * (1 - r.decodes)).sum() for r in runs))
+        decodes = sum((self._decode_weights(r, name) for r in runs), np.zeros(len(prompts)))
+        of_decodes = _shared_out(to_decodes, decodes, prompts)
+        return np.asarray(of_decodes + _shared_out(to_prompts, prompts, decodes))
+
+    def _decode_weights(self, runs: Runs, name: str) -> Array:
+        """Return what the decodes of a track took by request, each step's in equal shares."""
+        tokens: dict[str, Any] = self._recorder.tokens.columns()
+        mine = tokens["track"] == runs.track
+        each = getattr(runs, name) * runs.decodes / np.maximum(runs.num_decodes, 1)
+        steps = np.concatenate([[0.0], np.cumsum(runs.num_steps)])
+        up_to = np.concatenate([[0.0], np.cumsum(each)])
+        stays = np.interp(tokens["end_step"][mine], steps, up_to)
+        stays -= np.interp(tokens["first_step"][mine], steps, up_to)
+        return self._rows.added(tokens["request_id"][mine], stays)
+
+    def _prompt_weights(self, client_id: int) -> Array:
+        """Return the prompt tokens that each request computed at a client; if none, its visits."""
+        visits: dict[str, Any] = self._recorder.visits.columns()
+        mine = visits["client_id"] == client_id
+        weights = visits["num_input_tokens"][mine].astype(float)
+        if not weights.any():
+            weights = np.ones(len(weights))
+        return self._rows.added(visits["request_id"][mine], weights)
+
+    @cached_property
+    def _rows(self) -> RequestRows:
+        return RequestRows(self._recorder)
+
+
+def _share_after(runs: Runs, begin: float) -> Array:
+    """Return the share of each run that lies after a time."""
+    period = runs.end - runs.start
+    after = np.clip(runs.end - begin, 0.0, period)
+    return np.divide(after, period, out=np.zeros(len(period)), where=period > 0)
+
+
+def _shared_out(amount: float, weights: Array, otherwise: Array) -> Array:
+    """Return an amount in proportion to weights, or to others where all of these are 0."""
+    for candidate in (weights, otherwise):
+        if (total := float(candidate.sum())) > 0:
+            return candidate * (amount / total)
+    return np.zeros(len(weights))
+
+
+def _step_counts(rows: dict[str, Any], given: Array, num_drafts: int) -> StepCounts:
+    """Return the tokens of runs, summed over the steps of each. given: tokens of its decodes."""
+    steps, new, decodes = rows["num_steps"], rows["num_prefill_tokens"], rows["num_decodes"]
+    queries = decodes * (1 + num_drafts)
+    return StepCounts(
+        num_steps=steps,
+        num_prefill_tokens=new,
+        num_samples=rows["num_chunks"] + queries,
+        num_queries=queries,
+        prefill_keys=steps * rows["chunk_context_sum"] + new * steps * (steps + 1) / 2,
+        prefill_pairs=rows["num_prefill_pairs"],
+        num_decodes=decodes,
+        decode_keys=steps * (rows["context_sum"] + queries) + given * (steps - 1) / 2,
+    )

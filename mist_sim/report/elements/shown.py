@@ -1,0 +1,31 @@
+"""Tables in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from mist_sim.report.elements.layout import Trimmed
+
+_WIDTH = 100  # columns of a notebook's cell
+_PRE = '<pre style="white-space: pre; overflow-x: auto; line-height: normal">{code}</pre>'
+
+
+def show(title: str, body: RenderableType) -> None:
+    """Print a title and what stands below it, as wide as the terminal is."""
+    Console(highlight=False).print(_titled(title, body))
+
+
+def as_html(title: str, body: RenderableType) -> str:
+    """Return the same as HTML."""
+    console = Console(
+        record=True, width=_WIDTH, file=StringIO(), highlight=False, force_jupyter=False
+    )
+    console.print(_titled(title, body))
+    return console.export_html(inline_styles=True, code_format=_PRE)
+
+
+def _titled(title: str, body: RenderableType) -> RenderableType:
+    return Trimmed(Group(Text(title, style="bold"), "", body) if title else body)

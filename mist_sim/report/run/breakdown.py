@@ -1,0 +1,46 @@
+"""The tables of where requests spent their time, and of what travelled for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+
+from mist_sim.report.elements.cells import count, number, percent, section
+from mist_sim.report.elements.layout import Fitting, listed
+
+_FIGURES = ("mean", "p50", "p90", "p99")
+_GIGA, _MS = 1e9, 1e3
+
+
+def breakdown_sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what latencies consist of, and communication where there was any."""
+    parts = summary["latency_breakdown_ms"]
+    if any(figures["share"] > 0 for figures in parts.values()):
+        yield from section("Where the time goes, ms", _parts_table(parts))
+    if moved := summary.get("communication"):
+        yield from section("Communication", _moves_table(moved))
+
+
+def _parts_table(parts: Mapping[str, Mapping[str, float]]) -> Fitting:
+    rows = [
+        (name, percent(figures["share"], digits=1), *(number(figures[f]) for f in _FIGURES))
+        for name, figures in parts.items()
+    ]
+    titles = ("", "share", *_FIGURES)
+    return listed(titles, rows, right=range(1, len(titles)))
+
+
+def _moves_table(moved: Mapping[str, Mapping[str, float]]) -> Fitting:
+    rows = [
+        (
+            kind.replace("_", " "),
+            count(int(of["transfers"])),
+            count(int(of["tokens"])),
+            number(of["bytes"] / _GIGA),
+            number(of["seconds"] / of["transfers"] * _MS),
+        )
+        for kind, of in moved.items()
+    ]
+    return listed(("", "transfers", "tokens", "GB", "mean ms"), rows, right=range(1, 5))

@@ -1,0 +1,82 @@
+"""How far TTFT and TPOT may be from what a real engine would show, in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+
+from mist_sim.report.elements.cells import count, section
+from mist_sim.report.elements.pairs import Row, pairs
+
+_EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
+_METRICS = ("ttft", "tpot")
+_UNKNOWN = "no measurements like it"
+
+Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
+
+
+TITLE = "Expected error, nine in ten"
+
+
+def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[RenderableType]:
+    """Yield where nine of ten measurements would lie; nothing where no client times steps.
+
+    expected: the summary's `expected_errors`. cell: returns what to print of a key of the summary.
+    """
+    rows = [
+        (f"{metric.upper()} {cell(f'mean_{metric}_ms')} ms", *told)
+        for metric, told in _widest(expected)
+        if cell(f"mean_{metric}_ms") != "-"
+    ]
+    if rows:
+        yield from section(TITLE, pairs(rows))
+
+
+def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
+    """Yield the same for scenarios, by name; those of which the same is expected share a line."""
+    found: dict[tuple[str, tuple[str, str]], list[str]] = {}
+    for metric in _METRICS:
+        for name, expected in cases.items():
+            for other, told in _widest(expected):
+                if other == metric:
+                    found.setdefault((metric, told), []).append(name)
+    rows: list[Row] = [
+        (" ".join((metric.upper(), ", ".join(filter(None, names)))).strip(), *told)
+        for (metric, told), names in found.items()
+    ]
+    if rows:
+        yield from section(TITLE, pairs(rows))
+
+
+def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield (metric, (range, what it is of)): the widest of the clients' ranges."""
+    for metric in _METRICS:
+        of_clients = {name: bars[metric] for name, bars in expected.items() if metric in bars}
+        if of_clients:
+            name, bar = max(of_clients.items(), key=lambda each: _width(each[1]))
+            is_only = all(other == bar for other in of_clients.values())
+            whose = "" if is_only else f"widest, of {name}: "
+            shown, like = _told(bar)
+            yield metric, (shown, f"{whose}{like}")
+
+
+def _told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return a range, and what it is of."""
+    if bar is None:
+        return "-", _UNKNOWN
+    like = f"{bar['like']}; {count(bar['num_points'])} points"
+    return error_range(bar["low"], bar["high"]), like
+
+
+def _width(bar: Mapping[str, Any] | None) -> float:
+    return float("inf") if bar is None else float(bar["high"] - bar["low"])
+
+
+def error_range(low: float, high: float) -> str:
+    """Return a range of shares in percent: "± 6 %", or "−20 to +5 %" where it leans to a side."""
+    if abs(high + low) <= _EVEN * (high - low):
+        return f"± {100 * max(high, -low):.0f} %"
+    ends = (f"{100 * end:+.0f}".replace("-", "−") for end in (low, high))
+    return f"{' to '.join(ends)} %"

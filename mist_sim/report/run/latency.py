@@ -1,0 +1,49 @@
+"""The table of latencies: a row a metric, a column a figure of its distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from mist_sim.report.elements.layout import Fitting, columns
+
+LATENCIES = (
+    ("ttft", "TTFT", "arrival to first token"),
+    ("tpot", "TPOT", "mean gap of a request"),
+    ("itl", "ITL", "every gap, pooled"),
+    ("e2el", "E2E", "arrival to the end"),
+    ("queue", "queue", "wait before first work"),
+)
+
+
+def latency_table(
+    figures: Sequence[str], cell: Callable[[str], str], *, width: int, with_legend: bool = True
+) -> Fitting:
+    """Return the latencies' figures; in a narrow terminal without what they mean.
+
+    cell: returns what to print of a key of the summary, such as "p50_ttft_ms". width: of a
+    column at least, where there is room.
+    """
+
+    def table(
+        figures: Sequence[str], *, legend: bool = False, gap: int = 2, width: int = 0
+    ) -> Table:
+        rows = [
+            [name, *(cell(f"{figure}_{key}_ms") for figure in figures), *([meaning] * legend)]
+            for key, name, meaning in LATENCIES
+        ]
+        titles = ["", *figures, *([""] * legend)]
+        last = len(figures) + 1
+        return columns(titles, rows, right=range(1, last), dim=[last], gap=gap, min_width=width)
+
+    half = (len(figures) + 1) // 2
+    layouts: list[RenderableType] = [
+        table(figures, width=width),
+        table(figures, gap=1),
+        Group(table(figures[:half]), table(figures[half:])),
+    ]
+    if with_legend:
+        layouts.insert(0, table(figures, legend=True, width=width))
+    return Fitting(*layouts)

@@ -1,0 +1,35 @@
+"""The table of models: a row for those that requests ask for, where they ask for several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+
+from mist_sim.report.elements.cells import count, number, percent, section
+from mist_sim.report.elements.layout import listed
+
+_LATENCIES = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
+_TITLES = ("", "finished", "output", "TTFT", "TTFT", "TPOT", "TPOT")
+_BELOW = ("", "", "tokens/s", "p50, ms", "p99, ms", "p50, ms", "p99, ms")
+
+
+def models_section(models: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Yield a row a model; nothing without any. models: as in the summary."""
+    if not models:
+        return
+    has_slo = any("good_request_fraction" in of for of in models.values())
+    rows = [
+        (
+            name,
+            count(of["completed"]),
+            number(of["output_throughput"]),
+            *(number(of[key]) for key in _LATENCIES),
+            *([percent(of["good_request_fraction"], digits=1)] if has_slo else []),
+        )
+        for name, of in models.items()
+    ]
+    titles = (*_TITLES, *(["good"] * has_slo))
+    below = (*_BELOW, *([""] * has_slo))
+    yield from section("Models", listed(titles, rows, right=range(1, len(titles)), below=below))

@@ -1,0 +1,214 @@
+"""A run's results as text for a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+
+from mist_sim.report.elements.cells import count, duration, number, percent, section, warnings
+from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.run.breakdown import breakdown_sections
+from mist_sim.report.run.clients import clients_table
+from mist_sim.report.run.expected import expected_section
+from mist_sim.report.run.latency import latency_table
+from mist_sim.report.run.models import models_section
+from mist_sim.report.run.spending import spending_section
+from mist_sim.report.run.verdicts import slo_section
+
+if TYPE_CHECKING:
+    from mist_sim.metrics import Result
+
+_FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_LIMITS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2E"))
+SPEC_ONLY = (
+    "Step times marked spec-only come from data sheets and typical efficiencies; "
+    "nobody has compared them with that GPU."
+)
+TOO_SHORT = (
+    "the clients keep up with the arrivals: the run has too few requests, or they take too large a "
+    "part of it. More requests would tell."
+)
+_MAX_REASONS = 12  # that are listed one by one
+
+
+def results_table(result: Result) -> RenderableType:
+    """Return everything worth reading about a run; it prints in 50 columns or more."""
+    summary = result.summary
+    return Group(
+        *section("Workload", pairs(_workload(result, summary))),
+        *section("Throughput", pairs(_throughput(result, summary))),
+        *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
+        *breakdown_sections(summary),
+        *models_section(summary.get("models", {})),
+        *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
+        *slo_section(summary.get("slo", {})),
+        *spending_section(result),
+        *section("Clients", clients_table(result, _seconds(result, summary))),
+        *warnings(_warning_lines(result, summary)),
+    )
+
+
+def _seconds(result: Result, summary: dict[str, Any]) -> float:
+    """Return how long the run took, warm-up included; above 0, to divide by."""
+    return max(float(summary["duration"]) + result.warmup, 1e-12)
+
+
+def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "requests finished", count(summary["completed"]), result.loop
+    yield from _failures(summary)
+    yield "input tokens", count(summary["total_input_tokens"]), ""
+    yield "output tokens", count(summary["total_output_tokens"]), ""
+    warmup = f"without {result.warmup:g} s of warm-up" if result.warmup else ""
+    yield "simulated time", number(summary["duration"]), f"s {warmup}".strip()
+    if "reconfigurations" in summary:
+        yield "sliders moved", count(len(summary["reconfigurations"])), "times"
+
+
+def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "requests rejected", count(summary["num_rejected"]), ""
+    if summary["num_timed_out"]:
+        yield "requests timed out", count(summary["num_timed_out"]), ""
+    if summary["num_cancelled"]:
+        yield "requests cancelled", count(summary["num_cancelled"]), "by users who went away"
+    yield from _lives(summary)
+    if summary["num_retries"]:
+        yield "sent again", count(summary["num_retries"]), "times"
+    if wasted := summary["wasted_input_tokens"] + summary["wasted_output_tokens"]:
+        yield "tokens computed in vain", count(wasted), "input and output"
+
+
+def _lives(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what came of clients that fail, start and leave."""
+    if "mean_clients_up" not in summary:
+        return
+    if summary["num_lost"]:
+        yield "requests lost", count(summary["num_lost"]), "with clients that failed"
+    if summary["num_retried_visits"]:
+        yield "sent to another client", count(summary["num_retried_visits"]), "times"
+    failed, started = summary["num_client_failures"], summary["num_client_starts"]
+    what = f"on average; {failed:,} failures, {started:,} starts"
+    yield "clients up", number(summary["mean_clients_up"]), what
+
+
+def _throughput(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "requests", number(summary["request_throughput"]), "/s"
+    yield "output tokens", number(summary["output_throughput"]), "/s"
+    yield "input and output tokens", number(summary["total_token_throughput"]), "/s"
+    yield "output tokens, peak", number(summary["max_output_tokens_per_s"]), "in one second"
+    yield "requests in flight, peak", count(summary["max_concurrent_requests"]), ""
+    if "spec_decode_acceptance_rate" in summary:
+        accepted = number(summary["spec_decode_acceptance_length"])
+        share = percent(summary["spec_decode_acceptance_rate"] / 100, digits=1)
+        yield "tokens a decode step", accepted, f"{share} of the draft tokens accepted"
+    if summary["num_preemptions"]:
+        yield "preemptions", count(summary["num_preemptions"]), "computed again for lack of memory"
+    if summary["prefix_cache_hit_rate_unbounded"] > 0:
+        found = percent(summary["prefix_cache_hit_rate"], digits=1)
+        known = percent(summary["prefix_cache_hit_rate_unbounded"], digits=1)
+        yield "prompt tokens cached", found, f"prefix cache hit rate; one cache for all: {known}"
+        for tier, rate in summary.get("tier_hit_rates", {}).items():
+            yield f"  from {tier}", percent(rate, digits=1), "of the prompt tokens"
+    if "request_goodput" in summary:
+        good = percent(summary["good_request_fraction"], digits=1)
+        yield "goodput", number(summary["request_goodput"]), f"/s, {good} of the requests keep"
+        yield "", "", _limits(result)
+
+
+def _limits(result: Result) -> str:
+    limits = ((name, getattr(result.slo, key)) for key, name in _LIMITS)
+    return " and ".join(f"{name} <= {duration(limit)}" for name, limit in limits if limit)
+
+
+def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
+    if not summary["completed"]:
+        yield nothing_finished(summary)
+    if summary["unstable"]:
+        yield (
+            "Unstable: more work arrives than the clients can do, and more and more requests wait "
+            "until the last arrival. Latencies depend on how long the run is; lower the rate or "
+            "add clients."
+        )
+    if summary["completed"] and summary.get("stability") == "too short to tell":
+        yield f"Too short to tell whether {TOO_SHORT}"
+    if summary["num_truncated"]:
+        yield (
+            f"{summary['num_truncated']:,} answers were cut at max_model_len; a model with a "
+            "longer context would generate more."
+        )
+    for times, reason in _reasons(result):
+        yield f"Failed: {times:,} request{'s, such as' if times > 1 else ':'} {reason}"
+    yield from origin_lines(summary)
+
+
+def nothing_finished(summary: Mapping[str, Any]) -> str:
+    """Return why there are no latencies."""
+    if not summary["failed"]:
+        return "No request arrived after the warm-up, so nothing was measured."
+    ways = ("rejected", "timed out", "cancelled", "lost")
+    counts = ((summary.get(f"num_{way.replace(' ', '_')}", 0), way) for way in ways)
+    failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
+    return f"No request finished: {failed}. There are no latencies."
+
+
+def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings about step times that were neither compared nor fitted on the GPU."""
+    if "spec-only" in summary["estimates"].values():
+        yield SPEC_ONLY
+    if "assumed" in summary:
+        options = dict.fromkeys(name for names in summary["assumed"].values() for name in names)
+        exposed = ("overhead.exposed_step", "overhead.exposed_sequence")
+        fitted = ("overhead.step", "overhead.sequence", *exposed)
+        if times := [name for name in options if name in fitted]:
+            yield (
+                f"The engine's own time a step ({', '.join(times)}) is an assumption here: it was "
+                "fitted on H100 runs. Say your own where you know it."
+            )
+        if "overhead.prefill_step" in options:
+            yield (
+                "The 3 ms that a step with prompts takes beyond its profiled layers "
+                "(overhead.prefill_step) are assumed: machines showed 2 to 4 ms. Say your own "
+                "where you know it."
+            )
+        if "max_model_len" in options:
+            yield (
+                "The KV cache is too small for the model's longest context, so vLLM would not "
+                "start without max_model_len. Say what yours is, or auto for what fits."
+            )
+    yield from _host_lines(summary.get("assumed_host", {}))
+    for name, way in summary.get("collectives", {}).items():
+        yield f"{name} has GPUs on several nodes. Timed by the topology, on free links: {way}."
+
+
+def _host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what the hosts that nobody named are worth; once for clients for which it is the same.
+
+    worth: the summary's `assumed_host`.
+    """
+    for found in {tuple(each.values()): each for each in worth.values()}.values():
+        here, there = found["communication_ms"], found["other_communication_ms"]
+        yield (
+            f"The host of the GPUs is an assumption here ({found['host']}, a slow one without peer "
+            f"access): in a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on "
+            f"one another, and {there:,.4g} ms on {found['other_host']}. Say yours: host."
+        )
+
+
+def _reasons(result: Result) -> list[tuple[int, str]]:
+    """Return (count, an example) of reasons that differ in numbers or clients only."""
+    reasons = result.requests["reason"]
+    found = sorted((_kind(reason), reason) for reason in reasons[reasons != ""])
+    groups = []
+    for _, members in groupby(found, key=lambda item: item[0]):
+        examples = [reason for _, reason in members]
+        groups.append((len(examples), examples[0]))
+    groups.sort(key=lambda group: (-group[0], group[1]))
+    rest = sum(times for times, _ in groups[_MAX_REASONS:])
+    return groups[:_MAX_REASONS] + ([(rest, "those with other reasons")] if rest else [])
+
+
+def _kind(reason: str) -> str:
+    return re.sub(r"\d+", "#", reason.partition(": ")[2] or reason)

@@ -1,0 +1,63 @@
+"""Pass or miss: each limit of the slo beside its figure, and what a strict run does not forgive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from typing import Any
+
+from rich.console import RenderableType
+
+from mist_sim.report.elements.cells import duration, number, section
+from mist_sim.report.elements.pairs import pairs
+
+_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+
+Verdicts = Mapping[str, Mapping[str, Any]]
+"""`limit` and `value` in milliseconds, and `kept`, by names such as `p99_ttft_ms`."""
+
+
+def slo_section(verdicts: Verdicts) -> Iterator[RenderableType]:
+    """Yield every limit with the figure that keeps or misses it; nothing without limits."""
+    if verdicts:
+        yield from section("Limits (slo)", pairs(_rows(verdicts)))
+
+
+def _rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
+    for name, verdict in verdicts.items():
+        passed = "pass" if verdict["kept"] else "miss"
+        remark = f"limit {_limit(verdict)}: {passed}"
+        if isnan(verdict["value"]):
+            why = "" if verdict["kept"] else ", too many failed"
+            yield _title(name), "-", remark + why
+        else:
+            yield _title(name), number(verdict["value"]), f"ms, {remark}"
+
+
+def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> list[str]:
+    """Return what is wrong with the runs, a sentence each: what `--strict` does not forgive.
+
+    A run in which no request finished, more than half of the runs unstable, a limit missed.
+    """
+    found = []
+    if not all(summary["completed"] for summary in summaries):
+        found.append("no request finished")
+    if 2 * sum(summary["unstable"] for summary in summaries) > len(summaries):
+        found.append("unstable: more work arrives than the clients can do")
+    found += [_miss(name, verdict) for name, verdict in verdicts.items() if not verdict["kept"]]
+    return found
+
+
+def _miss(name: str, verdict: Mapping[str, Any]) -> str:
+    if isnan(verdict["value"]):
+        return f"{_title(name)} has no figure, as too many requests failed; limit {_limit(verdict)}"
+    return f"{_title(name)} is {number(verdict['value'])} ms, limit {_limit(verdict)}"
+
+
+def _title(name: str) -> str:
+    percentile, metric, _ = name.split("_")
+    return f"{percentile} {_METRICS[metric]}"
+
+
+def _limit(verdict: Mapping[str, Any]) -> str:
+    return duration(verdict["limit"] / 1e3)

@@ -1,0 +1,1 @@
+"""Independent runs in parallel processes."""

@@ -1,0 +1,118 @@
+"""What a scenario says of routers and of models that requests name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mist_sim.errors import TraceError, brief, did_you_mean
+from mist_sim.routers import LengthAwareRouter, PolledRouter, RandomRouter, RoundRobinRouter, Router
+from mist_sim.scenario.format.families import STAGE
+from mist_sim.scenario.format.parts import Part
+from mist_sim.scenario.format.problems import Problem
+from mist_sim.scenario.sections.clients import AfdPart, ClientPart, LlmPart, SequentialPart
+from mist_sim.scenario.sections.workload import WorkloadSpec
+from mist_sim.stages import Decode, Prefill
+from mist_sim.traces import NamesModels, TraceReader
+
+_LOOK_AT_NO_LOAD = (RandomRouter, RoundRobinRouter)
+
+
+def made_router(part: Part, view_interval: float | None, counts_sent: bool) -> Router:
+    """Return the router of a part, which sees clients as of its polls where there are any."""
+    router: Router = part.make()
+    if not view_interval:
+        return router
+    return PolledRouter(router=router, view_interval=view_interval, counts_sent=counts_sent)
+
+
+def of_kinds(routers: Mapping[str, Part]) -> dict[str, Part]:
+    """Return routers by the kind of a stage, as clients serve it, in place of its name."""
+    return {STAGE.registry[name].kind: part for name, part in routers.items()}
+
+
+def router_problems(
+    routers: Mapping[str, Part], workload: WorkloadSpec, clients: Sequence[ClientPart]
+) -> Iterable[Problem]:
+    """Yield routers of stages that there are not, or that no router is asked for."""
+    served = {stage for client in clients for stage in client.stages}
+    only_ours = all(isinstance(c, LlmPart | SequentialPart | AfdPart) for c in clients)
+    for name in routers:
+        if problem := _no_stage(name, served):
+            yield Problem(("routers", name), problem)
+        elif only_ours and name not in workload.stages:
+            stages = ", ".join(workload.stages)
+            yield Problem(
+                ("routers", name), f"has no effect: no request walks it; they walk {stages}"
+            )
+        elif only_ours and name == Decode.kind and not any(c.part for c in clients):
+            yield Problem(
+                ("routers", name),
+                "has no effect: no client has a role, so that prefill and decode are one visit, "
+                "for which the router of prefill is asked",
+            )
+
+
+def _no_stage(name: str, served: set[str]) -> str:
+    if name not in STAGE.registry:
+        hint = did_you_mean(name, STAGE.registry)
+        return f"there is no stage {brief(name)}{hint} Known: {', '.join(STAGE.registry)}"
+    if STAGE.registry[name].kind not in served and name not in served:
+        return f"no client serves {name!r}; the clients serve {', '.join(sorted(served))}"
+    return ""
+
+
+def poll_problems(
+    view_interval: float | None, counts_sent: bool, routers: Iterable[Part]
+) -> Iterable[Problem]:
+    """Yield polls of nobody, and an interval that is none."""
+    if view_interval is None:
+        if not counts_sent:
+            yield Problem(("counts_sent",), "has no effect without view_interval")
+        return
+    plugins = [part.plugin for part in routers]
+    if view_interval < 0:
+        yield Problem(("view_interval",), f"must be >= 0 s, got {view_interval}")
+    elif LengthAwareRouter in plugins:
+        text = "must be left out with length_aware: what it estimates is as of now, and not polled"
+        yield Problem(("view_interval",), text)
+    elif all(plugin in _LOOK_AT_NO_LOAD for plugin in plugins):
+        text = "has no effect: random and round_robin look at nothing that polls tell"
+        yield Problem(("view_interval",), text)
+
+
+def served_models(clients: Iterable[ClientPart], model: str | None) -> set[str] | None:
+    """Return the names of the models that clients serve; None where some may serve any.
+
+    model: the scenario's.
+    """
+    found: set[str] = set()
+    for client in clients:
+        own = getattr(client, "model", None) or model
+        if isinstance(client, LlmPart | AfdPart):
+            found.update([own] if own else [])
+        elif Prefill.kind in client.stages or Decode.kind in client.stages:
+            return None
+    return found
+
+
+def model_problems(workload: WorkloadSpec, served: set[str] | None) -> Iterable[Problem]:
+    """Yield models that requests name and nobody serves."""
+    for name in workload.models or {}:
+        if served is not None and name not in served:
+            yield Problem(("workload", "models", name), _nobody_serves(name, served))
+
+
+def check_rows(source: object, served: set[str] | None) -> None:
+    """Raise TraceError for the first row that names a model which nobody serves."""
+    if served is None or not isinstance(source, TraceReader):
+        return
+    if isinstance(source, NamesModels) and source.names_models:
+        for line, model in source.models():
+            if model not in served:
+                text = f"names the model {brief(model)}: {_nobody_serves(model, served)}"
+                raise TraceError(source.path, line, text)
+
+
+def _nobody_serves(model: str, served: set[str]) -> str:
+    hint = did_you_mean(model, served)
+    return f"no client serves it{hint} The clients serve {', '.join(sorted(served))}"
