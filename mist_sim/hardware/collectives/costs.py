@@ -5,7 +5,7 @@ another, and its bytes over the bandwidth. There are several ways to do it: one 
 with every word starts fast and wastes bandwidth, another waits for a barrier and fills the link.
 The fastest is taken for each message, so the bandwidth rises with the size of the message.
 
-Over NVLink and PCIe the ways were fitted on measured collectives (`collective_ways`); those of one
+Over NVLink and PCIe the ways were fitted on measured collectives (`ways.py`); those of one
 algorithm of NCCL's have the constants of its own tuning model.
 """
 
