@@ -2,8 +2,9 @@
 
 A position is tried once at a rate a little above the best one's goodput. If it misses the target
 there, its goodput is lower, and nobody searches it: such a run ends as soon as it has missed. What
-attains it is searched from there on, and is the best from then on. So the race finds what a search
-of every position finds, to within the tolerance, wherever attainment falls with the rate.
+attains it is searched from there on, and is the best from then on. While no position attains any
+rate, the next ones are tried at the lowest that the first one missed. So the race finds what a
+search of every position finds, to within the tolerance, wherever attainment falls with the rate.
 """
 
 from __future__ import annotations
@@ -202,14 +203,14 @@ class _Race:
         if not positions:
             return []
         entries = self._search(positions[:1], None)
-        best = entries[0].rate
+        best, lowest = entries[0].rate, _missed_below(entries[0])
         for first in range(1, len(positions), _SIDE_BY_SIDE):
             some = positions[first : first + _SIDE_BY_SIDE]
-            rate = _six_digits(best * (1 + self._options.tolerance)) if best == best else None
+            rate = _six_digits(best * (1 + self._options.tolerance)) if best == best else lowest
             if rate is not None:
                 verdicts = self._try_each(some, rate)
                 entries += [
-                    Entry(each, None, rate)
+                    Entry(each, None, rate if best == best else nan)
                     for each, trial in zip(some, verdicts, strict=True)
                     if not trial.attained
                 ]
@@ -248,6 +249,15 @@ class _Race:
         if rate is None:
             return scenario
         return Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
+
+
+def _missed_below(entry: Entry) -> float | None:
+    """Return the lowest rate tried, requests per second, if it was missed; None: it was not.
+
+    Who misses it as well has no goodput that a search would find.
+    """
+    trials = entry.goodput.searches[0].trials if entry.goodput else ()
+    return trials[0].rate if trials and not trials[0].attained else None
 
 
 def _six_digits(rate: float) -> float:

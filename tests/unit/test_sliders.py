@@ -82,6 +82,20 @@ def test_watermarks_are_parts_and_of_hybrids(s_d, mark):
         Sliders(num_p=1, num_d=1, s_p=512, s_d=s_d, watermark=mark)
 
 
+def test_positions_that_attain_nothing_take_one_run_each():
+    plain = said(40)
+    plain["slo"] = {"ttft": "1 s", "tpot": "1 ms"}  # shorter than any step
+    hopeless = Scenario.from_dict(plain)
+    race = search_sliders(
+        hopeless, GoodputOptions(rates=(1, 2)), chunks=[128, 256, 512], designs=["hybrid"], jobs=1
+    )
+    assert race.best == {}
+    first, *others = race.entries
+    assert first.num_runs > 1
+    assert [entry.num_runs for entry in others] == [1, 1]
+    assert race.table[["goodput", "missed_at"]].isna().all(axis=None)
+
+
 def test_the_race_shows_watermarks():
     hybrid = Scenario.from_dict(said(60))
     race = search_sliders(
