@@ -1,13 +1,15 @@
 """Write tables and pictures of docs/background/taichi.md: `python docs/make_taichi.py`.
 
 Searches goodputs in eight settings of the preset taichi-hybrid, with the paper's sliders and with
-the best ones, on two processes. Needs matplotlib, which the project itself does not use.
+the best ones: two settings at a time. Needs matplotlib, which the project itself does not use.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,12 @@ IMAGES = Path(__file__).parent / "images"
 BEGIN, END = "<!-- docs/make_taichi.py: {} -->", "<!-- end of {} -->"
 
 JOBS = 2
-RACED = {"summaries": (128, 256, 512, 1024, 2048)}  # whose best sliders are searched: chunks
+CHUNKS = {
+    "chat": (256, 512, 1024),
+    "summaries": (24, 32, 64, 128, 256, 512, 2048),
+}  # that are tried
+WATERMARKS = {"chat": (0.55, 0.95), "summaries": (0.7, 1.0)}
+SOONEST = {"router.if_none": "soonest"}
 REQUESTS = {"chat": 2000, "summaries": 400}
 RATES = {"chat": 16, "summaries": 1.4}  # requests a second, at which the searches begin
 LIMITS = {  # Table 3: TTFT in s, and TPOT in ms, which is 10 more for 32B
@@ -52,8 +59,9 @@ PAPER_GAINS = {  # over aggregation and over disaggregation, percent
     ("summaries", 2): ("26–47", "30–39"),
 }
 PAPER_ABLATION = (66.6, 66.6, 79.5, 91.2)  # percent
-NAMES = dict(zip(DESIGNS, ("together", "apart", "hybrid"), strict=True))
-COLORS = dict(zip(DESIGNS, ("#2a6f97", "#e07b39", "#5a8f4e"), strict=True))
+NAMES = dict(zip(DESIGNS, ("together", "apart", "hybrid"), strict=True)) | {"eased": "eased"}
+COLORS = dict(zip(DESIGNS, ("#2a6f97", "#e07b39", "#5a8f4e"), strict=True)) | {"eased": "#9bbf8f"}
+PARTS = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5)  # of the hybrid's goodput, at which curves are drawn
 
 
 class Cell(NamedTuple):
@@ -105,14 +113,19 @@ def scenario(cell: Cell, **changes: Any) -> Scenario:
 class Found(NamedTuple):
     """Goodputs of the three designs in a setting, requests a second, and where the sliders are.
 
-    paper: with the paper's sliders. tuned, names: with the best ones, where these are searched.
-    latencies: (P90 of TTFT, P90 of TPOT) over the limits at the goodput of the paper's hybrid.
+    paper: with the paper's sliders; `eased` is the hybrid with the best watermark, where prompts
+    that are late go where they are ready soonest. ratio: prefill clients with which the first token
+    is soonest, and the goodput there. tuned, names: with the best sliders. latencies: (P90 of TTFT,
+    P90 of TPOT) over the limits at the goodput of the paper's hybrid. curves: of rates, and of each
+    design the parts of the requests that are good there.
     """
 
     paper: dict[str, float]
+    ratio: tuple[int, float]
     tuned: dict[str, float]
     names: dict[str, str]
     latencies: dict[str, tuple[float, float]]
+    curves: dict[str, list[float]]
 
 
 def paper_sliders(cell: Cell) -> dict[str, Sliders]:
@@ -127,26 +140,56 @@ def paper_sliders(cell: Cell) -> dict[str, Sliders]:
 
 def find(cell: Cell) -> Found:
     """Search the goodputs of a setting."""
-    hybrid, options = scenario(cell), GoodputOptions()
-    sliders = Slidable(hybrid)
-    papers = {design: sliders.at(each) for design, each in paper_sliders(cell).items()}
-    goodputs = find_goodputs(list(papers.values()), options, jobs=JOBS)
-    paper = {design: each.rate for design, each in zip(papers, goodputs, strict=True)}
-    tuned, names = {}, {}
-    if cell.work in RACED:
-        race = search_sliders(hybrid, options, chunks=RACED[cell.work], jobs=JOBS)
-        tuned = {design: entry.rate for design, entry in race.best.items()}
-        names = {design: entry.sliders.name for design, entry in race.best.items()}
-    rate = {"workload.arrivals.rate": f"{paper['hybrid']} /s"}
-    latencies = {}
-    for design, each in papers.items():
-        requests = simulate(Scenario.from_dict(as_data(each), rate)).requests
-        ttft, tpot = cell.limits
-        latencies[design] = (
-            float(requests["ttft"].quantile(0.9)) / ttft,
-            float(requests["tpot"].quantile(0.9)) / tpot,
-        )
-    return Found(paper, tuned, names, latencies)
+    sliders, marks = paper_sliders(cell), WATERMARKS[cell.work]
+    paper, late = Slidable(scenario(cell)), Slidable(scenario(cell, **SOONEST))
+    at = {design: paper.at(each) for design, each in sliders.items()}
+    rates = goodputs(at)
+    with_marks = {mark: late.at(replace(sliders["hybrid"], watermark=mark)) for mark in marks}
+    rates["eased"], mark = max((rate, mark) for mark, rate in goodputs(with_marks).items())
+    at["eased"] = with_marks[mark]
+    race = search_sliders(
+        late.scenario, GoodputOptions(), chunks=CHUNKS[cell.work], watermarks=marks, jobs=1
+    )
+    around = [rates["hybrid"] * part for part in PARTS]
+    return Found(
+        paper=rates,
+        ratio=best_ratio(paper, rates["hybrid"], cell),
+        tuned={design: entry.rate for design, entry in race.best.items()},
+        names={design: entry.sliders.name for design, entry in race.best.items()},
+        latencies={name: p90s(each, rates["hybrid"], cell) for name, each in at.items()},
+        curves={"rates": around}
+        | {
+            name: [attained(run_at(each, rate), cell) for rate in around]
+            for name, each in at.items()
+        },
+    )
+
+
+def best_ratio(sliders: Slidable, rate: float, cell: Cell) -> tuple[int, float]:
+    """Return with how many prefill clients TTFT is best at a rate, and the goodput of that."""
+    splits = {k: sliders.at(Sliders(num_p=k, num_d=4 - k, s_p=1, s_d=0)) for k in (1, 2, 3)}
+    soonest = min(splits, key=lambda k: p90s(splits[k], rate, cell)[0])
+    return soonest, goodputs({soonest: splits[soonest]})[soonest]
+
+
+def goodputs(scenarios: dict[Any, Scenario]) -> dict[Any, float]:
+    """Return the goodput of each, requests a second."""
+    found = find_goodputs(list(scenarios.values()), GoodputOptions(), jobs=1)
+    return {name: each.rate for name, each in zip(scenarios, found, strict=True)}
+
+
+def run_at(scenario: Scenario, rate: float) -> pd.DataFrame:
+    """Return the requests of a run at a rate, requests a second."""
+    return simulate(
+        Scenario.from_dict(as_data(scenario), {"workload.arrivals.rate": f"{rate} /s"})
+    ).requests
+
+
+def p90s(scenario: Scenario, rate: float, cell: Cell) -> tuple[float, float]:
+    """Return P90 of TTFT and of TPOT over their limits, at a rate (requests a second)."""
+    requests, (ttft, tpot) = run_at(scenario, rate), cell.limits
+    tails = requests[["ttft", "tpot"]].quantile(0.9)
+    return float(tails["ttft"]) / ttft, float(tails["tpot"]) / tpot
 
 
 # --- what each part adds, and what it costs -----------------------------------------------------
@@ -215,19 +258,31 @@ def overheads(rate: float) -> dict[str, float]:
 All = dict[Cell, Found]
 
 
-def gain(rates: dict[str, float], over: str) -> str:
-    return f"{100 * (rates['hybrid'] / rates[over] - 1):+.0f} %"
+def gain(rate: float, over: float) -> str:
+    return f"{100 * (rate / over - 1):+.0f} %"
 
 
 def paper_table(found: All) -> Iterator[str]:
-    """Yield goodputs with the paper's sliders, and gains beside the paper's."""
-    yield "| | together | apart | hybrid | over together | the paper | over apart | the paper |"
-    yield "|---|---|---|---|---|---|---|---|"
+    """Yield goodputs with the paper's sliders."""
+    yield "| | together | apart 2:2 | apart, best TTFT | hybrid | hybrid, eased |"
+    yield "|---|---|---|---|---|---|"
     for cell, each in found.items():
-        rates = " | ".join(f"{each.paper[design]:.2f}" for design in DESIGNS)
-        over = [gain(each.paper, design) for design in DESIGNS[:2]]
+        together, apart, hybrid, eased = (f"{rate:.2f}" for rate in each.paper.values())
+        num_p, rate = each.ratio
+        best = f"{rate:.2f} ({num_p}:{4 - num_p})"
+        yield f"| {cell.name} | {together} | {apart} | {best} | {hybrid} | {eased} |"
+
+
+def gain_table(found: All) -> Iterator[str]:
+    """Yield what the hybrid and the eased one gain with the paper's sliders, beside the paper's."""
+    yield "| | over together | eased | the paper | over apart 2:2 | eased | the paper |"
+    yield "|---|---|---|---|---|---|---|"
+    for cell, each in found.items():
+        together, apart, *hybrids = each.paper.values()
+        over = [[gain(rate, other) for rate in hybrids] for other in (together, apart)]
         papers = [f"{gains} %" for gains in PAPER_GAINS[cell.work, cell.slo]]
-        yield f"| {cell.name} | {rates} | {over[0]} | {papers[0]} | {over[1]} | {papers[1]} |"
+        cells = [*over[0], papers[0], *over[1], papers[1]]
+        yield f"| {cell.name} | {' | '.join(cells)} |"
 
 
 def tuned_table(found: All) -> Iterator[str]:
@@ -235,8 +290,6 @@ def tuned_table(found: All) -> Iterator[str]:
     yield "| | together | apart | hybrid | hybrid over the best other |"
     yield "|---|---|---|---|---|"
     for cell, each in found.items():
-        if not each.tuned:
-            continue
         cells = [f"{each.tuned[design]:.2f} ({each.names[design]})" for design in DESIGNS]
         best = max(each.tuned[design] for design in DESIGNS[:2])
         yield f"| {cell.name} | {' | '.join(cells)} | {each.tuned['hybrid'] / best:.2f} |"
@@ -248,7 +301,7 @@ def latency_table(found: All) -> Iterator[str]:
     yield "|---|---|---|"
     yield "| the paper | 2.42–13.20 | 1.11–1.69 |"
     for cell, each in found.items():
-        together, apart, hybrid = (each.latencies[design] for design in DESIGNS)
+        together, apart, hybrid, _ = each.latencies.values()
         yield f"| {cell.name} | {apart[0] / hybrid[0]:.2f} | {together[1] / hybrid[1]:.2f} |"
 
 
@@ -271,11 +324,32 @@ def overhead_table(shares: dict[str, float]) -> Iterator[str]:
 # --- pictures -----------------------------------------------------------------------------------
 
 
+def draw_curves(found: All) -> None:
+    """Draw the part of good requests over the rate (figures 15 and 16)."""
+    figure, rows = plt.subplots(2, 4, figsize=(12, 5.6), layout="constrained", sharey=True)
+    for axes, (cell, each) in zip(rows.flat, found.items(), strict=True):
+        for name, label in NAMES.items():
+            color, style = COLORS[name], "--" if name == "eased" else "-"
+            shares = 100 * np.array(each.curves[name])
+            axes.plot(each.curves["rates"], shares, style, color=color, label=label)
+            axes.axvline(each.paper[name], color=color, lw=0.8, ls=style)
+        axes.axhline(90, color="#444444", lw=0.6)
+        axes.set_title(cell.name, loc="left", fontsize=10)
+        axes.set(ylim=(0, 105))
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in rows[1]:
+        axes.set_xlabel("requests a second")
+    for axes in rows[:, 0]:
+        axes.set_ylabel("good requests, %")
+    rows[0, 0].legend(frameon=False, fontsize=8, loc="lower left")
+    figure.savefig(IMAGES / "taichi_curves.png", dpi=110, metadata={"Software": None})
+
+
 def draw(found: All, parts: dict[str, float]) -> None:
     """Draw goodputs, with the paper's sliders and the best ones, latencies and the parts."""
     figure, rows = plt.subplots(2, 2, figsize=(11, 6.4), layout="constrained")
     bars(rows[0, 0], {cell: each.paper for cell, each in found.items()})
-    bars(rows[0, 1], {cell: each.tuned for cell, each in found.items() if each.tuned})
+    bars(rows[0, 1], {cell: each.tuned for cell, each in found.items()})
     rows[0, 0].set_title("Goodput with the paper's sliders, over the hybrid's", loc="left")
     rows[0, 1].set_title("Goodput with the best sliders, over the hybrid's", loc="left")
     rows[0, 0].legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
@@ -317,6 +391,7 @@ def write(found: All, parts: dict[str, float], shares: dict[str, float]) -> None
     """Put tables into the page, and draw."""
     tables = {
         "paper": paper_table(found),
+        "gains": gain_table(found),
         "tuned": tuned_table(found),
         "latency": latency_table(found),
         "ablation": ablation_table(parts),
@@ -330,10 +405,12 @@ def write(found: All, parts: dict[str, float], shares: dict[str, float]) -> None
         text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
     PAGE.write_text(text, "utf-8")
     draw(found, parts)
+    draw_curves(found)
 
 
 def main() -> None:
-    found = {cell: find(cell) for cell in CELLS}
+    with ProcessPoolExecutor(JOBS) as pool:
+        found = dict(zip(CELLS, pool.map(find, CELLS), strict=True))
     write(found, ablation(), overheads(found[ABLATED].paper["hybrid"]))
 
 
