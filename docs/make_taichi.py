@@ -36,7 +36,7 @@ CHUNKS = {
     "chat": (256, 512, 1024),
     "summaries": (24, 32, 64, 128, 256, 512, 2048),
 }  # that are tried
-WATERMARKS = {"chat": (0.55, 0.95), "summaries": (0.7, 1.0)}
+WATERMARKS = {"chat": (0.4, 0.55), "summaries": (0.7, 1.0)}
 SOONEST = {"router.if_none": "soonest"}
 REQUESTS = {"chat": 2000, "summaries": 400}
 RATES = {"chat": 16, "summaries": 1.4}  # requests a second, at which the searches begin
