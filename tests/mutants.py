@@ -465,6 +465,24 @@ MUTANTS = [
         "return run.num_begun(self.env.now, is_planned=is_planned)",
         "return run.num_begun(self.env.now)",
     ),
+    Mutant(
+        "a pass that began at its client's turn is taken back for a prompt that was sent later",
+        f"{ENGINE}/pipelined.py",
+        "bisect_right if self._is_planned else bisect_left",
+        "bisect_left",
+    ),
+    Mutant(
+        "a pass that began at its client's turn is taken back for a lane that woke up later",
+        f"{ENGINE}/pipelined.py",
+        "has_begun = len(of.ends) == 1 or (entry == self.env.now and self._is_planned)",
+        "has_begun = len(of.ends) == 1",
+    ),
+    Mutant(
+        "nobody hears that a pipeline has planned",
+        f"{ENGINE}/pipelined.py",
+        "            self.env.note_plan(self._plan_phase)\n",
+        "",
+    ),
 ]
 
 

@@ -300,6 +300,103 @@ def test_a_prompt_sent_after_its_client_has_planned_waits_for_the_next_step():
     assert served.cluster.visits[2][0].started_at == 5 * STEP
 
 
+def late_prompts(
+    num_ranks: tuple[int, int], jobs: tuple[tuple[float, int, int], ...]
+) -> ClusterCase:
+    """A pipeline of so many ranks for prompts, one for answers.
+
+    jobs: the time of each in steps, its prompt, its answer.
+    """
+    roles = zip(("prefill", "decode"), num_ranks, strict=True)
+    return ClusterCase(
+        tuple(
+            EngineOptions(
+                "chunked",
+                num_blocks=40 * ranks,
+                block_size=4,
+                max_num_seqs=4 * ranks,
+                max_num_batched_tokens=32,
+                threshold=8,
+                max_partial=2,
+                pipeline_parallel_size=ranks,
+                role=role,
+            )
+            for role, ranks in roles
+        ),
+        tuple(Job(time * STEP, prompt, output) for time, prompt, output in jobs),
+        link=(2.0**80, 0.0),
+        transfer="push",
+    )
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(
+    ("num_ranks", "jobs"),
+    [
+        # a pipeline tells the others that it has planned
+        ((1, 2), ((0, 60, 2), (1, 60, 2))),
+        # it does not take back a pass that began at its turn, to let a prompt join
+        ((2, 1), ((0, 60, 2), (1.5, 8, 2), (2.5, 8, 2))),
+        ((2, 2), ((0, 60, 2), (1.5, 8, 2), (2.5, 8, 2))),
+        # nor to let a lane go first that has only now something to do
+        ((2, 1), ((0, 8, 2), (0.5, 60, 30), (3, 8, 2), (6, 8, 2))),
+    ],
+)
+def test_a_prompt_sent_after_a_pipeline_has_planned_waits_for_its_next_pass(num_ranks, jobs):
+    assert_cluster_exact(late_prompts(num_ranks, jobs), EVEN)
+
+
+@st.composite
+def sent_late(draw: st.DrawFn) -> ClusterCase:
+    """Pushed prompts of which several have pieces in a step, so that more may join; ties abound."""
+    parallel = [
+        {},
+        {"pipeline_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+        {"pipeline_parallel_size": 3},
+        {"pipeline_parallel_size": 2, "data_parallel_size": 2},
+        {"pipeline_parallel_size": 2, "data_parallel_size": 2, "lockstep": True},
+    ]
+
+    def client(role: str, max_num_seqs: int, **more: Any) -> EngineOptions:
+        more |= draw(st.sampled_from(parallel if role == "prefill" else parallel[:3]))
+        num_lanes = more.get("pipeline_parallel_size", 1)
+        return EngineOptions(
+            "chunked",
+            num_blocks=num_lanes * 40,
+            block_size=4,
+            max_num_seqs=num_lanes * max_num_seqs,
+            max_num_batched_tokens=32,
+            role=role,
+            **more,
+        )
+
+    prefill = client("prefill", 4, threshold=draw(st.sampled_from([4, 8])), max_partial=3)
+    decode = client("decode", draw(st.sampled_from([1, 2, 4])))
+    clients = [prefill, decode, *draw(st.sampled_from([[], [], [prefill]]))]
+    gaps = st.sampled_from([0, 0, 0.5, 0.5, 1, 1.5, 2, 3])
+    job = st.tuples(gaps, st.sampled_from([8, 20, 60]), st.sampled_from([2, 2, 5, 30]))
+    jobs, now = [], 0.0
+    for gap, prompt, output in draw(st.lists(job, min_size=3, max_size=12)):
+        now += gap * STEP
+        jobs.append(Job(now, prompt, output))
+    return ClusterCase(
+        tuple(draw(st.permutations(clients))),
+        tuple(jobs),
+        draw(st.sampled_from(["round_robin", "least_outstanding"])),
+        link=(2.0**80, draw(st.sampled_from([0.0, 0.0, STEP]))),
+        first_token=draw(st.sampled_from(["prefill", "decode"])),
+        transfer="push",
+    )
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=sent_late())
+def test_prompts_sent_when_steps_begin_are_exact(case):
+    assert_cluster_exact(case, EVEN)
+
+
 @pytest.mark.deep
 def test_each_hard_feature_is_reached():
     seen = features_seen(
@@ -310,7 +407,7 @@ def test_each_hard_feature_is_reached():
 
 @examples(30)
 @given(
-    case=apart() | in_a_loop(apart()) | crowds_apart(),
+    case=apart() | in_a_loop(apart()) | crowds_apart() | sent_late(),
     predictor=PREDICTORS,
     first=st.integers(1, 5),
     longest=st.integers(1, 40),

@@ -154,6 +154,7 @@ class PipelineEngine:
             lane = self._order[0]
             if lane.run or max(lane.ready, self._rank_ends[0]) > now:
                 return
+            self.env.note_plan(self._plan_phase)
             if lane.plan(self.predictor):
                 return
             lane.idle = True
@@ -184,7 +185,7 @@ class PipelineEngine:
         """Return the same, and how many of its passes began before now."""
         lane = self._lane_of[member]
         plan = None if lane.run is None else lane.run.plan_of(member)
-        return plan, 0 if plan is None else max(1, bisect_left(lane.entries, self.env.now))
+        return plan, 0 if plan is None else self._num_begun(lane)
 
     def end_load(self, sequence: SequenceState, member: Lane) -> None:
         """Let a sequence join whose blocks have come; if it was given up, its memory is free."""
@@ -213,7 +214,7 @@ class PipelineEngine:
             return
         lane.idle = False
         lane.ready = self.env.now
-        while self._entered and _goes_after(self._entered[-1], lane):
+        while self._entered and self._goes_after(self._entered[-1], lane):
             self._take_back()
         insort(self._order, lane, key=attrgetter("key"))
         self._look_again()
@@ -269,7 +270,7 @@ class PipelineEngine:
         always: bool = False,
     ) -> None:
         """Take back the passes to come if a sequence, or the head, could be admitted before."""
-        run, num_steps = lane.run, max(1, bisect_left(lane.entries, self.env.now))
+        run, num_steps = lane.run, self._num_begun(lane)
         if run is None or num_steps >= lane.num_steps:
             return
         if always or not run.has(member) or member.would_admit(sequence, num_steps):
@@ -285,6 +286,22 @@ class PipelineEngine:
         self._advance()
         self._wake = self.env.move(self._wake, *self._next_event())
 
+    def _num_begun(self, lane: PipelineLane) -> int:
+        """Return how many passes of a lane's run have begun; its first has, as it was planned."""
+        count = bisect_right if self._is_planned else bisect_left
+        return max(1, count(lane.entries, self.env.now))
+
+    @property
+    def _is_planned(self) -> bool:
+        """Whether a pass that enters rank 0 just now has begun, as if it were planned now."""
+        return self.env.is_after_plan(self._plan_phase)
+
+    def _goes_after(self, other: _Pass, lane: PipelineLane) -> bool:
+        """Whether a pass may follow a lane that is ready now; one that has begun may not."""
+        entry, ready, of, _ = other
+        has_begun = len(of.ends) == 1 or (entry == self.env.now and self._is_planned)
+        return not has_begun and (ready, of.number) > lane.key
+
     def _take_back(self) -> None:
         """Undo the latest pass."""
         _, ready, lane, self._rank_ends = self._entered.pop()
@@ -297,12 +314,6 @@ class PipelineEngine:
 
 _Pass = tuple[float, float, PipelineLane, list[float]]
 """When a pass entered rank 0, when its lane was ready, the lane, and the rank ends before it."""
-
-
-def _goes_after(other: _Pass, lane: PipelineLane) -> bool:
-    """Whether a pass may follow a lane that is ready now; the first of a run is under way."""
-    _, ready, of, _ = other
-    return (ready, of.number) > lane.key and len(of.ends) > 1
 
 
 class _Replica(NamedTuple):
