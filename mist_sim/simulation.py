@@ -12,7 +12,7 @@ from time import monotonic
 from simpy.events import Event
 
 from mist_sim.clients import Client, LlmClient, SequentialClient
-from mist_sim.clients.flows import check_not_stuck, let_flow
+from mist_sim.clients.flows import check_not_stuck, let_flow, let_stay_alone
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.shared_tiers import check_shared_tiers
@@ -129,12 +129,6 @@ class Simulation:
         _check_reconfigure(clients, reconfigure, search)
         self.lifecycle = lifecycle
         if lifecycle is not None:
-            if isinstance(self.hand_over.policy, FlowPolicy):
-                raise ScenarioError(
-                    "hand_over.policy must not be one by which answers flow beside lifecycle: "
-                    "what a failure does to an answer on its way is not simulated, got "
-                    f"{type(self.hand_over.policy).__name__}"
-                )
             lifecycle.check(clients, network)
             if lifecycle.asks_for_slo and not self.slo.is_set:
                 raise ScenarioError("slo must have a limit, which autoscaling by attainment needs")
@@ -208,6 +202,8 @@ class Simulation:
         let_flow(self.clients, self.hand_over.policy)
         roster = Roster()
         roster.pools = self._pools
+        if self.lifecycle is not None:
+            let_stay_alone(self.clients, roster)
         shared = SharedTiers()
         for client in self.clients:
             client.streams = self.streams

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine_config import FLOWING_ROLES
 from mist_sim.clients.llm import LlmClient
+from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.errors import ScenarioError
+from mist_sim.stages import Decode
 
 
 def check_flows(clients: Iterable[Client], policy: HandOverPolicy | None) -> None:
@@ -63,8 +66,23 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
         )
 
 
+def let_stay_alone(clients: Iterable[Client], roster: Roster) -> None:
+    """Let answers stay where they are while no client is up that would take them."""
+    for client in clients:
+        if isinstance(client, LlmClient) and client.flow is not None:
+            client.has_taker = partial(_has_taker, client, roster)
+
+
+def _has_taker(client: LlmClient, roster: Roster) -> bool:
+    """Tell whether a client of the other role is there."""
+    others = FLOWING_ROLES - {client.view.role}
+    candidates = roster.near(Decode.kind, client.name, client.served_model)
+    return any(view.role in others for view in candidates)
+
+
 def let_flow(clients: Iterable[Client], policy: HandOverPolicy | None) -> None:
     """Tell clients when their answers leave in the run that begins."""
     for client in clients:
         if isinstance(client, LlmClient):
+            client.has_taker = None
             client.flow = policy.flow(client.role) if isinstance(policy, FlowPolicy) else None

@@ -59,6 +59,7 @@ class LlmClient(Client):
     memory: the KV cache of each engine.
     rules: what the version of its engines decides; None: as vLLM 0.12.
     flow: when answers leave for another client; the simulation's policy of hand-overs sets it.
+    has_taker: returns whether one is up that would go on with them; None: one always is.
     Raises ScenarioError for parts that do not go together.
     """
 
@@ -108,6 +109,7 @@ class LlmClient(Client):
         self.admission = config.admission
         self.role = config.role
         self.flow: FlowRule | None = None
+        self.has_taker: Callable[[], bool] | None = None
         self.reserves = True
         self.kv_block_bytes = memory.kv_block_bytes
         self._num_layers = memory.num_layers
@@ -161,6 +163,7 @@ class LlmClient(Client):
         )
         self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
         self._step_count = StepCount()
+        self._turned: tuple[Role, Scheduler, FlowRule | None] | None = None
         self._engines = Engines(
             env,
             self._shares,
@@ -197,7 +200,7 @@ class LlmClient(Client):
             tells_joins=flow is not None,
         )
         self.lane_states.append(state)
-        make = Lane if flow is None else partial(FlowingLane, flow=flow)
+        make = Lane if flow is None else partial(FlowingLane, flow=flow, has_taker=self.has_taker)
         return make(
             self.env,
             self.scheduler,
@@ -371,9 +374,17 @@ class LlmClient(Client):
         Whatever it serves stays. scheduler: like its own but for the chunk, which is not below
         `max_num_seqs`. flow: when answers leave it from then on. Until the run ends.
         """
+        self._turned = role, scheduler, flow
         flows = None if role == self.view.role else flow
         self.view.role = role
         self._engines.turn(scheduler, flows)
+
+    def restart(self) -> None:
+        """Come back, empty, in the role and with the chunk that it has been given."""
+        turned = self._turned
+        super().restart()
+        if turned is not None:
+            self.turn(*turned)
 
     def halt(self) -> None:
         """Lose the steps in flight; those that have ended count."""

@@ -64,7 +64,10 @@ class FlowingPolicy:
         came_from_d = any(view.name == source and view.role == D_HEAVY for view in candidates)
         taker = P_HEAVY if came_from_d else D_HEAVY
         found = [view for view in candidates if view.role == taker]
-        return Candidates([min(found, key=_part_in_use)]) if found else candidates
+        if found:
+            return Candidates([min(found, key=_part_in_use)])
+        # it has gone since, or had failed; a copy at home takes memory twice
+        return Candidates(view for view in candidates if view.name != source) or candidates
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
         return here.role == P_HEAVY and any(view.role == D_HEAVY for view in candidates)

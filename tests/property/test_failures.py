@@ -29,7 +29,13 @@ from mist_sim.lifecycle import (
 from mist_sim.metrics import Result, Slo
 from mist_sim.metrics.clients.step_figures import pooled_gaps
 from mist_sim.network import Link
-from mist_sim.routers import ROUTERS, ConditionalPolicy, FlippingPolicy, OverflowPolicy
+from mist_sim.routers import (
+    ROUTERS,
+    ConditionalPolicy,
+    FlippingPolicy,
+    FlowingPolicy,
+    OverflowPolicy,
+)
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, Preprocess
 from mist_sim.traces import Retries, template
@@ -276,21 +282,28 @@ HAND_OVER_CASES = {
     "conditional": [ConditionalPolicy(max_local_tokens=20), ConditionalPolicy(max_waiting=0)],
     "overflow": [OverflowPolicy(), OverflowPolicy(max_waiting=2)],
     "flipping": [FlippingPolicy(max_waiting_tokens=40, interval=0.02, max_waiting=1)],
+    "flowing": [
+        FlowingPolicy(tpot=tpot, watermark=watermark, counts_seats=counts_seats)
+        for tpot in (4e-4, 1.0)
+        for watermark in (0.5, 0.1)
+        for counts_seats in (False, True)
+    ],
 }
 ROLES: dict[str | None, list[str | None]] = {
     None: ["prefill", "decode"],
     "conditional": ["prefill", None],
     "overflow": [None, "decode"],
     "flipping": [None, None],
+    "flowing": ["p_heavy", "d_heavy"],
 }
 
 
 @st.composite
-def lives(draw: st.DrawFn, apart: bool | None = None) -> Lives:
+def lives(draw: st.DrawFn, apart: bool | None = None, flows: bool | None = None) -> Lives:
     """Two to six engines and a worker or two, all of which may fail."""
     hand_over, kinds = PLAIN, [None]
     if apart := draw(st.booleans()) if apart is None else apart:
-        name = draw(st.sampled_from([None, None, *ROLES]))
+        name = "flowing" if flows else draw(st.sampled_from([None, None, *ROLES]))
         kinds = ROLES[name]
         hand_over = HandOver(
             transfer=draw(st.sampled_from(["pull", "push"])),
@@ -298,9 +311,11 @@ def lives(draw: st.DrawFn, apart: bool | None = None) -> Lives:
             policy=draw(st.sampled_from(HAND_OVER_CASES[name])) if name else None,
         )
     number = draw(st.integers(1, 3))
-    ahead = st.sampled_from([{}, {"async_scheduling": True}, {"pipeline_parallel_size": 2}])
+    flows = "p_heavy" in kinds
+    more = [{"async_scheduling": True}, {"pipeline_parallel_size": 2}]
+    forms = st.sampled_from([{}, *([{"data_parallel_size": 2}] if flows else more)])
     clients = [
-        (f"{kind}{place}-{k}", {"role": kind, **draw(ahead)})
+        (f"{kind}{place}-{k}", {"role": kind, **draw(forms)})
         for k in range(number)
         for place, kind in enumerate(kinds)
     ]
@@ -369,7 +384,7 @@ def lives(draw: st.DrawFn, apart: bool | None = None) -> Lives:
         lifecycle,
         hand_over,
         bandwidth=draw(st.sampled_from([1e6, 1e5])) if apart else 1e6,
-        num_blocks=draw(st.sampled_from([60, 32])) if apart else 60,
+        num_blocks=draw(st.sampled_from([320, 640] if flows else [60, 32])) if apart else 60,
     )
 
 
@@ -408,6 +423,10 @@ def seen_of_hand_overs(result: Result, hand_over: HandOver) -> set[str]:
     moved = set(moves[moves["kind"] == "hand_over"]["request_id"])
     if hand_over.policy is not None and lost & moved & finished:
         found.add("a policy hands over, and some are lost")
+    if isinstance(hand_over.policy, FlowingPolicy):
+        num_moves = Counter(moves["request_id"])
+        if any(num_moves[number] > 1 for number in lost & finished):
+            found.add("an answer that flows is lost and goes on")
     ends = visits.groupby(["request_id", "stage"]).size().unstack(fill_value=0)
     if hand_over == PLAIN or not {"prefill", "decode"} <= set(ends.columns):
         return found
@@ -511,6 +530,7 @@ def test_each_feature_of_hand_overs_in_lives_is_reached():
         "entries are lost on their way",
         "a prompt begins again for a first token from decode",
         "a policy hands over, and some are lost",
+        "an answer that flows is lost and goes on",
     )
     seen = features_seen(
         lives(apart=True), lambda case: seen_in(case.simulation().run(), case), wanted

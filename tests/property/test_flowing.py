@@ -6,6 +6,7 @@ that some come back. Times meet: steps of all clients, moves, and the time-outs 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import inf, isnan
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
+from mist_sim.lifecycle import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.metrics import Result
+from mist_sim.reconfiguration import Change, Reconfigure
 from mist_sim.routers import FlowingPolicy, LengthAwareRouter
 from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
@@ -34,7 +37,7 @@ from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import EngineOptions
 from tests.reference.predictors import EVEN
-from tests.reference.run_lengths import assert_run_lengths_do_not_show
+from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
 from tests.reference.stepwise import Job, Outcome
 
 ROLES = [["p_heavy", "d_heavy"]] * 3 + [
@@ -354,6 +357,68 @@ def test_runs_repeat_where_prompts_go_by_length(case, predictor, first, data):
     except ScenarioError:
         reject()  # they get stuck
     assert_run_lengths_do_not_show(simulate, first, 40)
+
+
+@st.composite
+def lives(draw: st.DrawFn, names: Sequence[str]) -> tuple[Lifecycle, Reconfigure | None]:
+    """Clients that fail and drain, and sliders that move, most often when steps end."""
+    instants = st.integers(1, 60).map(lambda halves: halves * STEP / 2)
+    some = st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True).map(tuple)
+    failure = st.builds(
+        Failures,
+        clients=some,
+        at=st.lists(instants, min_size=1, max_size=2, unique=True).map(sorted).map(tuple),
+        repair=st.sampled_from([None, STEP / 2, STEP, 5 * STEP, 20 * STEP]),
+    )
+    drain = st.builds(
+        Drain, clients=some, at=instants, back=st.sampled_from([None, 4 * STEP, 20 * STEP])
+    )
+    lifecycle = Lifecycle(
+        failures=tuple(draw(st.lists(failure, max_size=2))),
+        drains=tuple(draw(st.lists(drain, max_size=2))),
+        on_failure=OnFailure(
+            policy=draw(st.sampled_from(["retry", "resume"])),
+            max_retries=draw(st.sampled_from([0, 3, 50])),
+        ),
+    )
+    times = draw(st.lists(instants, max_size=2, unique=True).map(sorted))
+    positions = st.tuples(st.integers(1, len(names) - 1), st.sampled_from([8, 16, 32]))
+    changes = []
+    for time in times:
+        num_p, s_d = draw(positions)
+        changes.append(Change(at=time, num_p=num_p, s_p=32, s_d=s_d))
+    return lifecycle, Reconfigure(schedule=tuple(changes)) if changes else None
+
+
+@examples(150)
+@given(case=crowds() | flowing(), first=st.integers(1, 5), data=st.data())
+def test_answers_that_flow_between_clients_that_come_and_go(case, first, data):
+    """All that is sent ends, which every run checks itself, whatever steps are put together.
+
+    Where nothing happens to anybody, the records are those without a lifecycle.
+    """
+    names = [client.name for client in case.simulation(EVEN).clients]
+    lifecycle, sliders = data.draw(lives(names))
+
+    def simulate(*, lives: bool = True) -> Result:
+        simulation = case.simulation(EVEN)
+        simulation.lifecycle = lifecycle if lives else None
+        simulation.reconfigure = sliders
+        return simulation.run()
+
+    try:
+        result = simulate()
+    except ScenarioError:
+        reject()  # they get stuck
+    for row in result.requests.itertuples():
+        times = result.token_times(row.request_id)
+        assert (np.diff(times) > 0).all()
+        assert len(times) == row.num_output_tokens
+    if not (lifecycle.failures or lifecycle.drains):
+        assert records(simulate(lives=False)) == records(result)
+    if result.recorder.losses.columns()["retried"].any():
+        event("lost and sent elsewhere")
+    assert_run_lengths_do_not_show(simulate, first, max(first, 5))
 
 
 # --- laws -------------------------------------------------------------------------------------

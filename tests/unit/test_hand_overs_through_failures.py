@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from mist_sim import Fabric, ScenarioError
+from mist_sim import Fabric
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.hand_over import HandOver
 from mist_sim.lifecycle import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.metrics import Result
+from mist_sim.reconfiguration import Change, Reconfigure
 from mist_sim.routers import FlippingPolicy, FlowingPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
@@ -51,6 +52,7 @@ def run(
         network=more.pop("network", None) or link(),
         hand_over=hand_over,
         lifecycle=lifecycle,
+        **more,
     ).run()
     if set(result.requests["status"]) == {"finished"}:
         assert result.requests["num_output_tokens"].tolist() == [r.num_output_tokens for r in rows]
@@ -244,13 +246,94 @@ def test_a_policy_makes_do_with_those_that_are_left():
     assert result.token_times(1).tolist() == answer(1.0 + PROMPT, 1.0 + PROMPT + STEP)
 
 
-def test_answers_that_flow_are_refused_beside_failures():
-    clients = [
-        engine(role, name=role, scheduler=ChunkedScheduler()) for role in ("p_heavy", "d_heavy")
-    ]
-    with pytest.raises(ScenarioError, match="hand_over.policy must not be one by which answers f"):
-        run(
-            fails("d_heavy", at=0.1),
-            hand_over=HandOver(policy=FlowingPolicy(tpot=0.04)),
-            clients=clients,
-        )
+def test_a_client_that_comes_up_has_not_planned_at_that_instant():
+    """a1 is back when a step of a0 ends and another prompt comes, which joins the next step."""
+    clients = [engine(None, name=name) for name in ("a0", "a1")]
+    rows = [row(0.0, 8, 20), row(8 * STEP, 8, 4)]
+    lifecycle = fails("a1", at=STEP, repair=7 * STEP)
+    result = run(lifecycle, rows, HandOver(), clients=clients)
+    assert result.token_times(1)[0] == 8 * STEP + PROMPT
+
+
+# --- answers that flow ------------------------------------------------------------------------
+
+FLOWING = HandOver(policy=FlowingPolicy(tpot=1.0, watermark=0.03))
+LONG = [row(0.0, 8, 12)]
+LEAVES = 41 / 128  # when its sixth token is there: the fourth block is above the watermark
+IS_THERE = LEAVES + 4 / 64 + 1 / 128
+
+
+def of_two_roles(*names: str):
+    roles = {"p": "p_heavy", "d": "d_heavy"}
+    scheduler = ChunkedScheduler()
+    return [engine(roles[name[0]], name=name, scheduler=scheduler) for name in names]
+
+
+def flowing_run(lifecycle: Lifecycle, *names: str, rows: list[TraceRow] = LONG) -> Result:
+    return run(lifecycle, rows, FLOWING, clients=of_two_roles(*names))
+
+
+def ways(result: Result) -> list[tuple[str, str]]:
+    return list(zip(result.transfers["source"], result.transfers["client"], strict=True))
+
+
+def test_an_answer_stays_while_nobody_would_take_it():
+    result = flowing_run(fails("p", at=1 / 4), "p", "d")
+    assert ways(result) == [("p", "d")]
+    assert result.token_times(0).tolist() == answer(PROMPT, PROMPT + MOVE + STEP, 12)
+
+
+@pytest.mark.parametrize(("up", "leaves"), [(-0.25, 0), (0, 1), (0.25, 1), (3.5, 4)])
+def test_it_leaves_at_the_end_of_the_first_step_in_which_somebody_is_up(up, leaves):
+    """In steps after it could have left; who comes up at the very end of one comes after it."""
+    repair = LEAVES + up * STEP - 1 / 4
+    result = flowing_run(fails("p", at=1 / 4, repair=repair), "p", "d")
+    assert ways(result) == [("p", "d"), ("d", "p")]
+    assert result.transfers["start"][1] == LEAVES + leaves * STEP
+
+
+@pytest.mark.parametrize("at", [LEAVES + 1 / 128, LEAVES + STEP])
+@pytest.mark.parametrize("failing", ["p", "d"])
+def test_an_answer_on_its_way_is_lost_with_either_client(failing, at):
+    """The other one computes the prompt and the six tokens, and goes on."""
+    result = flowing_run(fails(failing, at=at), "p", "d")
+    times = result.token_times(0).tolist()
+    before = answer(PROMPT, PROMPT + MOVE + STEP, 6)
+    assert times == before + answer(at + PROMPT, at + PROMPT + STEP, 6)
+    assert result.summary["num_lost_visits"] == 1
+    assert result.summary["lost_kv_tokens"] == 13
+    assert served_by(result)[-1] == {"p": "d", "d": "p"}[failing]
+
+
+def test_who_would_have_taken_it_fails_at_the_instant_when_it_leaves():
+    """Another one of its own role goes on, and where there is none its own client."""
+    times = answer(PROMPT, PROMPT + MOVE + STEP, 6) + answer(
+        IS_THERE + STEP, IS_THERE + 2 * STEP, 6
+    )
+    for names, taker in ((("p", "d", "d1"), "d1"), (("p", "d"), "d")):
+        result = flowing_run(fails("p", at=LEAVES), *names)
+        assert ways(result)[:2] == [("p", "d"), ("d", taker)]
+        if taker == "d":
+            assert result.token_times(0).tolist() == times
+        assert result.summary["num_lost_visits"] == 0
+
+
+def test_a_client_that_drains_is_empty_when_its_answer_was_fetched():
+    lifecycle = Lifecycle(drains=(Drain(clients=("d",), at=1 / 4),))
+    result = flowing_run(lifecycle, "p", "d")
+    states = result.client_states.query("client == 'd' and state == 'draining'")
+    assert ways(result) == [("p", "d"), ("d", "p")]
+    assert states["end"].tolist() == [IS_THERE]
+
+
+def test_a_client_comes_back_in_the_role_that_its_slider_gave_it():
+    clients = of_two_roles("p", "d", "d1")
+    sliders = Reconfigure(schedule=(Change(at=1 / 8, num_p=2, s_p=512, s_d=512),))
+    run(
+        fails("d", at=1 / 4, repair=1 / 8),
+        [*LONG, row(1.0, 8, 4)],
+        FLOWING,
+        clients=clients,
+        reconfigure=sliders,
+    )
+    assert [client.view.role for client in clients] == ["p_heavy", "p_heavy", "d_heavy"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import nan
 from typing import Any
 
 from mist_sim.clients.engine.lane import Lane
@@ -24,14 +25,25 @@ class FlowingLane(Lane):
     Decodes leave at the end of a step. Their blocks stay taken until they were copied. Those of
     other clients come as soon as there is memory, also while prompts have the whole step.
 
-    flow: says who leaves.
+    flow: says who leaves. has_taker: returns whether there is a client now that would go on with
+        those who leave; they stay otherwise. None: there always is one.
     """
 
     def __init__(
-        self, env: Environment, scheduler: Scheduler, state: LaneState, *, flow: Flow, **others: Any
+        self,
+        env: Environment,
+        scheduler: Scheduler,
+        state: LaneState,
+        *,
+        flow: Flow,
+        has_taker: Callable[[], bool] | None = None,
+        **others: Any,
     ) -> None:
         super().__init__(env, scheduler, state, **others)
         self._flow = flow
+        self._has_taker = has_taker
+        self._next_flow: Flow | None = None  # from a step on that ends after `_turned_at`
+        self._turned_at = nan
 
     def plan(
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
@@ -48,20 +60,32 @@ class FlowingLane(Lane):
 
     def steps_until_flow(self, plan: StepPlan, run: Run) -> int:
         """Return after how many steps of a run decodes may leave, at most all of them."""
+        self._adopt()
         return self._flow.num_steps(self.state, plan, run.ends, run.num_steps)
 
     def turn(self, scheduler: Scheduler, rule: FlowRule | None) -> None:
         """Plan with another scheduler from now on, and let answers leave by another rule.
 
-        rule: None: by the same. Those that decode now count by the new one, too.
+        rule: None: by the same. Those that decode now count by the new one, too, from the step on
+            that ends after now.
         """
+        self._adopt()
         self.scheduler = scheduler
-        if rule is not None:
-            self._flow = flow_of(rule)
+        self._turned_at = self.env.now
+        self._next_flow = None if rule is None else flow_of(rule)
+
+    def _adopt(self) -> None:
+        """Let answers leave by the rule that was said last."""
+        if self._next_flow is not None:
+            self._flow, self._next_flow = self._next_flow, None
             self._flow.meet(self.state)
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         super().end(run, plan, batch)
+        if self._has_taker is not None and not self._has_taker():
+            return
+        if run.end > self._turned_at:
+            self._adopt()
         for sequence in self._flow.leaving(self.state, run.end):
             self._leave_for_another(sequence)
 

@@ -62,7 +62,7 @@ class Engine:
         cadence = lanes[0].state.cadence
         self._count = cadence.count if cadence is not None else None
         self._run: Run | None = None
-        self._idle = False
+        self._idle = True
         self._wake = env.event()
         for lane in lanes:
             lane.engine = self
@@ -77,6 +77,7 @@ class Engine:
 
     def _serve(self) -> Generator[Event, object, None]:
         env, start = self.env, self._starts()
+        yield self._wake  # nobody is there yet, so that it is nobody's turn to plan
         while True:
             env.note_plan(self._plan_phase)
             self._run = run = start()
