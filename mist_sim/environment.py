@@ -24,7 +24,7 @@ in the same place as one that was cut a moment ago.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from heapq import heappop, heappush
 from typing import Any
 
@@ -164,6 +164,13 @@ class Environment(simpy.Environment):
         """Return whether an engine with a later phase has planned at the present time."""
         time, latest = self._last_plan
         return time == self.now and latest > phase
+
+    def only_waits_for(self, known: Collection[Event]) -> bool:
+        """Return whether nothing is scheduled but polls and some known events."""
+        return all(
+            phase == POLL or event in known or not event.callbacks
+            for _, phase, _, event in self._queue
+        )
 
     def only_has(self, phase: int) -> bool:
         """Return whether nothing is scheduled but in one phase."""

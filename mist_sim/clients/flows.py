@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from mist_sim.clients.base import Client
@@ -12,6 +12,7 @@ from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOverPolicy
+from mist_sim.core.visit import AwaitedKv
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import Decode
 
@@ -47,23 +48,37 @@ def check_flows(clients: Iterable[Client], policy: HandOverPolicy | None) -> Non
 def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, now: float) -> None:
     """Raise ScenarioError where clients wait for room at one another when nothing else is left.
 
-    While an answer leaves a d_heavy client, its blocks are kept there, up to (1 - watermark) of all
-    and those of one answer more. What is left has to hold the next request.
+    Only clients that both hand over and take over can. While an answer leaves a d_heavy client, its
+    blocks are kept there, up to (1 - watermark) of all and those of one answer more. What is left
+    has to hold the next request.
     """
-    if not isinstance(policy, FlowPolicy):
+    engines = [client for client in clients if isinstance(client, LlmClient)]
+    who = ", ".join([text for client in engines for text in _kept(client)])
+    if not who or policy is None:
         return
-    held = [
-        f"{client.name} keeps {len(kept)}"
-        for client in clients
-        if isinstance(client, LlmClient) and (kept := list(client.held_kv))
-    ]
-    if held:
+    if isinstance(policy, FlowPolicy):
         raise ScenarioError(
             "kv_cache must have room for two of the longest requests, below the watermark of "
             "hand_over.policy, on every client with role d_heavy: answers that leave one client "
             "wait for memory at another, and it for them, so that nothing goes on after "
-            f"{now} s ({', '.join(held)})"
+            f"{now} s ({who})"
         )
+    raise ScenarioError(
+        "kv_cache must have room for more requests on every client that hand_over.policy "
+        f"({type(policy).__name__}) lets both hand over and take over: each waits for memory at "
+        f"another, which keeps what it has for it, so that nothing goes on after {now} s ({who}); "
+        "more memory, a lower rate, or clients with roles prefill and decode, which never wait in "
+        "a circle"
+    )
+
+
+def _kept(client: LlmClient) -> Iterator[str]:
+    """Yield what memory of a client is kept for: entries, and places for entries to come."""
+    if held := sum(1 for _ in client.held_kv):
+        yield f"{client.name} keeps {held}"
+    places = [stay for stay in client.stays.values() if stay.num_coming]
+    if num_reserved := sum(isinstance(stay.incoming, AwaitedKv) for stay in places):
+        yield f"{client.name} has reserved for {num_reserved}"
 
 
 def let_stay_alone(clients: Iterable[Client], roster: Roster) -> None:

@@ -46,6 +46,11 @@ class Gateway:
             if places and any(need.is_met_by(client) for client in clients)
         )
 
+    @property
+    def anybody_waits(self) -> bool:
+        """Whether a request waits."""
+        return any(self._waiting.values())
+
     def wait(
         self, request: Request, kind: str, near: frozenset[str] | None = None
     ) -> Generator[Event, Any, Failure | None]:

@@ -16,6 +16,7 @@ from mist_sim.environment import CHANGE, Environment
 from mist_sim.lifecycle.absences import Policy
 from mist_sim.lifecycle.autoscaling import Autoscaling
 from mist_sim.lifecycle.autoscaling.controller import Controller
+from mist_sim.lifecycle.endless import Endless
 from mist_sim.lifecycle.failures import Drain, Failures
 from mist_sim.lifecycle.fleet import Fleet
 from mist_sim.lifecycle.gateway import Gateway
@@ -55,6 +56,7 @@ class Manager:
         coordinator.absences = Policy(env, recorder, gateway, options.on_failure, numbers)
         self._controllers: list[Controller] = []
         fleet.listener = self
+        self._endless = Endless(env, lambda: gateway.anybody_waits)
         fleet.begin([name for group in options.autoscaling for name in _off_at_first(group)])
         for group in options.autoscaling:
             self._controllers.append(self._controller(group, attainment()))
@@ -64,6 +66,8 @@ class Manager:
                 env.start(self._fail_link(failure, failure.cable, network, stream))
                 continue
             names = options.failing(failure, network)
+            if failure.mtbf is not None:
+                self._endless.failing += [fleet.members[name].client for name in names]
             for number, together in enumerate(failure.together(names)):
                 env.start(self._fail(failure, together, f"failures {position}: {number}"))
         for drain in options.drains:
@@ -79,6 +83,7 @@ class Manager:
             group,
             num_at_gateway=at_gateway,
             attainment=attainment,
+            endless=self._endless,
         )
 
     def _fail(
@@ -86,7 +91,7 @@ class Manager:
     ) -> Generator[Event, Any, None]:
         """Let clients fail together, and be repaired."""
         for time, what in failure.changes(self._streams.generator(stream)):
-            yield self._env.at(max(time, self._env.now), CHANGE)
+            yield self._change(failure, time, what)
             if what == "repair":
                 self._fleet.repair(names)
             else:
@@ -97,11 +102,17 @@ class Manager:
     ) -> Generator[Event, Any, None]:
         """Let a cable be down, and be repaired."""
         for time, what in failure.changes(self._streams.generator(stream)):
-            yield self._env.at(max(time, self._env.now), CHANGE)
+            yield self._change(failure, time, what)
             if what == "repair":
                 network.repair_link(cable)
             else:
                 network.fail_link(cable)
+
+    def _change(self, failure: Failures, time: float, what: str) -> Event:
+        """Return the event of a failure or a repair; what comes at random always comes again."""
+        if failure.mtbf is None or what == "repair":
+            return self._env.at(max(time, self._env.now), CHANGE)
+        return self._endless.at(time)
 
     def _drain(self, drain: Drain) -> Generator[Event, Any, None]:
         members = [self._fleet.members[name] for name in drain.clients]

@@ -10,10 +10,11 @@ from simpy.events import Event
 
 from mist_sim.core.states import State
 from mist_sim.core.views import ClientState
-from mist_sim.environment import CHANGE, Environment
+from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.lifecycle.autoscaling.base import GroupView
 from mist_sim.lifecycle.autoscaling.options import Autoscaling
+from mist_sim.lifecycle.endless import Endless
 from mist_sim.lifecycle.fleet import Fleet, Member
 
 
@@ -22,6 +23,7 @@ class Controller:
 
     num_at_gateway: returns how many requests wait for a client such as these. attainment: returns
     the share of requests that kept the limits since it was asked last; NaN: none ended.
+    endless: schedules its looks, which never end by themselves.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class Controller:
         *,
         num_at_gateway: Callable[[], int],
         attainment: Callable[[], float],
+        endless: Endless,
     ) -> None:
+        self._endless = endless
         self._env = env
         self._fleet = fleet
         self._members = members
@@ -46,8 +50,7 @@ class Controller:
             member.is_scaled = True
             if member.state == "up":
                 self._busy_time(member)
-        self._next_look = env.at(env.now + options.interval, CHANGE)
-        self._next_look.callbacks.append(self._look)
+        self._look_later()
 
     def activate(self) -> None:
         """Start a client if requests wait for one, and none is up or starting."""
@@ -62,8 +65,7 @@ class Controller:
 
     def _look(self, _: Event) -> None:
         options = self._options
-        self._next_look = self._env.at(self._env.now + options.interval, CHANGE)
-        self._next_look.callbacks.append(self._look)
+        self._look_later()
         wanted: Any = options.policy.wanted(self._view())
         if not isinstance(wanted, int) or wanted < 0:
             raise ScenarioError(
@@ -73,6 +75,9 @@ class Controller:
         most = len(self._members) if options.max is None else options.max
         self._bring_to(min(max(wanted, options.min), most))
         self.activate()
+
+    def _look_later(self) -> None:
+        self._endless.at(self._env.now + self._options.interval).callbacks.append(self._look)
 
     def _bring_to(self, wanted: int) -> None:
         """Start or drain clients until as many are up or starting as are wanted."""
