@@ -196,7 +196,8 @@ def test_answers_go_to_the_other_side_where_the_smallest_part_of_memory_is_used(
     assert among(policy, *views, stage=1, source="client1") == [2]
     assert among(policy, *views, stage=1, source="client3") == [1]
     assert among(policy, *views, stage=1) == [2]  # memory is reserved ahead
-    assert among(policy, *views[:2], stage=1, source="client0") == [0, 1]  # no other is there
+    assert among(policy, *views[:2], stage=1, source="client0") == [1]  # no other side is there
+    assert among(policy, views[0], stage=1, source="client0") == [0]
 
 
 def test_who_prefills_with_small_chunks_decodes_in_place():
