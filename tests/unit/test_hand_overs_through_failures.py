@@ -42,7 +42,10 @@ def two_of_each(**of_first_decode: object):
 
 
 def run(
-    lifecycle: Lifecycle, rows: list[TraceRow] = ONE, hand_over: HandOver = PUSH, **more: object
+    lifecycle: Lifecycle | None,
+    rows: list[TraceRow] = ONE,
+    hand_over: HandOver = PUSH,
+    **more: object,
 ) -> Result:
     clients = more.pop("clients", None) or two_of_each()
     result = Simulation(
@@ -337,3 +340,19 @@ def test_a_client_comes_back_in_the_role_that_its_slider_gave_it():
         reconfigure=sliders,
     )
     assert [client.view.role for client in clients] == ["p_heavy", "p_heavy", "d_heavy"]
+
+
+@pytest.mark.parametrize("late", [0.0, 1 / 128])
+def test_the_rule_of_a_role_holds_from_the_next_step_that_ends(late):
+    """d lets nobody go, and as a P-heavy client everybody, but not with the step that ends then."""
+    turns = PROMPT + MOVE + 3 * STEP
+    policy = FlowingPolicy(tpot=STEP / 2, watermark=1.0)
+    result = run(
+        None,
+        LONG,
+        HandOver(policy=policy),
+        clients=of_two_roles("p", "d", "d1"),
+        reconfigure=Reconfigure(schedule=(Change(at=turns + late, num_p=2, s_p=512, s_d=512),)),
+    )
+    assert ways(result) == [("p", "d"), ("d", "d1")]
+    assert result.transfers["start"][1] == turns + STEP
