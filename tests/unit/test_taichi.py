@@ -121,6 +121,15 @@ def test_the_longest_answers_leave_a_d_heavy_client_until_it_is_below_the_waterm
     assert flow.leaving(state, 1.0) == [long]
 
 
+def test_so_many_leave_as_memory_asks_for_and_no_more():
+    """Lines 7 to 11: all 40 blocks are 10 above 75 %; the longest give back 5 and then 5."""
+    state, flow = lane(40), LongestFlow(Degradation(0.75))
+    answers = [decode(state, 8, emitted=13 - k, pace=Pace(0.0, 1)) for k in range(4)]
+    decode(state, 76, emitted=2, pace=Pace(0.0, 1))
+    assert state.pool.num_used == 40
+    assert flow.leaving(state, 1.0) == answers[:2]
+
+
 def test_who_flowed_back_counts_as_new():
     state, flow = lane(40), LongestFlow(Degradation(0.9))
     decode(state, 40, emitted=30, pace=Pace(3.0, 30))
