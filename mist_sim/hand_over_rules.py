@@ -61,7 +61,10 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
         return
     if hand_over.policy is not None and (lack := hand_over.policy.lacks(roles)):
         name = type(hand_over.policy).__name__
-        raise ScenarioError(f"hand_over.policy has no effect: {name} needs {lack}, got none")
+        raise ScenarioError(
+            f"hand_over.policy has no effect: {name} needs {lack}, got none; change a role, or leave "
+            "the policy out"
+        )
     for client in clients:
         if hand_over.transfer == "push" and isinstance(client, AfdClient):
             raise ScenarioError(
@@ -115,10 +118,11 @@ def models_of(clients: Sequence[Client]) -> dict[str, str | None]:
 def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
     """Raise ScenarioError where no client that decodes can hold any prompt of a workload.
 
+    Answers begin at those without a role, or with role decode or d_heavy.
     source: of the prompts; one whose shortest is not known is not looked at.
     """
     engines = [client for client in clients if isinstance(client, LlmClient)]
-    takers = [client for client in engines if client.role != "prefill"]
+    takers = [client for client in engines if client.role not in ("prefill", "p_heavy")]
     has_bundles = any(isinstance(client, AfdClient) for client in clients)
     if len(takers) == len(engines) or not takers or has_bundles:
         return

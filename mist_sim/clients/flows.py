@@ -45,9 +45,10 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
     """Raise ScenarioError where clients wait for room at one another when nothing else is left.
 
     While an answer leaves a d_heavy client, its blocks are kept there, up to (1 - watermark) of all
-    and those of one answer more. What is left has to hold the next request.
+    and those of one answer more. What is left has to hold the next request. Other policies may let
+    answers go both ways as well.
     """
-    if not isinstance(policy, FlowPolicy):
+    if policy is None:
         return
     held = [
         f"{client.name} keeps {len(kept)}"
@@ -55,11 +56,15 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
         if isinstance(client, LlmClient) and (kept := list(client.held_kv))
     ]
     if held:
+        needed = "more room, or hand_over.policy must send answers one way"
+        if isinstance(policy, FlowPolicy):
+            needed = (
+                "room for two of the longest requests, below the watermark of hand_over.policy, on "
+                "every client with role d_heavy"
+            )
         raise ScenarioError(
-            "kv_cache must have room for two of the longest requests, below the watermark of "
-            "hand_over.policy, on every client with role d_heavy: answers that leave one client "
-            "wait for memory at another, and it for them, so that nothing goes on after "
-            f"{now} s ({', '.join(held)})"
+            f"kv_cache must have {needed}: answers that leave one client wait for memory at "
+            f"another, and it for them, so that nothing goes on after {now} s ({', '.join(held)})"
         )
 
 

@@ -417,3 +417,17 @@ def test_clients_between_which_answers_cannot_flow_are_refused(key, value, messa
         everything["clients"][1][key] = value
     with pytest.raises(ScenarioError, match=message):
         build(Scenario.from_dict(everything))
+
+
+def test_prompts_that_no_d_heavy_client_can_hold_are_refused_whatever_p_heavy_ones_hold():
+    """Answers begin on d_heavy clients, which have 9 of 10 blocks of 16 tokens to give."""
+    everything = said()
+    everything["clients"][1]["kv_cache"] = {"num_gpu_blocks_override": 10}
+    everything["workload"]["lengths"] = {
+        "type": "synthetic",
+        "num_requests": 5,
+        "prompt": {"type": "fixed", "tokens": 2000},
+        "output": {"type": "fixed", "tokens": 100},
+    }
+    with pytest.raises(ScenarioError, match=r"at most 144 tokens.*\(d-0: 144.*got 2000 or more"):
+        build(Scenario.from_dict(everything))
