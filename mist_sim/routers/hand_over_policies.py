@@ -102,8 +102,9 @@ class FlippingPolicy:
     The first `num_prefill` of them begin with prompts. When a request is sent, one client changes
     sides if the other side is short of clients, the one with the fewest requests: to prompts when
     more than `max_waiting_tokens` tokens of prompts wait a client there, else to answers when more
-    than `max_waiting` requests wait a client there. What a client has begun it finishes. One is
-    left on each side, and between two changes lie `interval` seconds.
+    than `max_waiting` requests wait a client there. What a client has begun it finishes; one that
+    changes to answers takes the first when it is empty, so that clients do not wait for one
+    another's memory. One is left on each side, and between two changes lie `interval` seconds.
 
     num_prefill: clients (>= 1). max_waiting_tokens: tokens (>= 0). max_waiting: requests (>= 0).
     interval: seconds (>= 0).
