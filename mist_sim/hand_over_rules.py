@@ -62,8 +62,8 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
     if hand_over.policy is not None and (lack := hand_over.policy.lacks(roles)):
         name = type(hand_over.policy).__name__
         raise ScenarioError(
-            f"hand_over.policy has no effect: {name} needs {lack}, got none; change a role, or leave "
-            "the policy out"
+            f"hand_over.policy has no effect: {name} needs {lack}, got none; change a role, or "
+            "leave the policy out"
         )
     for client in clients:
         if hand_over.transfer == "push" and isinstance(client, AfdClient):
