@@ -8,6 +8,7 @@ from mist_sim.clients import AfdClient, Client, LlmClient
 from mist_sim.clients.flows import check_flows
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import ScenarioError
+from mist_sim.models import load_model
 from mist_sim.network import Network, Tenant
 from mist_sim.traces.base import Source
 
@@ -22,6 +23,7 @@ def check_hand_overs(
     any_splits = hand_over.policy is not None
     _check_network(clients, network, any_splits=any_splits)
     _check_takers(clients, hand_over)
+    _check_entries(clients, any_splits=any_splits)
     with_role = {c.name for c in clients if isinstance(c, LlmClient) and c.role}
     _check_models(tenants(clients, any_splits=any_splits), with_role, models_of(clients))
 
@@ -84,6 +86,48 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
                 f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
                 "not begin answers here, got decode"
             )
+
+
+_SAME = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8"}  # two names in vLLM
+_OPEN = {"auto", "bf16", "fp16"}  # "auto" is one of the others; specs do not say which
+
+
+def dtype_name(dtype: str) -> str:
+    """Return the one name of how KV entries are stored."""
+    return _SAME.get(dtype, dtype)
+
+
+def are_alike(one: str, other: str) -> bool:
+    """Tell whether entries stored in one way can be read in the other. Names: of `dtype_name`."""
+    return one == other or ("auto" in (one, other) and {one, other} <= _OPEN)
+
+
+def _check_entries(clients: Sequence[Client], *, any_splits: bool) -> None:
+    """Raise ScenarioError for engines of a model that exchange entries, and store them unlike."""
+    names = {one.name for one in tenants(clients, any_splits=any_splits) if one.sends or one.takes}
+    firsts: dict[str | None, LlmClient] = {}
+    for client in clients:
+        if not isinstance(client, LlmClient) or client.name not in names:
+            continue
+        first = firsts.setdefault(client.served_model, client)
+        exchange = f"as of {first.name}, with which {client.name} exchanges KV entries"
+        size, others = client.config.kv_cache.block_size, first.config.kv_cache.block_size
+        if size != others:
+            raise ScenarioError(f"kv_cache.block_size must be {others} {exchange}, got {size}")
+        dtypes: list[str] = [one.config.kv_cache.kv_cache_dtype for one in (first, client)]
+        if dtypes[0] != dtypes[1]:
+            dtypes = [_dtype_of(first), _dtype_of(client)]
+        if not are_alike(*dtypes):
+            raise ScenarioError(
+                f"kv_cache.kv_cache_dtype must be {dtypes[0]} {exchange}, got {dtypes[1]}"
+            )
+
+
+def _dtype_of(client: LlmClient) -> str:
+    model, dtype = client.config.model, str(client.config.kv_cache.kv_cache_dtype)
+    if dtype == "auto":
+        dtype = (load_model(model) if isinstance(model, str) else model).kv_cache_dtype
+    return dtype_name(dtype)
 
 
 def _check_models(members: Sequence[Tenant], with_role: Collection[str], models: Models) -> None:

@@ -45,8 +45,7 @@ def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> Llm
         scheduler=scheduler or ContinuousScheduler(),
         predictor=TwoSpeeds(),
         role=role,
-        block_size=4,
-        **{"num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
+        **{"block_size": 4, "num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
     )
 
 
@@ -278,6 +277,23 @@ def test_a_client_that_knows_no_size_of_a_block_says_what_it_needs(role):
     clients = [engine("prefill", kv_block_bytes=None), engine(role, name="x", kv_block_bytes=None)]
     with pytest.raises(ScenarioError, match="^x: kv_block_bytes must be given in EngineMemory"):
         simulation(THREE, *clients)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_size": 8}, "kv_cache.block_size must be 4 as of prefill, with which decode"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache.kv_cache_dtype must be auto as of prefill, .* fp8"),
+    ],
+)
+def test_clients_that_store_entries_unlike_are_refused_before_a_run(options, message):
+    with pytest.raises(ScenarioError, match=message):
+        simulation(THREE, engine("prefill"), engine("decode", **options))
+
+
+def test_two_names_of_a_dtype_are_one():
+    clients = engine("prefill", kv_cache_dtype="bf16"), engine("decode")
+    assert served(THREE, *clients).summary["completed"] == 3
 
 
 def test_a_decode_without_entries_is_rejected():
