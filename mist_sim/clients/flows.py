@@ -51,9 +51,9 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
     if policy is None:
         return
     held = [
-        f"{client.name} keeps {len(kept)}"
+        f"{client.name} keeps {num_kept}"
         for client in clients
-        if isinstance(client, LlmClient) and (kept := list(client.held_kv))
+        if isinstance(client, LlmClient) and (num_kept := _num_kept(client))
     ]
     if held:
         needed = "more room, or hand_over.policy must send answers one way"
@@ -63,9 +63,14 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
                 "every client with role d_heavy"
             )
         raise ScenarioError(
-            f"kv_cache must have {needed}: answers that leave one client wait for memory at "
+            f"kv_cache must have {needed}: requests that leave one client wait for memory at "
             f"another, and it for them, so that nothing goes on after {now} s ({', '.join(held)})"
         )
+
+
+def _num_kept(client: LlmClient) -> int:
+    """Return for how many requests that are elsewhere a client keeps entries, or room for them."""
+    return len(list(client.held_kv)) + sum([len(state.loading) for state in client.lane_states])
 
 
 def let_flow(clients: Iterable[Client], policy: HandOverPolicy | None) -> None:

@@ -47,7 +47,7 @@ def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
 
     A visit either begins an answer, whose first token then has no gap before it, or continues
     the one of the visit before. Where a client served tokens of an answer and did not say when,
-    the time is NaN, and there is a gap or more. A visit that failed before its first token has none.
+    the time is NaN, and there is a gap or more. One that failed before its first token has none.
     """
     seconds, num_gaps = 0.0, 0
     last_token_at = nan

@@ -9,7 +9,7 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.core.candidates import Candidates
-from mist_sim.core.hand_over import HandOverPolicy
+from mist_sim.core.hand_over import HandOver, HandOverPolicy
 from mist_sim.core.request import Request
 from mist_sim.routers import HAND_OVER_POLICIES, ConditionalPolicy, FlippingPolicy, OverflowPolicy
 from mist_sim.scenario.build import build
@@ -236,9 +236,10 @@ class Exchange:
         return True
 
 
-def test_clients_that_wait_for_one_another_are_told_of():
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+def test_clients_that_wait_for_one_another_are_told_of(transfer):
     simulation = build(scenario("flipping", roles=(None, None), rate=900, blocks=300))
-    simulation.hand_over = replace(simulation.hand_over, policy=Exchange())
+    simulation.hand_over = HandOver(policy=Exchange(), transfer=transfer)
     with pytest.raises(ScenarioError, match=r"kv_cache must have more room.*c0 keeps \d+, c1 "):
         simulation.run()
 

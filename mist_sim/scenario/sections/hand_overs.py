@@ -17,6 +17,7 @@ HAND_OVER = part_type(
     HandOver, meanings={HandOverPolicy | None: Annotated[Part, HAND_OVER_POLICY] | None}
 )
 
+
 class _Stored(NamedTuple):
     """A client and how it stores its KV entries; one that knows no blocks takes any."""
 
