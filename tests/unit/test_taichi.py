@@ -271,6 +271,13 @@ def test_only_p_heavy_clients_send_their_entries():
     assert choose(router, replace(p, role=None), far) == 0
 
 
+def test_answers_go_where_the_fewest_are():
+    """With roles prefill and decode, where there is no estimate to make."""
+    views = Candidates([replace(D2, num_running=2), replace(D3, num_waiting=1)])
+    request = Request(0, 0.0, completion(8, 9), 8, 9)
+    assert LengthAwareRouter(ttft=1.0).choose(request, request.stages[1], views) == 3
+
+
 def test_a_prompt_that_nobody_has_in_time_goes_anywhere():
     router = LengthAwareRouter(ttft=1.0)
     router.seed(Streams(1).generator("router"))
@@ -331,7 +338,9 @@ def test_answers_flow_both_ways_and_nothing_is_lost():
     assert ways == {("p", "d"), ("d", "p")}
     assert moves["request_id"].value_counts().max() > 2  # one went back and forth
     assert result.summary["completed"] == 300
+    asked = {r.request_id: r.num_output_tokens for r in simulation.workload.requests(Streams(0))}
     for row in result.requests.itertuples():
+        assert row.num_output_tokens == asked[row.request_id]
         times = result.token_times(row.request_id)
         assert len(times) == row.num_output_tokens
         assert (np.diff(times) > 0).all()
