@@ -351,6 +351,16 @@ def test_answers_flow_both_ways_and_nothing_is_lost():
             assert state.num_promised == state.pool.num_used == 0
 
 
+def test_layers_of_answers_that_flow_have_not_travelled_before():
+    result = simulate(scenario(network={"bandwidth": "10 GB/s", "granularity": "layerwise"}))
+    moves = result.transfers[result.transfers["kind"] == "hand_over"]
+    seconds, at_least = moves["end"] - moves["start"], moves["num_bytes"] / 10e9
+    flows = moves["source"].str.startswith("d")
+    assert flows.any()
+    assert (seconds[flows] > 0.999 * at_least[flows]).all()
+    assert (seconds[~flows] < at_least[~flows]).any()  # those of prompts have
+
+
 @pytest.mark.parametrize("router", ["round_robin", {"type": "length_aware", "ttft": "0.5 s"}])
 def test_clients_of_two_classes_that_are_alike_are_one_class(router):
     """S_D = S_P: without roles nothing flows, and all decode in place."""
