@@ -22,8 +22,13 @@ def designs_of(scenario: Scenario) -> dict[str, Scenario]:
         Sliders(num_p=num_p, num_d=num_clients - num_p, s_p=own.s_p, s_d=0)
         for num_p in range(1, num_clients)
     ]
-    pure = {each.name: slidable.at(each) for each in (*together, *apart)}
-    return pure | {own.name: scenario}
+    pure = {_name(each): slidable.at(each) for each in (*together, *apart)}
+    return pure | {_name(own): scenario}
+
+
+def _name(sliders: Sliders) -> str:
+    """Return the name of a position for lists, where commas lie between names."""
+    return sliders.name.replace(", ", " + ")
 
 
 def _together(num_clients: int, chunk: int) -> Sliders:

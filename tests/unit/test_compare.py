@@ -374,8 +374,8 @@ def test_one_hybrid_and_the_designs_beside_it(mist):
     assert list(json.loads(out)["scenarios"]) == [
         "4 x 1024",
         "4 x 512",
-        *(f"{k} prefill, {4 - k} decode" for k in (1, 2, 3)),
-        "2 x 1024, 2 x 512",
+        *(f"{k} prefill + {4 - k} decode" for k in (1, 2, 3)),
+        "2 x 1024 + 2 x 512",
     ]
 
 

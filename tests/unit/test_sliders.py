@@ -239,13 +239,13 @@ def test_a_hybrid_is_compared_with_all_ratios_and_both_chunks():
     assert list(designs) == [
         "3 x 1024",
         "3 x 256",
-        "1 prefill, 2 decode",
-        "2 prefill, 1 decode",
-        "2 x 1024, 1 x 256",
+        "1 prefill + 2 decode",
+        "2 prefill + 1 decode",
+        "2 x 1024 + 1 x 256",
     ]
-    assert designs["2 x 1024, 1 x 256"] is hybrid
+    assert designs["2 x 1024 + 1 x 256"] is hybrid
     assert designs["3 x 256"].clients[0].engine.scheduler.max_num_batched_tokens == 256
-    apart = [client.count for client in designs["1 prefill, 2 decode"].clients]
+    apart = [client.count for client in designs["1 prefill + 2 decode"].clients]
     assert apart == [1, 2]
     check_same_workload(designs)
 
