@@ -23,6 +23,7 @@ from mist_sim.core.visit import HeldKv, Pace, Visit
 from mist_sim.rng import Streams
 from mist_sim.routers import FlowingPolicy, LengthAwareRouter, RefusalError
 from mist_sim.scenario.build import build
+from mist_sim.scenario.headline import imitated
 from mist_sim.stages import completion
 from mist_sim.testing.doubles.views import FakeView
 
@@ -423,7 +424,7 @@ def test_what_is_bad_is_said(change, message):
         ("scheduler", "continuous", "scheduler.* must be chunked with role d_heavy"),
         ("scheduler", {"order": "priority"}, "scheduler.* must be fcfs"),
         ("scheduler", {"preemption": "swap"}, "scheduler.* must be recompute"),
-        ("async_scheduling", True, "async_scheduling: must be false with role d_heavy"),
+        ("async_scheduling", True, "async_scheduling: must be false with roles p_heavy and d_heavy"),
         ("pipeline_parallel_size", 2, "pipeline_parallel_size: must be 1 with role d_heavy"),
         ("model", "gemma-3-12b", "role.* must be left out with a model with sliding windows"),
     ],
@@ -436,6 +437,13 @@ def test_clients_between_which_answers_cannot_flow_are_refused(key, value, messa
         everything["clients"][1][key] = value
     with pytest.raises(ScenarioError, match=message):
         build(Scenario.from_dict(everything))
+
+
+def test_what_holds_for_both_kinds_of_clients_is_said_once():
+    everything = said()
+    for client in everything["clients"]:
+        del client["async_scheduling"]
+    assert imitated(Scenario.from_dict(everything).clients).count("async_scheduling") == 1
 
 
 def test_prompts_that_no_d_heavy_client_can_hold_are_refused_whatever_p_heavy_ones_hold():
