@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mist_sim.clients import AfdClient, Client, LlmClient
+from mist_sim.clients.engine_config import FLOWING_ROLES, Role
 from mist_sim.clients.flows import check_flows
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import ScenarioError
@@ -14,6 +15,9 @@ from mist_sim.traces.base import Source
 
 Models = Mapping[str, str | None]
 """The model that each client serves, by name; None: any."""
+
+Roles = Mapping[str, Role | None]
+"""The role of each client with engines, by name."""
 
 
 def check_hand_overs(
@@ -25,7 +29,8 @@ def check_hand_overs(
     _check_takers(clients, hand_over)
     _check_entries(clients, any_splits=any_splits)
     with_role = {c.name for c in clients if isinstance(c, LlmClient) and c.role}
-    _check_models(tenants(clients, any_splits=any_splits), with_role, models_of(clients))
+    members = tenants(clients, any_splits=any_splits)
+    _check_models(members, with_role, models_of(clients), roles_of(clients))
 
 
 def _check_network(clients: Sequence[Client], network: Network | None, *, any_splits: bool) -> None:
@@ -130,12 +135,14 @@ def _dtype_of(client: LlmClient) -> str:
     return dtype_name(dtype)
 
 
-def _check_models(members: Sequence[Tenant], with_role: Collection[str], models: Models) -> None:
+def _check_models(
+    members: Sequence[Tenant], with_role: Collection[str], models: Models, roles: Roles
+) -> None:
     """Raise ScenarioError for clients with a role and nobody of their model on the other side."""
     if not any(tenant.sends for tenant in members):
         return
     for tenant in (tenant for tenant in members if tenant.name in with_role):
-        if not any(_may_exchange(tenant, other, models) for other in members):
+        if not any(_may_exchange(tenant, other, models, roles) for other in members):
             does, others = _WORDS if tenant.sends else _WORDS[::-1]
             model = models[tenant.name]
             raise ScenarioError(
@@ -147,11 +154,22 @@ def _check_models(members: Sequence[Tenant], with_role: Collection[str], models:
 _WORDS = ("hands over", "takes over")
 
 
-def _may_exchange(one: Tenant, other: Tenant, models: Models) -> bool:
-    """Tell whether KV entries may go from one client to another, or from that to it."""
+def _may_exchange(one: Tenant, other: Tenant, models: Models, roles: Roles) -> bool:
+    """Tell whether KV entries may go from one client to another, or from that to it.
+
+    Answers flow between clients with role p_heavy and d_heavy, and not among those of one.
+    """
     mine, theirs = models[one.name], models[other.name]
     goes = (one.sends and other.takes) or (one.takes and other.sends)
-    return goes and one is not other and (mine == theirs or None in (mine, theirs))
+    role = roles.get(one.name)
+    are_one_side = role in FLOWING_ROLES and role == roles.get(other.name)
+    is_other = one is not other and not are_one_side
+    return goes and is_other and (mine == theirs or None in (mine, theirs))
+
+
+def roles_of(clients: Sequence[Client]) -> dict[str, Role | None]:
+    """Return the role of each client with engines, by name."""
+    return {client.name: client.role for client in clients if isinstance(client, LlmClient)}
 
 
 def models_of(clients: Sequence[Client]) -> dict[str, str | None]:
@@ -183,11 +201,11 @@ def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
 
 
 def local_pools(
-    members: Sequence[Tenant], network: Network | None, models: Models
+    members: Sequence[Tenant], network: Network | None, models: Models, roles: Roles
 ) -> dict[str, str]:
     """Return the node of each client, by name.
 
-    models: that the clients serve, by name.
+    models: that the clients serve, by name. roles: their roles.
     Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
     over, and have nobody in their node for that.
     """
@@ -202,9 +220,9 @@ def local_pools(
     for tenant in tenants_of:
         node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
         near = [other for other in tenants_of if pools[other.name] == node]
-        if not any(_may_exchange(tenant, other, models) for other in near):
+        if not any(_may_exchange(tenant, other, models, roles) for other in near):
             model = f" of {models[tenant.name]}" if len(set(models.values())) > 1 else ""
-            others = [o for o in tenants_of if _may_exchange(tenant, o, models)]
+            others = [o for o in tenants_of if _may_exchange(tenant, o, models, roles)]
             elsewhere = ", ".join(sorted({pools[o.name] for o in others})) or "no node"
             raise ScenarioError(
                 f"hand_over.pools must be global, or a client{model} in {node} must be one that "

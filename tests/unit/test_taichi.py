@@ -424,7 +424,11 @@ def test_what_is_bad_is_said(change, message):
         ("scheduler", "continuous", "scheduler.* must be chunked with role d_heavy"),
         ("scheduler", {"order": "priority"}, "scheduler.* must be fcfs"),
         ("scheduler", {"preemption": "swap"}, "scheduler.* must be recompute"),
-        ("async_scheduling", True, "async_scheduling: must be false with roles p_heavy and d_heavy"),
+        (
+            "async_scheduling",
+            True,
+            "async_scheduling: must be false with roles p_heavy and",
+        ),
         ("pipeline_parallel_size", 2, "pipeline_parallel_size: must be 1 with role d_heavy"),
         ("model", "gemma-3-12b", "role.* must be left out with a model with sliding windows"),
     ],
@@ -457,4 +461,24 @@ def test_prompts_that_no_d_heavy_client_can_hold_are_refused_whatever_p_heavy_on
         "output": {"type": "fixed", "tokens": 100},
     }
     with pytest.raises(ScenarioError, match=r"at most 144 tokens.*\(d-0: 144.*got 2000 or more"):
+        build(Scenario.from_dict(everything))
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        (("node0", "node1"), "a client in node0 must be one that takes over, got local, with p-0"),
+        (
+            (["node0", "node1"], "node0"),
+            "a client in node1 must be one that takes over, got local, with p-1",
+        ),
+    ],
+)
+def test_local_pools_have_both_kinds_of_clients_in_each_node(places, message):
+    everything = said()
+    for client, place in zip(everything["clients"], places, strict=True):
+        client["place"] = place
+    everything["hand_over"]["pools"] = "local"
+    everything["network"] = {"topology": "hgx-a100", "nodes": 2}
+    with pytest.raises(ScenarioError, match=message):
         build(Scenario.from_dict(everything))
