@@ -108,11 +108,14 @@ def are_alike(one: str, other: str) -> bool:
 
 
 def _check_entries(clients: Sequence[Client], *, any_splits: bool) -> None:
-    """Raise ScenarioError for engines of a model that exchange entries, and store them unlike."""
+    """Raise ScenarioError for engines of a model that exchange entries, and store them unlike.
+
+    Of engines without a GPU, whose memory is given in blocks, nobody knows what these hold.
+    """
     names = {one.name for one in tenants(clients, any_splits=any_splits) if one.sends or one.takes}
     firsts: dict[str | None, LlmClient] = {}
     for client in clients:
-        if not isinstance(client, LlmClient) or client.name not in names:
+        if not isinstance(client, LlmClient) or client.machine is None or client.name not in names:
             continue
         first = firsts.setdefault(client.served_model, client)
         exchange = f"as of {first.name}, with which {client.name} exchanges KV entries"

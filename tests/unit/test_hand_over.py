@@ -10,9 +10,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from mist_sim import llm_client
 from mist_sim.clients import LlmClient
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.kv_cache import SwapSpace
+from mist_sim.clients.kv_cache import KvCacheConfig, SwapSpace
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -45,7 +46,8 @@ def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> Llm
         scheduler=scheduler or ContinuousScheduler(),
         predictor=TwoSpeeds(),
         role=role,
-        **{"block_size": 4, "num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
+        block_size=4,
+        **{"num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
     )
 
 
@@ -282,18 +284,21 @@ def test_a_client_that_knows_no_size_of_a_block_says_what_it_needs(role):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block_size": 8}, "kv_cache.block_size must be 4 as of prefill, with which decode"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache.kv_cache_dtype must be auto as of prefill, .* fp8"),
+        ({"block_size": 32}, "kv_cache.block_size must be 16 as of p, with which d exchanges"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache.kv_cache_dtype must be auto as of p, .* got fp8"),
+        ({"kv_cache_dtype": "bf16"}, None),
     ],
 )
 def test_clients_that_store_entries_unlike_are_refused_before_a_run(options, message):
+    clients = [
+        llm_client("p", role="prefill"),
+        llm_client("d", role="decode", kv_cache=KvCacheConfig(**options)),
+    ]
+    if message is None:  # another name of the same
+        assert served(THREE, *clients).summary["completed"] == 3
+        return
     with pytest.raises(ScenarioError, match=message):
-        simulation(THREE, engine("prefill"), engine("decode", **options))
-
-
-def test_two_names_of_a_dtype_are_one():
-    clients = engine("prefill", kv_cache_dtype="bf16"), engine("decode")
-    assert served(THREE, *clients).summary["completed"] == 3
+        simulation(THREE, *clients)
 
 
 def test_a_decode_without_entries_is_rejected():
