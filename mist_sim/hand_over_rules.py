@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mist_sim.clients import AfdClient, Client, LlmClient
+from mist_sim.clients.engine_config import FLOWING_ROLES, Role
 from mist_sim.clients.flows import check_flows
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import ScenarioError
+from mist_sim.models import load_model
 from mist_sim.network import Network, Tenant
 from mist_sim.traces.base import Source
 
 Models = Mapping[str, str | None]
 """The model that each client serves, by name; None: any."""
+
+Roles = Mapping[str, Role | None]
+"""The role of each client with engines, by name."""
 
 
 def check_hand_overs(
@@ -22,8 +27,10 @@ def check_hand_overs(
     any_splits = hand_over.policy is not None
     _check_network(clients, network, any_splits=any_splits)
     _check_takers(clients, hand_over)
+    _check_entries(clients, any_splits=any_splits)
     with_role = {c.name for c in clients if isinstance(c, LlmClient) and c.role}
-    _check_models(tenants(clients, any_splits=any_splits), with_role, models_of(clients))
+    members = tenants(clients, any_splits=any_splits)
+    _check_models(members, with_role, models_of(clients), roles_of(clients))
 
 
 def _check_network(clients: Sequence[Client], network: Network | None, *, any_splits: bool) -> None:
@@ -61,7 +68,10 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
         return
     if hand_over.policy is not None and (lack := hand_over.policy.lacks(roles)):
         name = type(hand_over.policy).__name__
-        raise ScenarioError(f"hand_over.policy has no effect: {name} needs {lack}, got none")
+        raise ScenarioError(
+            f"hand_over.policy has no effect: {name} needs {lack}, got none; change a role, or "
+            "leave the policy out"
+        )
     for client in clients:
         if hand_over.transfer == "push" and isinstance(client, AfdClient):
             raise ScenarioError(
@@ -83,12 +93,59 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
             )
 
 
-def _check_models(members: Sequence[Tenant], with_role: Collection[str], models: Models) -> None:
+_SAME = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8"}  # two names in vLLM
+_OPEN = {"auto", "bf16", "fp16"}  # "auto" is one of the others; specs do not say which
+
+
+def dtype_name(dtype: str) -> str:
+    """Return the one name of how KV entries are stored."""
+    return _SAME.get(dtype, dtype)
+
+
+def are_alike(one: str, other: str) -> bool:
+    """Tell whether entries stored in one way can be read in the other. Names: of `dtype_name`."""
+    return one == other or ("auto" in (one, other) and {one, other} <= _OPEN)
+
+
+def _check_entries(clients: Sequence[Client], *, any_splits: bool) -> None:
+    """Raise ScenarioError for engines of a model that exchange entries, and store them unlike.
+
+    Of engines without a GPU, whose memory is given in blocks, nobody knows what these hold.
+    """
+    names = {one.name for one in tenants(clients, any_splits=any_splits) if one.sends or one.takes}
+    firsts: dict[str | None, LlmClient] = {}
+    for client in clients:
+        if not isinstance(client, LlmClient) or client.machine is None or client.name not in names:
+            continue
+        first = firsts.setdefault(client.served_model, client)
+        exchange = f"as of {first.name}, with which {client.name} exchanges KV entries"
+        size, others = client.config.kv_cache.block_size, first.config.kv_cache.block_size
+        if size != others:
+            raise ScenarioError(f"kv_cache.block_size must be {others} {exchange}, got {size}")
+        dtypes: list[str] = [one.config.kv_cache.kv_cache_dtype for one in (first, client)]
+        if dtypes[0] != dtypes[1]:
+            dtypes = [_dtype_of(first), _dtype_of(client)]
+        if not are_alike(*dtypes):
+            raise ScenarioError(
+                f"kv_cache.kv_cache_dtype must be {dtypes[0]} {exchange}, got {dtypes[1]}"
+            )
+
+
+def _dtype_of(client: LlmClient) -> str:
+    model, dtype = client.config.model, str(client.config.kv_cache.kv_cache_dtype)
+    if dtype == "auto":
+        dtype = (load_model(model) if isinstance(model, str) else model).kv_cache_dtype
+    return dtype_name(dtype)
+
+
+def _check_models(
+    members: Sequence[Tenant], with_role: Collection[str], models: Models, roles: Roles
+) -> None:
     """Raise ScenarioError for clients with a role and nobody of their model on the other side."""
     if not any(tenant.sends for tenant in members):
         return
     for tenant in (tenant for tenant in members if tenant.name in with_role):
-        if not any(_may_exchange(tenant, other, models) for other in members):
+        if not any(_may_exchange(tenant, other, models, roles) for other in members):
             does, others = _WORDS if tenant.sends else _WORDS[::-1]
             model = models[tenant.name]
             raise ScenarioError(
@@ -100,11 +157,22 @@ def _check_models(members: Sequence[Tenant], with_role: Collection[str], models:
 _WORDS = ("hands over", "takes over")
 
 
-def _may_exchange(one: Tenant, other: Tenant, models: Models) -> bool:
-    """Tell whether KV entries may go from one client to another, or from that to it."""
+def _may_exchange(one: Tenant, other: Tenant, models: Models, roles: Roles) -> bool:
+    """Tell whether KV entries may go from one client to another, or from that to it.
+
+    Answers flow between clients with role p_heavy and d_heavy, and not among those of one.
+    """
     mine, theirs = models[one.name], models[other.name]
     goes = (one.sends and other.takes) or (one.takes and other.sends)
-    return goes and one is not other and (mine == theirs or None in (mine, theirs))
+    role = roles.get(one.name)
+    are_one_side = role in FLOWING_ROLES and role == roles.get(other.name)
+    is_other = one is not other and not are_one_side
+    return goes and is_other and (mine == theirs or None in (mine, theirs))
+
+
+def roles_of(clients: Sequence[Client]) -> dict[str, Role | None]:
+    """Return the role of each client with engines, by name."""
+    return {client.name: client.role for client in clients if isinstance(client, LlmClient)}
 
 
 def models_of(clients: Sequence[Client]) -> dict[str, str | None]:
@@ -115,10 +183,11 @@ def models_of(clients: Sequence[Client]) -> dict[str, str | None]:
 def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
     """Raise ScenarioError where no client that decodes can hold any prompt of a workload.
 
+    Answers begin at those without a role, or with role decode or d_heavy.
     source: of the prompts; one whose shortest is not known is not looked at.
     """
     engines = [client for client in clients if isinstance(client, LlmClient)]
-    takers = [client for client in engines if client.role != "prefill"]
+    takers = [client for client in engines if client.role not in ("prefill", "p_heavy")]
     has_bundles = any(isinstance(client, AfdClient) for client in clients)
     if len(takers) == len(engines) or not takers or has_bundles:
         return
@@ -135,11 +204,11 @@ def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
 
 
 def local_pools(
-    members: Sequence[Tenant], network: Network | None, models: Models
+    members: Sequence[Tenant], network: Network | None, models: Models, roles: Roles
 ) -> dict[str, str]:
     """Return the node of each client, by name.
 
-    models: that the clients serve, by name.
+    models: that the clients serve, by name. roles: their roles.
     Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
     over, and have nobody in their node for that.
     """
@@ -154,9 +223,9 @@ def local_pools(
     for tenant in tenants_of:
         node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
         near = [other for other in tenants_of if pools[other.name] == node]
-        if not any(_may_exchange(tenant, other, models) for other in near):
+        if not any(_may_exchange(tenant, other, models, roles) for other in near):
             model = f" of {models[tenant.name]}" if len(set(models.values())) > 1 else ""
-            others = [o for o in tenants_of if _may_exchange(tenant, o, models)]
+            others = [o for o in tenants_of if _may_exchange(tenant, o, models, roles)]
             elsewhere = ", ".join(sorted({pools[o.name] for o in others})) or "no node"
             raise ScenarioError(
                 f"hand_over.pools must be global, or a client{model} in {node} must be one that "

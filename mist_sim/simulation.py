@@ -29,6 +29,7 @@ from mist_sim.hand_over_rules import (
     check_lengths,
     local_pools,
     models_of,
+    roles_of,
     tenants,
 )
 from mist_sim.hardware.collectives.spans import ONE_NODE
@@ -107,7 +108,7 @@ class Simulation:
         check_shared_tiers(clients)
         self._pools = {}
         if self.hand_over.pools == "local":
-            self._pools = local_pools(members, network, models_of(clients))
+            self._pools = local_pools(members, network, models_of(clients), roles_of(clients))
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:

@@ -223,7 +223,7 @@ class EngineConfig:
         if self.speculative_config:
             return "speculative_config, where nobody knows a step ahead who finishes"
         if self.role in FLOWING_ROLES:
-            return f"role {self.role}, where answers leave between two steps"
+            return "roles p_heavy and d_heavy, where answers leave between two steps"
         return ""
 
     @property

@@ -27,7 +27,7 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.visit import Lost, Visit
+from mist_sim.core.visit import Failure, Lost, Visit
 
 Array = NDArray[np.float64]
 
@@ -47,13 +47,13 @@ def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
 
     A visit either begins an answer, whose first token then has no gap before it, or continues
     the one of the visit before. Where a client served tokens of an answer and did not say when,
-    the time is NaN, and there is a gap or more.
+    the time is NaN, and there is a gap or more. One that failed before its first token has none.
     """
     seconds, num_gaps = 0.0, 0
     last_token_at = nan
     for visit in visits:
         if not visit.num_output_tokens:
-            if visit.continues and not (visit.is_cut or isinstance(visit.outcome, Lost)):
+            if visit.continues and not (visit.is_cut or isinstance(visit.outcome, Lost | Failure)):
                 seconds, num_gaps = nan, num_gaps + 1
             continue
         if visit.continues_answer:

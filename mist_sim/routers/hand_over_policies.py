@@ -102,8 +102,9 @@ class FlippingPolicy:
     The first `num_prefill` of them begin with prompts. When a request is sent, one client changes
     sides if the other side is short of clients, the one with the fewest requests: to prompts when
     more than `max_waiting_tokens` tokens of prompts wait a client there, else to answers when more
-    than `max_waiting` requests wait a client there. What a client has begun it finishes. One is
-    left on each side, and between two changes lie `interval` seconds.
+    than `max_waiting` requests wait a client there. What a client has begun it finishes; one that
+    changes to answers takes the first when it is empty, so that clients do not wait for one
+    another's memory. One is left on each side, and between two changes lie `interval` seconds.
 
     num_prefill: clients (>= 1). max_waiting_tokens: tokens (>= 0). max_waiting: requests (>= 0).
     interval: seconds (>= 0).
@@ -129,20 +130,22 @@ class FlippingPolicy:
     def begin(self) -> None:
         """Nobody has a side."""
         self._prefills: set[int] | None = None
+        self._emptying: set[int] = set()  # those that take answers when they are empty
         self._changed_at = -inf
 
     def among(self, request: Request, stage: Stage, candidates: Candidates) -> Candidates:
-        numbers = [view.client_id for view in candidates if view.role is None]
+        alone = [view for view in candidates if view.role is None]
         if self._prefills is None:
-            self._prefills = set(numbers[: max(1, min(self.num_prefill, len(numbers) - 1))])
+            first = alone[: max(1, min(self.num_prefill, len(alone) - 1))]
+            self._prefills = {view.client_id for view in first}
+        self._emptying -= {v.client_id for v in alone if not (v.num_outstanding or v.num_kv_blocks)}
         if not stage.continues:
-            self._change(request.sent_at, [view for view in candidates if view.role is None])
-        prefills = self._prefills
-        if stage.continues and request.kv is not None:  # a copy at home takes memory twice
+            self._change(request.sent_at, alone)
+            return _some(candidates, (v for v in candidates if v.role or self._has_prompts(v)))
+        if request.kv is not None:  # a copy at home takes memory twice
             source = request.kv.source
             candidates = _some(candidates, (v for v in candidates if v.name != source))
-        own = (v for v in candidates if v.role or (v.client_id in prefills) != stage.continues)
-        return _some(candidates, own)
+        return _some(candidates, (v for v in candidates if v.role or self._has_answers(v)))
 
     def hands_over(self, request: Request, here: ClientView, candidates: Candidates) -> bool:
         prefills = self._prefills or set()
@@ -151,8 +154,8 @@ class FlippingPolicy:
     def _change(self, now: float, views: list[ClientView]) -> None:
         """Let one client change sides if the other one is short."""
         prefills = self._prefills or set()
-        prompts = [view for view in views if view.client_id in prefills]
-        answers = [view for view in views if view.client_id not in prefills]
+        prompts = [view for view in views if self._has_prompts(view)]
+        answers = [view for view in views if self._has_answers(view)]
         if now < self._changed_at + self.interval:
             return
         if not prompts or not answers:
@@ -162,10 +165,18 @@ class FlippingPolicy:
         if num_tokens > self.max_waiting_tokens * len(prompts) and len(answers) > 1:
             prefills.add(_idlest(answers).client_id)
         elif num_waiting > self.max_waiting * len(answers) and len(prompts) > 1:
-            prefills.remove(_idlest(prompts).client_id)
+            changes = _idlest(prompts).client_id
+            prefills.remove(changes)
+            self._emptying.add(changes)
         else:
             return
         self._changed_at = now
+
+    def _has_prompts(self, view: ClientView) -> bool:
+        return view.client_id in (self._prefills or ())
+
+    def _has_answers(self, view: ClientView) -> bool:
+        return not self._has_prompts(view) and view.client_id not in self._emptying
 
 
 def _lacks(roles: Sequence[str | None], wanted: Mapping[str, str | None]) -> str | None:

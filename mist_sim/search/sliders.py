@@ -50,6 +50,23 @@ class Slidable:
         self._p, self._d = roles.index("p_heavy"), roles.index("d_heavy")
         self.num_clients: int = sum(clients[k]["count"] for k in (self._p, self._d))
 
+    @property
+    def sliders(self) -> Sliders:
+        """Where the sliders of the scenario are.
+
+        Raises ScenarioError unless D-heavy clients have the smaller chunks.
+        """
+        (num_p, s_p), (num_d, s_d) = (
+            (client["count"], client["scheduler"]["max_num_batched_tokens"])
+            for client in (self._data["clients"][k] for k in (self._p, self._d))
+        )
+        if s_d >= s_p:
+            raise ScenarioError(
+                "scheduler.max_num_batched_tokens of the client with role d_heavy must be < that "
+                f"of the p_heavy one ({s_p}) for a hybrid, got {s_d}; lower it"
+            )
+        return Sliders(num_p=num_p, num_d=num_d, s_p=s_p, s_d=s_d)
+
     def at(self, sliders: Sliders) -> Scenario:
         """Return the scenario with the sliders there."""
         data = deepcopy(self._data)

@@ -367,9 +367,23 @@ def test_json_and_names(mist):
     assert list(json.loads(out)["scenarios"]) == ["apart.yaml", "more/apart.yaml"]
 
 
+def test_one_hybrid_and_the_designs_beside_it(mist):
+    few = ("--set", "workload.lengths.num_requests=20", "--jobs", "1")
+    code, out, err = mist("taichi-hybrid", "--designs", "--json", "-q", *few)
+    assert (code, err) == (0, "")
+    assert list(json.loads(out)["scenarios"]) == [
+        "4 x 1024",
+        "4 x 512",
+        *(f"{k} prefill + {4 - k} decode" for k in (1, 2, 3)),
+        "2 x 1024 + 2 x 512",
+    ]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (("apart.yaml", "together.yaml", "--designs"), "SCENARIO must be one with --designs, got"),
+        (("apart.yaml", "--designs"), "clients must have one with role p_heavy"),
         (("apart.yaml",), "scenarios must be two or more to compare, got 1"),
         (("apart.yaml", "apart.yaml"), "SCENARIO must be given once each, got apart.yaml 2 times"),
         (("apart.yaml", "none.yaml"), "no scenario file and no preset"),

@@ -10,9 +10,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from mist_sim import llm_client
 from mist_sim.clients import LlmClient
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.kv_cache import SwapSpace
+from mist_sim.clients.kv_cache import KvCacheConfig, SwapSpace
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -277,6 +278,26 @@ def test_engines_without_roles_need_no_network():
 def test_a_client_that_knows_no_size_of_a_block_says_what_it_needs(role):
     clients = [engine("prefill", kv_block_bytes=None), engine(role, name="x", kv_block_bytes=None)]
     with pytest.raises(ScenarioError, match="^x: kv_block_bytes must be given in EngineMemory"):
+        simulation(THREE, *clients)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_size": 32}, "kv_cache.block_size must be 16 as of p, with which d exchanges"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache.kv_cache_dtype must be auto as of p, .* got fp8"),
+        ({"kv_cache_dtype": "bf16"}, None),
+    ],
+)
+def test_clients_that_store_entries_unlike_are_refused_before_a_run(options, message):
+    clients = [
+        llm_client("p", role="prefill"),
+        llm_client("d", role="decode", kv_cache=KvCacheConfig(**options)),
+    ]
+    if message is None:  # another name of the same
+        assert served(THREE, *clients).summary["completed"] == 3
+        return
+    with pytest.raises(ScenarioError, match=message):
         simulation(THREE, *clients)
 
 

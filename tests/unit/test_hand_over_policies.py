@@ -9,7 +9,7 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.core.candidates import Candidates
-from mist_sim.core.hand_over import HandOverPolicy
+from mist_sim.core.hand_over import HandOver, HandOverPolicy
 from mist_sim.core.request import Request
 from mist_sim.routers import HAND_OVER_POLICIES, ConditionalPolicy, FlippingPolicy, OverflowPolicy
 from mist_sim.scenario.build import build
@@ -78,6 +78,18 @@ def test_a_client_changes_sides_when_the_other_is_short():
     assert ask(policy, a, b, c) == [0]
 
 
+def test_who_changes_to_answers_takes_them_when_it_is_empty():
+    policy = FlippingPolicy(num_prefill=2, interval=1.0)
+    a, b, c = FakeView(0), FakeView(1, num_running=1), FakeView(2, num_waiting=1)
+    kept = replace(a, num_kv_blocks=3)  # of prompts that nobody has fetched
+    assert ask(policy, kept, b, c) == [1]
+    assert ask(policy, kept, b, c, stage=1) == [2]
+    c = replace(c, num_waiting_tokens=10**6)
+    assert ask(policy, kept, replace(b, num_waiting_tokens=10**6), c, sent_at=1.0) == [1]
+    assert ask(policy, a, b, c, stage=1, sent_at=1.0) == [0, 2]  # before, c was the last one there
+    assert ask(policy, kept, b, c, stage=1, sent_at=1.0) == [0, 2]
+
+
 def test_one_client_is_left_on_each_side():
     policy = FlippingPolicy(max_waiting_tokens=0, interval=0.0)
     a, b = FakeView(0, 1, 0, 9), FakeView(1, 1, 0, 9)
@@ -131,7 +143,14 @@ PARAMETERS = {"flowing": {"tpot": "20 ms"}}
 
 
 def scenario(
-    policy: str, *, roles=None, network: Any = "100 Gb/s", rate=30, blocks=1500, **parameters: Any
+    policy: str,
+    *,
+    roles=None,
+    network: Any = "100 Gb/s",
+    rate=30,
+    blocks=1500,
+    seed=0,
+    **parameters: Any,
 ):
     roles = roles or ROLES.get(policy, (None, None))
     return Scenario.from_dict(
@@ -153,6 +172,7 @@ def scenario(
             "network": {"bandwidth": network} if network else None,
             "hand_over": {"policy": {"type": policy, **PARAMETERS.get(policy, {}), **parameters}},
             "router": "least_outstanding",
+            "seed": seed,
         }
     )
 
@@ -181,6 +201,47 @@ def test_roles_flip_under_load_and_nothing_is_lost():
     assert served[0] == {"c0"} < served[1]
     assert flips.summary["completed"] == still.summary["completed"] == 150
     assert flips.summary["mean_ttft_ms"] < still.summary["mean_ttft_ms"]
+
+
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_clients_that_change_sides_do_not_wait_for_one_another(transfer, seed):
+    """There is memory for two or three of the longest requests on each."""
+    everything = as_data(scenario("flipping", rate=50, blocks=300, seed=seed))
+    lengths = {"type": "synthetic", "num_requests": 60}
+    lengths |= {"prompt": {"type": "uniform", "low": 1, "high": 2000}}
+    everything["workload"]["lengths"] = lengths | {
+        "output": {"type": "uniform", "low": 1, "high": 60}
+    }
+    everything["hand_over"]["transfer"] = transfer
+    policy = {"type": "flipping", "max_waiting_tokens": 1000, "interval": "0 s"}
+    everything["hand_over"]["policy"] = policy
+    assert simulate(Scenario.from_dict(everything)).summary["completed"] == 60
+
+
+class Exchange:
+    """Each of two clients hands all answers over to the other."""
+
+    def lacks(self, roles):
+        return None
+
+    def begin(self):
+        pass
+
+    def among(self, request, stage, candidates):
+        source = request.kv.source if request.kv else None
+        return Candidates([view for view in candidates if view.name != source])
+
+    def hands_over(self, request, here, candidates):
+        return True
+
+
+@pytest.mark.parametrize("transfer", ["pull", "push"])
+def test_clients_that_wait_for_one_another_are_told_of(transfer):
+    simulation = build(scenario("flipping", roles=(None, None), rate=900, blocks=300))
+    simulation.hand_over = HandOver(policy=Exchange(), transfer=transfer)
+    with pytest.raises(ScenarioError, match=r"kv_cache must have more room.*c0 keeps \d+, c1 "):
+        simulation.run()
 
 
 @pytest.mark.parametrize("policy", sorted(HAND_OVER_POLICIES))

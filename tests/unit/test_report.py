@@ -142,6 +142,24 @@ def test_clients_that_serve_nothing_are_in_the_range(result):
     assert re.search(r" 0–\d+ %", row)
 
 
+def test_clients_are_no_busier_than_the_run_is_long_where_nobody_finishes():
+    clients = [
+        {"name": "p", "gpu": "h100-sxm", "role": "prefill"},
+        {
+            "name": "d",
+            "gpu": "h100-sxm",
+            "role": "decode",
+            "kv_cache": {"num_gpu_blocks_override": 10},
+        },
+    ]
+    result = simulate(scenario(clients=clients, network={"bandwidth": "400 Gb/s"}))
+    assert result.summary["completed"] == 0
+    row = section(text(results_table(result), 120), "Clients").splitlines()[2]
+    busy = 100 * result.clients["busy"][0] / result.requests["finished_at"].max()
+    assert 50 < busy < 100
+    assert f" {busy:.0f} % " in row
+
+
 # --- Python -----------------------------------------------------------------------------------
 
 

@@ -265,6 +265,7 @@ def test_who_can_never_be_held_is_rejected_with_the_reason_and_counted(transfer,
     assert is_rejected.tolist() == (requests["num_prompt_tokens"] > 144).tolist()
     held = r"d-[01]: \d+ tokens exceed the KV cache of 144 tokens \(9 blocks of 16\)"
     assert requests["reason"][is_rejected].str.fullmatch(held).all()
+    assert requests["interference"].isna().equals(is_rejected)  # they have no second token
     prompts = result.stages.query("stage == 'prefill'")["request_id"]
     is_computed = requests["request_id"].isin(prompts)
     assert (

@@ -9,7 +9,9 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.scenario.load import as_data
+from mist_sim.search.designs import designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
+from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slider_search import search_sliders
 from mist_sim.search.sliders import Slidable, Sliders, all_sliders
 
@@ -229,3 +231,28 @@ def test_sliders_that_move_during_a_run_are_not_searched():
     plain["reconfigure"] = {"schedule": [{"at": "5 s", "num_p": 1, "s_p": 1024, "s_d": 512}]}
     with pytest.raises(ScenarioError, match="reconfigure must be left out to search sliders"):
         Slidable(Scenario.from_dict(plain))
+
+
+def test_a_hybrid_is_compared_with_all_ratios_and_both_chunks():
+    hybrid = Slidable(HYBRID).at(Sliders(num_p=2, num_d=1, s_p=1024, s_d=256))
+    designs = designs_of(hybrid)
+    assert list(designs) == [
+        "3 x 1024",
+        "3 x 256",
+        "1 prefill + 2 decode",
+        "2 prefill + 1 decode",
+        "2 x 1024 + 1 x 256",
+    ]
+    assert designs["2 x 1024 + 1 x 256"] is hybrid
+    assert designs["3 x 256"].clients[0].engine.scheduler.max_num_batched_tokens == 256
+    apart = [client.count for client in designs["1 prefill + 2 decode"].clients]
+    assert apart == [1, 2]
+    check_same_workload(designs)
+
+
+@pytest.mark.parametrize("chunk", [1024, 2048])
+def test_small_chunks_of_a_hybrid_are_smaller(chunk):
+    plain = said()
+    plain["clients"][1]["scheduler"]["max_num_batched_tokens"] = chunk
+    with pytest.raises(ScenarioError, match=rf"must be < that of the p_heavy one .* got {chunk}"):
+        designs_of(Scenario.from_dict(plain))

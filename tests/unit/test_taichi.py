@@ -23,6 +23,7 @@ from mist_sim.core.visit import HeldKv, Pace, Visit
 from mist_sim.rng import Streams
 from mist_sim.routers import FlowingPolicy, LengthAwareRouter, RefusalError
 from mist_sim.scenario.build import build
+from mist_sim.scenario.headline import imitated
 from mist_sim.stages import completion
 from mist_sim.testing.doubles.views import FakeView
 
@@ -119,6 +120,15 @@ def test_the_longest_answers_leave_a_d_heavy_client_until_it_is_below_the_waterm
     state.release_held(longer)
     state.kv_cache.grow(40 - state.pool.num_used)
     assert flow.leaving(state, 1.0) == [long]
+
+
+def test_so_many_leave_as_memory_asks_for_and_no_more():
+    """Lines 7 to 11: all 40 blocks are 10 above 75 %; the longest give back 5 and then 5."""
+    state, flow = lane(40), LongestFlow(Degradation(0.75))
+    answers = [decode(state, 8, emitted=13 - k, pace=Pace(0.0, 1)) for k in range(4)]
+    decode(state, 76, emitted=2, pace=Pace(0.0, 1))
+    assert state.pool.num_used == 40
+    assert flow.leaving(state, 1.0) == answers[:2]
 
 
 def test_who_flowed_back_counts_as_new():
@@ -263,6 +273,13 @@ def test_only_p_heavy_clients_send_their_entries():
     assert choose(router, replace(p, role=None), far) == 0
 
 
+def test_answers_go_where_the_fewest_are():
+    """With roles prefill and decode, where there is no estimate to make."""
+    views = Candidates([replace(D2, num_running=2), replace(D3, num_waiting=1)])
+    request = Request(0, 0.0, completion(8, 9), 8, 9)
+    assert LengthAwareRouter(ttft=1.0).choose(request, request.stages[1], views) == 3
+
+
 def test_a_prompt_that_nobody_has_in_time_goes_anywhere():
     router = LengthAwareRouter(ttft=1.0)
     router.seed(Streams(1).generator("router"))
@@ -323,7 +340,9 @@ def test_answers_flow_both_ways_and_nothing_is_lost():
     assert ways == {("p", "d"), ("d", "p")}
     assert moves["request_id"].value_counts().max() > 2  # one went back and forth
     assert result.summary["completed"] == 300
+    asked = {r.request_id: r.num_output_tokens for r in simulation.workload.requests(Streams(0))}
     for row in result.requests.itertuples():
+        assert row.num_output_tokens == asked[row.request_id]
         times = result.token_times(row.request_id)
         assert len(times) == row.num_output_tokens
         assert (np.diff(times) > 0).all()
@@ -332,6 +351,16 @@ def test_answers_flow_both_ways_and_nothing_is_lost():
         for state in client.lane_states:
             assert not [*state.held, *state.loading, *state.moved, *state.waiting]
             assert state.num_promised == state.pool.num_used == 0
+
+
+def test_layers_of_answers_that_flow_have_not_travelled_before():
+    result = simulate(scenario(network={"bandwidth": "10 GB/s", "granularity": "layerwise"}))
+    moves = result.transfers[result.transfers["kind"] == "hand_over"]
+    seconds, at_least = moves["end"] - moves["start"], moves["num_bytes"] / 10e9
+    flows = moves["source"].str.startswith("d")
+    assert flows.any()
+    assert (seconds[flows] > 0.999 * at_least[flows]).all()
+    assert (seconds[~flows] < at_least[~flows]).any()  # those of prompts have
 
 
 @pytest.mark.parametrize("router", ["round_robin", {"type": "length_aware", "ttft": "0.5 s"}])
@@ -396,7 +425,11 @@ def test_what_is_bad_is_said(change, message):
         ("scheduler", "continuous", "scheduler.* must be chunked with role d_heavy"),
         ("scheduler", {"order": "priority"}, "scheduler.* must be fcfs"),
         ("scheduler", {"preemption": "swap"}, "scheduler.* must be recompute"),
-        ("async_scheduling", True, "async_scheduling: must be false with role d_heavy"),
+        (
+            "async_scheduling",
+            True,
+            "async_scheduling: must be false with roles p_heavy and",
+        ),
         ("pipeline_parallel_size", 2, "pipeline_parallel_size: must be 1 with role d_heavy"),
         ("model", "gemma-3-12b", "role.* must be left out with a model with sliding windows"),
     ],
@@ -407,5 +440,46 @@ def test_clients_between_which_answers_cannot_flow_are_refused(key, value, messa
         everything[key] = value
     else:
         everything["clients"][1][key] = value
+    with pytest.raises(ScenarioError, match=message):
+        build(Scenario.from_dict(everything))
+
+
+def test_what_holds_for_both_kinds_of_clients_is_said_once():
+    everything = said()
+    for client in everything["clients"]:
+        del client["async_scheduling"]
+    assert imitated(Scenario.from_dict(everything).clients).count("async_scheduling") == 1
+
+
+def test_prompts_that_no_d_heavy_client_can_hold_are_refused_whatever_p_heavy_ones_hold():
+    """Answers begin on d_heavy clients, which have 9 of 10 blocks of 16 tokens to give."""
+    everything = said()
+    everything["clients"][1]["kv_cache"] = {"num_gpu_blocks_override": 10}
+    everything["workload"]["lengths"] = {
+        "type": "synthetic",
+        "num_requests": 5,
+        "prompt": {"type": "fixed", "tokens": 2000},
+        "output": {"type": "fixed", "tokens": 100},
+    }
+    with pytest.raises(ScenarioError, match=r"at most 144 tokens.*\(d-0: 144.*got 2000 or more"):
+        build(Scenario.from_dict(everything))
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        (("node0", "node1"), "a client in node0 must be one that takes over, got local, with p-0"),
+        (
+            (["node0", "node1"], "node0"),
+            "a client in node1 must be one that takes over, got local, with p-1",
+        ),
+    ],
+)
+def test_local_pools_have_both_kinds_of_clients_in_each_node(places, message):
+    everything = said()
+    for client, place in zip(everything["clients"], places, strict=True):
+        client["place"] = place
+    everything["hand_over"]["pools"] = "local"
+    everything["network"] = {"topology": "hgx-a100", "nodes": 2}
     with pytest.raises(ScenarioError, match=message):
         build(Scenario.from_dict(everything))

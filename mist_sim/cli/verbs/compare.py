@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def compare(
     scenarios: list[str] = typer.Argument(
         metavar="SCENARIO...",
-        help="Two or more YAML files, names of presets, or - for standard input.",
+        help="Two or more YAML files, names of presets, or - for standard input; one with "
+        "--designs.",
         show_default=False,
         autocompletion=presets,
     ),
@@ -34,6 +35,12 @@ def compare(
         show_default=False,
     ),
     commands: FromVllm = [],  # noqa: B006 - typer makes a new list
+    designs: bool = typer.Option(
+        False,
+        "--designs",
+        help="Compare one hybrid (roles p_heavy and d_heavy) with clients that do both, and with "
+        "every ratio of clients for prompts and for answers.",
+    ),
     with_goodput: bool = typer.Option(
         False, "--goodput", help="Search the largest rate that each attains, too."
     ),
@@ -88,6 +95,8 @@ def compare(
     limits = {"--ttft": ttft, "--tpot": tpot}
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
     loaded = _loaded(scenarios, commands, settings)
+    if designs:
+        loaded = _designs(loaded)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     session.search(
         lambda progress: compare(
@@ -146,6 +155,16 @@ def _loaded(
         )
     overrides = said | overrides_of(settings)
     return {name: load(given, overrides) for name, given in zip(names, scenarios, strict=True)}
+
+
+def _designs(loaded: Mapping[str, Scenario]) -> dict[str, Scenario]:
+    """Return a hybrid and the designs at its ends."""
+    from mist_sim.errors import ScenarioError
+    from mist_sim.search.designs import designs_of
+
+    if len(loaded) > 1:
+        raise ScenarioError(f"SCENARIO must be one with --designs, got {len(loaded)}")
+    return designs_of(*loaded.values())
 
 
 def _require(other: str, is_given: bool, options: Mapping[str, object]) -> None:

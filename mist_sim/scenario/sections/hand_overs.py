@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, NamedTuple
 
 from mist_sim.core.hand_over import HandOver, HandOverPolicy
+from mist_sim.hand_over_rules import are_alike, dtype_name
 from mist_sim.models import load_model
 from mist_sim.scenario.format.families import HAND_OVER_POLICY
 from mist_sim.scenario.format.parts import Part, part_type
@@ -15,9 +16,6 @@ from mist_sim.scenario.sections.clients import AfdPart, ClientPart
 HAND_OVER = part_type(
     HandOver, meanings={HandOverPolicy | None: Annotated[Part, HAND_OVER_POLICY] | None}
 )
-
-_SAME = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8"}  # two names in vLLM
-_OPEN = {"auto", "bf16", "fp16"}  # "auto" is one of the others; specs do not say which
 
 
 class _Stored(NamedTuple):
@@ -75,7 +73,7 @@ def _stored(client: ClientPart, scenario_model: str | None) -> _Stored | None:
         return None
     if dtype == "auto" and model is not None:
         dtype = load_model(model).kv_cache_dtype
-    return _Stored(client.name, model, block_size, _SAME.get(dtype, dtype))
+    return _Stored(client.name, model, block_size, dtype_name(dtype))
 
 
 def _differences(first: _Stored, other: _Stored) -> Iterable[tuple[str, str]]:
@@ -88,7 +86,6 @@ def _differences(first: _Stored, other: _Stored) -> Iterable[tuple[str, str]]:
     size, dtype = first.block_size, first.kv_cache_dtype
     if None not in (size, other.block_size) and other.block_size != size:
         yield "kv_cache.block_size", f"must be {size} {exchange}, got {other.block_size}"
-    is_open = "auto" in (dtype, other.kv_cache_dtype) and {dtype, other.kv_cache_dtype} <= _OPEN
-    if other.kv_cache_dtype != dtype and not is_open:
+    if not are_alike(dtype, other.kv_cache_dtype):
         key = "kv_cache_dtype" if other.block_size is None else "kv_cache.kv_cache_dtype"
         yield key, f"must be {dtype} {exchange}, got {other.kv_cache_dtype}"
