@@ -39,6 +39,10 @@ CHUNKS = {
 WATERMARKS = {"chat": (0.4, 0.55), "summaries": (0.7, 1.0)}
 SOONEST = {"router.if_none": "soonest"}
 REQUESTS = {"chat": 2000, "summaries": 400}
+LONGEST = {
+    "chat": 4096,
+    "summaries": 16384,
+}  # tokens of a request, and of a step of a prefill client
 RATES = {"chat": 16, "summaries": 1.4}  # requests a second, at which the searches begin
 LIMITS = {  # Table 3: TTFT in s, and TPOT in ms, which is 10 more for 32B
     ("chat", 1): (3, 110),
@@ -98,8 +102,7 @@ def scenario(cell: Cell, **changes: Any) -> Scenario:
     }
     for k in (0, 1):
         overrides[f"clients.{k}.tensor_parallel_size"] = 2 if cell.size == 32 else 1
-        if cell.work == "summaries":
-            overrides[f"clients.{k}.max_model_len"] = 16384
+        overrides[f"clients.{k}.max_model_len"] = LONGEST[cell.work]
     if cell.work == "summaries":
         overrides["workload"] = as_data(Scenario.load("taichi-summarisation"))["workload"]
     overrides["workload.lengths.num_requests"] = REQUESTS[cell.work]
