@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -14,20 +14,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mist_sim.metrics import Replications, Result
+    from mist_sim.metrics.findings import Findings
     from mist_sim.output.folders import OutputFolder
     from mist_sim.scenario import Scenario
 
 
-class Results(Protocol):
-    """What a command found: it can be shown, and written into files."""
-
-    @property
-    def summary(self) -> Mapping[str, Any]: ...
-    def show(self) -> None: ...
-    def write_files(self, folder: Path) -> None: ...
-
-
-Found = TypeVar("Found", bound=Results)
+Found = TypeVar("Found", bound="Findings")
 
 
 def note(text: str) -> None:
@@ -100,7 +92,7 @@ class Session:
 
         return output_folder(self.out, replace=self.force) if self.out else nullcontext()
 
-    def _show(self, result: Results, files: list[str]) -> None:
+    def _show(self, result: Findings, files: list[str]) -> None:
         """Print what came out of a run, and say where its files are."""
         from mist_sim.cli.signals import saved
         from mist_sim.user_paths import user_path

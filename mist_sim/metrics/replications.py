@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mist_sim.output import output_folder
+from mist_sim.metrics.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import RenderableType
 
 CONFIDENCE_LEVEL = 0.95
 # keys of a summary that are the same in every run
@@ -67,7 +68,7 @@ def estimate(values: list[float]) -> Estimate:
 
 
 @dataclass(frozen=True, repr=False)
-class Replications:
+class Replications(Findings):
     """Runs of one scenario that differ in their seeds only.
 
     seeds: one for each run. summaries: what each run's `Result.summary` says, in that order.
@@ -136,36 +137,16 @@ class Replications:
             "confidence_intervals": intervals,
         }
 
-    def show(self) -> None:
-        """Print the tables that `mist run --replications` prints."""
+    def _shown(self) -> tuple[str, RenderableType]:
         from mist_sim.report import replications_table
-        from mist_sim.report.elements.shown import show
 
-        show(self.title, replications_table(self))
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the same tables."""
-        from mist_sim.report import replications_table
-        from mist_sim.report.elements.shown import as_html
-
-        return as_html(self.title, replications_table(self))
+        return self.title, replications_table(self)
 
     def __repr__(self) -> str:
         return f"<Replications: {len(self.seeds)} runs>"
 
-    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
-        """Write summary.json, replications.parquet and scenario.resolved.yaml; return the folder.
-
-        The folder has to be new or empty. The same runs write the same bytes.
-        replace: earlier results in the folder make room; files of others stay.
-        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
-        """
-        with output_folder(folder, replace=replace) as place:
-            place.fill(self.write_files)
-        return place.path
-
     def write_files(self, folder: Path) -> None:
-        """Write what `save` does into a folder that is there and empty."""
+        """Write summary.json, replications.parquet and scenario.resolved.yaml."""
         write_text(folder / "summary.json", json_text(self.summary))
         write_text(folder / "scenario.resolved.yaml", self.scenario)
         self.runs.to_parquet(folder / "replications.parquet", index=False)

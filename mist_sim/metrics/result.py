@@ -14,6 +14,7 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import frames
 from mist_sim.metrics.clients.lives import states_frame
+from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.over_time import over_time_frame
@@ -28,6 +29,7 @@ from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import RenderableType
 
 TABLES = (
     "requests",
@@ -43,7 +45,7 @@ TABLES = (
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Findings):
     """The records of one run, and what follows from them.
 
     client_names: position is the client_id of the records.
@@ -195,19 +197,10 @@ class Result:
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
 
-    def show(self) -> None:
-        """Print the tables that `mist run` prints."""
+    def _shown(self) -> tuple[str, RenderableType]:
         from mist_sim.report import results_table
-        from mist_sim.report.elements.shown import show
 
-        show(self.title, results_table(self))
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the same tables."""
-        from mist_sim.report import results_table
-        from mist_sim.report.elements.shown import as_html
-
-        return as_html(self.title, results_table(self))
+        return self.title, results_table(self)
 
     def __repr__(self) -> str:
         c: dict[str, Any] = self.recorder.requests.columns()
@@ -219,13 +212,10 @@ class Result:
     def save(
         self, folder: str | Path, *, replace: bool = False, tables: Collection[str] | None = None
     ) -> Path:
-        """Write summary.json and the tables into a new or empty folder; return it.
+        """Write the files of `write_files` as `Findings.save` does.
 
-        A run from a scenario adds scenario.resolved.yaml. The same run writes the same bytes.
-        replace: earlier results in the folder make room; files of others stay. tables: which ones,
-        of `TABLES`; None: all but `breakdown` and `over_time`.
-        Raises ScenarioError when the folder cannot be written, holds files, or is in use, and for
-        tables that there are not.
+        tables: which ones, of `TABLES`; None: all but `breakdown` and `over_time`. Raises
+        ScenarioError also for tables that there are not.
         """
         if tables is not None:
             check_tables(tables)
@@ -244,7 +234,7 @@ class Result:
             file.write(timeline({name: getattr(self, name) for name in TABLES}))
 
     def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
-        """Write what `save` does into a folder that is there and empty."""
+        """Write summary.json, scenario.resolved.yaml of a run from a scenario, and the tables."""
         write_text(folder / "summary.json", json_text(self.summary))
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)

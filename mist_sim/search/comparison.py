@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import estimate
-from mist_sim.output import output_folder
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
@@ -25,6 +25,7 @@ from mist_sim.search.slo_plane import PlaneOptions, SloPlane, slo_plane
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import RenderableType
 
 Better = Literal["more", "less"]
 
@@ -100,7 +101,7 @@ class Case:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Findings):
     """Scenarios on one workload. plane: who has most goodput under which limits, if asked for."""
 
     cases: tuple[Case, ...]
@@ -139,34 +140,16 @@ class Comparison:
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
 
-    def show(self) -> None:
-        """Print the tables that `mist compare` prints."""
+    def _shown(self) -> tuple[str, RenderableType]:
         from mist_sim.report.comparison import comparison_table
-        from mist_sim.report.elements.shown import show
 
-        show("", comparison_table(self.summary))
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the same tables."""
-        from mist_sim.report.comparison import comparison_table
-        from mist_sim.report.elements.shown import as_html
-
-        return as_html("", comparison_table(self.summary))
+        return "", comparison_table(self.summary)
 
     def __repr__(self) -> str:
         return f"<Comparison: {', '.join(case.name for case in self.cases)}>"
 
-    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
-        """Write comparison.json and comparison.csv, and the files of the plane; return the folder.
-
-        replace, and what is raised: as for `Goodput.save`.
-        """
-        with output_folder(folder, replace=replace) as place:
-            place.fill(self.write_files)
-        return place.path
-
     def write_files(self, folder: Path) -> None:
-        """Write what `save` does into a folder that is there and empty."""
+        """Write comparison.json and comparison.csv, and the files of the plane."""
         write_text(folder / "comparison.json", json_text(self.summary))
         write_text(folder / "comparison.csv", self.table.to_csv(lineterminator="\n"))
         if self.plane is not None:

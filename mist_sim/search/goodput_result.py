@@ -8,8 +8,8 @@ from math import inf, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import estimate
-from mist_sim.output import output_folder
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.request_times import Target
@@ -17,6 +17,7 @@ from mist_sim.search.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SeedGoodput:
 
 
 @dataclass(frozen=True, repr=False)
-class Goodput:
+class Goodput(Findings):
     """The largest arrival rate at which a scenario attains its SLO.
 
     searches: one a seed. target: what counts as attained. tolerance: of the search.
@@ -143,37 +144,17 @@ class Goodput:
             "warnings": self.warnings,
         }
 
-    def show(self) -> None:
-        """Print the tables that `mist goodput` prints."""
-        from mist_sim.report.elements.shown import show
+    def _shown(self) -> tuple[str, RenderableType]:
         from mist_sim.report.goodput import goodput_table
 
-        show(self.title, goodput_table(self.summary))
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the same tables."""
-        from mist_sim.report.elements.shown import as_html
-        from mist_sim.report.goodput import goodput_table
-
-        return as_html(self.title, goodput_table(self.summary))
+        return self.title, goodput_table(self.summary)
 
     def __repr__(self) -> str:
         found = self.status if isnan(self.rate) else f"{self.rate:g} /s"
         return f"<Goodput: {found}, {self.num_runs} runs>"
 
-    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
-        """Write goodput.json, trials.csv and scenario.resolved.yaml; return the folder.
-
-        The folder has to be new or empty. The same search writes the same bytes.
-        replace: earlier results in the folder make room; files of others stay.
-        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
-        """
-        with output_folder(folder, replace=replace) as place:
-            place.fill(self.write_files)
-        return place.path
-
     def write_files(self, folder: Path) -> None:
-        """Write what `save` does into a folder that is there and empty."""
+        """Write goodput.json, trials.csv and scenario.resolved.yaml."""
         write_text(folder / "goodput.json", json_text(self.summary))
         write_text(folder / "trials.csv", self.trials.to_csv(index=False, lineterminator="\n"))
         write_text(folder / "scenario.resolved.yaml", self.scenario)

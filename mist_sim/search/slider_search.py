@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.output import output_folder
+from mist_sim.metrics.findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
@@ -30,6 +30,7 @@ from mist_sim.search.trials import Trial, try_rate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import RenderableType
 
 CHUNKS = (128, 256, 512, 1024, 2048)
 """Chunks to try: those of TaiChi's Figures 5 and 15, and twice the largest."""
@@ -58,7 +59,7 @@ class Entry:
 
 
 @dataclass(frozen=True, repr=False)
-class SliderSearch:
+class SliderSearch(Findings):
     """The race: every position, in the order in which they were tried."""
 
     entries: tuple[Entry, ...]
@@ -118,34 +119,16 @@ class SliderSearch:
             "positions": self.table.to_dict("records"),
         }
 
-    def show(self) -> None:
-        """Print the tables that `mist sliders` prints."""
-        from mist_sim.report.elements.shown import show
+    def _shown(self) -> tuple[str, RenderableType]:
         from mist_sim.report.sliders import sliders_table
 
-        show(self.title, sliders_table(self.summary))
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the same tables."""
-        from mist_sim.report.elements.shown import as_html
-        from mist_sim.report.sliders import sliders_table
-
-        return as_html(self.title, sliders_table(self.summary))
+        return self.title, sliders_table(self.summary)
 
     def __repr__(self) -> str:
         return f"<SliderSearch: {len(self.entries)} positions, {self.num_runs} runs>"
 
-    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
-        """Write sliders.json, sliders.csv and the best scenario of each design; return the folder.
-
-        replace, and what is raised: as for `Goodput.save`.
-        """
-        with output_folder(folder, replace=replace) as place:
-            place.fill(self.write_files)
-        return place.path
-
     def write_files(self, folder: Path) -> None:
-        """Write what `save` does into a folder that is there and empty."""
+        """Write sliders.json, sliders.csv and the best scenario of each design."""
         write_text(folder / "sliders.json", json_text(self.summary))
         write_text(folder / "sliders.csv", self.table.to_csv(index=False, lineterminator="\n"))
         for design, entry in self.best.items():
