@@ -17,6 +17,9 @@ Out = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Replace earlier results in DIR; files of others stay.")
 ]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the results as JSON in place of the tables.")
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but the results and errors.")
 ]

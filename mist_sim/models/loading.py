@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.models.spec import ModelSpec
+from mist_sim.spec_files import texts_in
 from mist_sim.user_paths import read_spec, user_path
 
 
@@ -50,13 +50,8 @@ def load_model(name_or_path: str) -> ModelSpec:
 @cache
 def _catalog() -> Mapping[str, Mapping[str, object]]:
     """The config of every catalog entry by name."""
-    folder = resources.files("mist_sim.models") / "catalog"
-    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    written = {
-        entry.name.removesuffix(".json"): _parse(entry.read_text("utf-8"), entry.name)
-        for entry in entries
-        if entry.name.endswith(".json")
-    }
+    texts = texts_in("mist_sim.models", "catalog", ".json")
+    written = {name: _parse(text, f"{name}.json") for name, text in texts.items()}
     return {name: _with_base(config, written) for name, config in written.items()}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
+from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, require_out
 from mist_sim.cli.scenario_input import STDIN, FromVllm, load, of_vllm, presets
 from mist_sim.cli.settings import overrides_of
 
@@ -74,9 +74,7 @@ def compare(
     jobs: Jobs = None,
     out: Out = None,
     force: Force = False,
-    as_json: bool = typer.Option(
-        False, "--json", help="Print the results as JSON in place of the tables."
-    ),
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Run several scenarios on the same workload and compare them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
+from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, require_out
 from mist_sim.cli.scenario_input import (
     FromVllm,
     ScenarioName,
@@ -40,9 +40,7 @@ def goodput(
     jobs: Jobs = None,
     out: Out = None,
     force: Force = False,
-    as_json: bool = typer.Option(
-        False, "--json", help="Print the results as JSON in place of the tables."
-    ),
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the largest arrival rate at which a scenario attains its SLO.

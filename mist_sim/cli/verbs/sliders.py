@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import Force, Jobs, Out, Quiet, require_out
+from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, require_out
 from mist_sim.cli.scenario_input import ScenarioName, Settings, keys_of, load, require_scenario
 
 
@@ -27,9 +27,7 @@ def sliders(
     jobs: Jobs = None,
     out: Out = None,
     force: Force = False,
-    as_json: bool = typer.Option(
-        False, "--json", help="Print the results as JSON in place of the tables."
-    ),
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the goodput of aggregation, disaggregation and TaiChi's hybrid, each at its best.

@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from functools import cache
-from importlib import resources
 from itertools import pairwise
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.hardware.devices.loading import parse_toml, read_table
 from mist_sim.hardware.devices.specs import HostSpec, Interconnect
+from mist_sim.spec_files import Table, parse_toml, read_table, tables_in
 from mist_sim.user_paths import read_spec, user_path
 
 DEFAULT_HOST = "host-bridge"
@@ -48,7 +47,7 @@ def load_host(name_or_path: str) -> HostSpec:
     return host_from_table(parse_toml(read_spec(path), str(path)), name=path.stem, source=str(path))
 
 
-def host_from_table(table: Mapping[str, object], *, name: str, source: str) -> HostSpec:
+def host_from_table(table: Table, *, name: str, source: str) -> HostSpec:
     """Return the host that a parsed spec file or a scenario's mapping describes.
 
     name: the host's name unless the table has one. source: what error messages start with.
@@ -63,11 +62,10 @@ def host_from_table(table: Mapping[str, object], *, name: str, source: str) -> H
         own["sources"] = {**_sources(_catalog()[base]), **_sources(table)}
     if isinstance(rates := own.get("bus_bandwidth"), dict):
         own["bus_bandwidth"] = {str(ranks): rate for ranks, rate in rates.items()}
-    spec: HostSpec = read_table(HostSpec, {"name": name, **own}, source, "")
-    return spec
+    return read_table(HostSpec, {"name": name, **own}, source)
 
 
-def _left_out(own: Mapping[str, object]) -> Collection[str]:
+def _left_out(own: Table) -> Collection[str]:
     """Return the keys of a base that a file's own take the place of."""
     if "bus_bandwidth" in own:
         return _BY_RULE
@@ -106,15 +104,9 @@ def _measured(rates: list[tuple[int, float]], ranks: int) -> float:
 
 
 @cache
-def _catalog() -> Mapping[str, Mapping[str, object]]:
+def _catalog() -> Mapping[str, Table]:
     """The table of every catalog entry by name."""
-    folder = resources.files("mist_sim.hardware") / "catalog" / "hosts"
-    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return {
-        entry.name.removesuffix(".toml"): parse_toml(entry.read_text("utf-8"), entry.name)
-        for entry in entries
-        if entry.name.endswith(".toml")
-    }
+    return tables_in("mist_sim.hardware", "catalog/hosts")
 
 
 @cache
@@ -122,7 +114,7 @@ def _catalog_host(name: str) -> HostSpec:
     return host_from_table(_catalog()[name], name=name, source=f"{name}.toml")
 
 
-def _sources(table: Mapping[str, object]) -> Mapping[str, object]:
+def _sources(table: Table) -> Table:
     sources = table.get("sources", {})
     return sources if isinstance(sources, dict) else {}
 

@@ -17,16 +17,12 @@ or `TYPICAL_DRAW`); the confidence of what is changed is "spec-only" unless the 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from importlib import resources
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.specs import GpuSpec
-from mist_sim.units import Kind
+from mist_sim.spec_files import Table, name_of, parse_toml, read_table, tables_in
 from mist_sim.user_paths import read_spec, user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
@@ -46,7 +42,7 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     Raises ScenarioError with the file and the field when there is no such accelerator, or when
     the file cannot be read or holds a key, unit or value that is not right.
     """
-    slug = _catalog_name(name_or_path)
+    slug = name_of(name_or_path, _catalog())
     if slug is not None:
         return _catalog_gpu(slug)
     path = user_path(name_or_path)
@@ -60,7 +56,7 @@ def device_of(gpu: GpuSpec) -> GpuSpec:
     return load_gpu(gpu.based_on) if gpu.based_on in _catalog() else gpu
 
 
-def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> GpuSpec:
+def gpu_from_table(table: Table, *, name: str, source: str) -> GpuSpec:
     """Return the accelerator that a parsed spec file describes, `based_on` included.
 
     name: the accelerator's name unless the table has one.
@@ -70,7 +66,7 @@ def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> Gp
     if not isinstance(own.get("sources", {}), dict):
         raise ScenarioError(f"{source}: sources must be a table, got {brief(own['sources'])}")
     if "based_on" in table:
-        slug = _catalog_name(str(table["based_on"]))
+        slug = name_of(str(table["based_on"]), _catalog())
         if slug is None:
             raise _unknown(str(table["based_on"]), f"{source}: based_on: no accelerator is named")
         base = _entry(slug) | {"confidence": "spec-only"}
@@ -81,7 +77,7 @@ def gpu_from_table(table: Mapping[str, object], *, name: str, source: str) -> Gp
     return _read_entry(own, name, source)
 
 
-def merge_tables(base: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+def merge_tables(base: Table, own: Table) -> dict[str, object]:
     """Return a base's table with what a file says of its own; `sources` are the caller's."""
     merged = {**base, **own}
     for key, value in own.items():
@@ -91,16 +87,14 @@ def merge_tables(base: Mapping[str, object], own: Mapping[str, object]) -> dict[
     return merged
 
 
-def _merged_sources(
-    base: Mapping[str, object], own: Mapping[str, object], source: str
-) -> dict[str, object]:
+def _merged_sources(base: Table, own: Table, source: str) -> dict[str, object]:
     """The base's sources, except that what the file changes comes from the file."""
     own_sources = _flatten(own.get("sources", {}))
     figures = {key: value for key, value in own.items() if key not in _NO_FIGURES}
     return _flatten(base["sources"]) | dict.fromkeys(_flatten(figures), source) | own_sources
 
 
-def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
+def _read_entry(table: Table, name: str, where: str) -> GpuSpec:
     entry = _with_architecture({"name": name, **table}, where)
     link = entry.get("interconnect")
     if isinstance(link, dict):
@@ -108,11 +102,10 @@ def _read_entry(table: Mapping[str, object], name: str, where: str) -> GpuSpec:
         entry["interconnect"] = {"all_reduce": all_reduce, **link}
     if isinstance(entry.get("sources"), dict):
         entry["sources"] = _flatten(entry["sources"])
-    spec: GpuSpec = read_table(GpuSpec, entry, where, "")
-    return spec
+    return read_table(GpuSpec, entry, where)
 
 
-def _with_architecture(entry: Mapping[str, object], where: str) -> dict[str, object]:
+def _with_architecture(entry: Table, where: str) -> dict[str, object]:
     """Return an entry with the kernels of its architecture, as far as it has none of its own."""
     name = entry.get("architecture")
     if not name:
@@ -129,67 +122,6 @@ def _with_architecture(entry: Mapping[str, object], where: str) -> dict[str, obj
     return merged | {"sources": sources | _flatten(entry.get("sources", {}))}
 
 
-def read_table(cls: type[Any], table: object, where: str, prefix: str) -> Any:
-    """Make a dataclass of a table; strings become quantities of the kind the field names."""
-    place = f"{where}: {prefix.removesuffix('.')}".removesuffix(": ")
-    if not isinstance(table, dict):
-        raise ScenarioError(f"{place} must be a table, got {brief(table)}")
-    hints = get_type_hints(cls, include_extras=True)
-    for item in fields(cls):
-        if not item.metadata.get("in_files", True):
-            del hints[item.name]
-    for key in table:
-        if key not in hints:
-            hint = did_you_mean(key, hints)
-            raise ScenarioError(f"{place}: unknown key {key!r}{hint} Known: {', '.join(hints)}")
-    missing = [item.name for item in fields(cls) if _is_required(item) and item.name not in table]
-    if missing:
-        raise ScenarioError(f"{place}: missing {', '.join(missing)}")
-    values = {key: _convert(hints[key], item, where, prefix + key) for key, item in table.items()}
-    try:
-        return cls(**values)
-    except ValueError as error:
-        raise ScenarioError(f"{place}: {error}") from None
-
-
-def _convert(hint: Any, value: object, where: str, name: str) -> object:
-    origin, args = get_origin(hint), get_args(hint)
-    if isinstance(hint, type) and is_dataclass(hint):
-        return read_table(hint, value, where, f"{name}.")
-    if origin is Annotated and isinstance(args[1], Kind):
-        return _quantity(args[1], value, f"{where}: {name}")
-    if origin is Mapping:
-        if not isinstance(value, dict):
-            raise ScenarioError(f"{where}: {name} must be a table, got {brief(value)}")
-        return {key: _convert(args[1], item, where, f"{name}.{key}") for key, item in value.items()}
-    if hint is float or (hint == float | None and value is not None):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ScenarioError(f"{where}: {name} must be a number, got {brief(value)}")
-        return float(value)
-    if hint is bool:
-        if not isinstance(value, bool):
-            raise ScenarioError(f"{where}: {name} must be true or false, got {brief(value)}")
-        return value
-    if hint in (int, int | None):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ScenarioError(f"{where}: {name} must be a whole number, got {brief(value)}")
-        return value
-    if not isinstance(value, str):
-        raise ScenarioError(f"{where}: {name} must be a string, got {brief(value)}")
-    return value
-
-
-def _quantity(kind: Kind, value: object, place: str) -> float:
-    try:
-        return kind.parse(value)
-    except ScenarioError as error:
-        raise ScenarioError(f"{place}: {error}") from None
-
-
-def _is_required(item: Any) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
-
-
 def _flatten(table: object, prefix: str = "") -> dict[str, object]:
     """Nested tables as dotted names: {"prefill": {"mfu": x}} becomes {"prefill.mfu": x}."""
     if not isinstance(table, dict):
@@ -201,25 +133,15 @@ def _flatten(table: object, prefix: str = "") -> dict[str, object]:
 
 
 @cache
-def _catalog() -> Mapping[str, Mapping[str, object]]:
+def _catalog() -> Mapping[str, Table]:
     """The table of every catalog entry by name."""
-    return _tables("catalog")
+    return tables_in("mist_sim.hardware", "catalog")
 
 
 @cache
-def _architectures() -> Mapping[str, Mapping[str, object]]:
+def _architectures() -> Mapping[str, Table]:
     """The table of kernels of every architecture by name."""
-    return _tables("architectures")
-
-
-def _tables(name: str) -> Mapping[str, Mapping[str, object]]:
-    folder = resources.files("mist_sim.hardware") / name
-    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return {
-        entry.name.removesuffix(".toml"): parse_toml(entry.read_text("utf-8"), entry.name)
-        for entry in entries
-        if entry.name.endswith(".toml")
-    }
+    return tables_in("mist_sim.hardware", "architectures")
 
 
 @cache
@@ -232,24 +154,7 @@ def _entry(slug: str) -> dict[str, object]:
     return {"based_on": slug, **figures}
 
 
-def _catalog_name(name: str) -> str | None:
-    """The catalog name that a name or an alias, in any case, stands for."""
-    for slug, table in _catalog().items():
-        aliases = table.get("aliases")
-        if name.lower() in [slug, *(aliases if isinstance(aliases, list) else [])]:
-            return slug
-    return None
-
-
 def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
     hint = did_you_mean(name.lower(), _catalog())
     path = f"; or give the path of {otherwise}" if otherwise else ""
     return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(gpu_names())}{path}")
-
-
-def parse_toml(text: str, where: str) -> Mapping[str, object]:
-    """Return the table of a TOML file. Raises ScenarioError where it is none."""
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"{where}: not valid TOML: {error}") from None

@@ -6,7 +6,8 @@ moment ago can be used at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -44,8 +45,27 @@ from mist_sim.traces import (
 from mist_sim.units import DURATION
 
 
+class Marker(ABC):
+    """Marks a value that a file describes: how it is read, and written again."""
+
+    @abstractmethod
+    def read(self, value: object, info: ValidationInfo) -> object:
+        """Return what a value in a file describes."""
+
+    def write(self, value: Any) -> object:
+        """Return what a file says for it."""
+        return written(value)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self.read, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
+        )
+
+
 @dataclass(frozen=True, eq=False)
-class Family:
+class Family(Marker):
     """Marks a `Part` that is one of a registry's plugins.
 
     needs: init fields that the file does not set. meanings: see `part_type`. words: names that
@@ -110,11 +130,6 @@ class Family:
         known = ", ".join(self._names())
         return f"no {self.registry.member} named {shown(name)}{hint} Known: {known}"
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return _core_schema(self.read)
-
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
@@ -126,7 +141,7 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
-class Settings:
+class Settings(Marker):
     """Marks a `Part` that is always of the same class, so that it has no `type`."""
 
     model: type[Part]
@@ -135,11 +150,6 @@ class Settings:
         """Return the part that a value in a file describes."""
         return self.model.model_validate(value, context=info.context)
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return _core_schema(self.read)
-
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
@@ -147,7 +157,7 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class OrLaw:
+class OrLaw(Marker):
     """Marks a time that is the same for all ("20 ms"), or drawn from a law ({type: gamma, ...}).
 
     laws: the family that the law is one of.
@@ -162,12 +172,9 @@ class OrLaw:
             return self.laws.read(value, info)
         return DURATION.parse(value)
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.with_info_plain_validator_function(
-            self.read, serialization=core_schema.plain_serializer_function_ser_schema(_said)
-        )
+    def write(self, value: Any) -> object:
+        """Return what a file says for the seconds or the law."""
+        return written(value) if isinstance(value, Part) else DURATION.format(value)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -175,16 +182,6 @@ class OrLaw:
         time = Quantity(DURATION).__get_pydantic_json_schema__(schema, handler)
         laws = self.laws.__get_pydantic_json_schema__(schema, handler)
         return {"anyOf": [time, *laws["anyOf"]]}
-
-
-def _said(value: float | Part) -> object:
-    return written(value) if isinstance(value, Part) else DURATION.format(value)
-
-
-def _core_schema(read: Callable[[Any, ValidationInfo], object]) -> CoreSchema:
-    return core_schema.with_info_plain_validator_function(
-        read, serialization=core_schema.plain_serializer_function_ser_schema(written)
-    )
 
 
 ROUTER = Family(ROUTERS, default="round_robin")

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     AfterValidator,
     Field,
-    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationInfo,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from mist_sim.bounds import TEXT_LENGTH
 from mist_sim.network import Connector, Fabric, Link, load_topology
 from mist_sim.scenario.format import paths
-from mist_sim.scenario.format.families import CONNECTOR
-from mist_sim.scenario.format.parts import Part, part_type, written
+from mist_sim.scenario.format.families import CONNECTOR, Marker
+from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.sections.clients import AfdPart, ClientPart, LlmPart
 
@@ -35,7 +34,7 @@ _TOPOLOGY = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_topolo
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkSettings:
+class NetworkSettings(Marker):
     """Marks a `Part` that is a fabric where it names a topology, and else a link."""
 
     link: type[Part]
@@ -47,13 +46,6 @@ class NetworkSettings:
             return value
         model = self.fabric if isinstance(value, dict) and _KEY in value else self.link
         return model.model_validate(value, context=info.context)
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.with_info_plain_validator_function(
-            self.read, serialization=core_schema.plain_serializer_function_ser_schema(written)
-        )
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler

@@ -1,0 +1,134 @@
+"""Spec files: a TOML table becomes a dataclass, and strings with units become numbers.
+
+Some come with the package, in a folder with a file for each: catalogs and presets.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from importlib import resources
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.units import Kind
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Table = Mapping[str, object]
+Spec = TypeVar("Spec", bound="DataclassInstance")
+
+
+def texts_in(package: str, folder: str, ending: str) -> dict[str, str]:
+    """Return the texts of a folder's files that end so, by name without the ending, sorted."""
+    place = resources.files(package).joinpath(*folder.split("/"))
+    entries = sorted(place.iterdir(), key=lambda entry: entry.name)
+    return {
+        entry.name.removesuffix(ending): entry.read_text("utf-8")
+        for entry in entries
+        if entry.name.endswith(ending)
+    }
+
+
+def tables_in(package: str, folder: str) -> dict[str, Table]:
+    """Return the tables of a folder's TOML files, by name without the ending, sorted."""
+    texts = texts_in(package, folder, ".toml")
+    return {name: parse_toml(text, f"{name}.toml") for name, text in texts.items()}
+
+
+def name_of(text: str, tables: Mapping[str, Table]) -> str | None:
+    """Return the table that a name or one of its `aliases`, in any case, stands for."""
+    for name, table in tables.items():
+        aliases = table.get("aliases")
+        if text.lower() in [name, *(aliases if isinstance(aliases, list) else [])]:
+            return name
+    return None
+
+
+def parse_toml(text: str, where: str) -> Table:
+    """Return the table of a TOML file. Raises ScenarioError where it is none."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{where}: not valid TOML: {error}") from None
+
+
+def read_table(cls: type[Spec], table: object, where: str, prefix: str = "") -> Spec:
+    """Return a dataclass made of a table; strings become quantities of the kind the field names.
+
+    where: the file, which messages start with. prefix: where the table is in it, such as "draw.".
+    Raises ScenarioError for keys that are unknown or missing, and for values that are not right.
+    """
+    place = f"{where}: {prefix.removesuffix('.')}".removesuffix(": ")
+    if not isinstance(table, dict):
+        raise ScenarioError(f"{place} must be a table, got {brief(table)}")
+    hints = get_type_hints(cls, include_extras=True)
+    for item in fields(cls):
+        if not item.metadata.get("in_files", True):
+            del hints[item.name]
+    for key in table:
+        if key not in hints:
+            hint = did_you_mean(key, hints)
+            raise ScenarioError(f"{place}: unknown key {key!r}{hint} Known: {', '.join(hints)}")
+    missing = [item.name for item in fields(cls) if _is_required(item) and item.name not in table]
+    if missing:
+        raise ScenarioError(f"{place}: missing {', '.join(missing)}")
+    values = {key: _convert(hints[key], item, where, prefix + key) for key, item in table.items()}
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ScenarioError(f"{place}: {error}") from None
+
+
+def _convert(hint: Any, value: object, where: str, name: str) -> object:
+    """Return what a spec says as the type of its field."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return read_table(hint, value, where, f"{name}.")
+    kind = _kind_of(hint)
+    if kind is not None:
+        return _quantity(kind, value, f"{where}: {name}")
+    if get_origin(hint) is Mapping:
+        if not isinstance(value, dict):
+            raise ScenarioError(f"{where}: {name} must be a table, got {brief(value)}")
+        inner = get_args(hint)[1]
+        return {key: _convert(inner, item, where, f"{name}.{key}") for key, item in value.items()}
+    if hint is float or (hint == float | None and value is not None):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ScenarioError(f"{where}: {name} must be a number, got {brief(value)}")
+        return float(value)
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ScenarioError(f"{where}: {name} must be true or false, got {brief(value)}")
+        return value
+    if hint in (int, int | None):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ScenarioError(f"{where}: {name} must be a whole number, got {brief(value)}")
+        return value
+    if not isinstance(value, str):
+        raise ScenarioError(f"{where}: {name} must be a string, got {brief(value)}")
+    return value
+
+
+def _kind_of(hint: Any) -> Kind | None:
+    """Return the kind of a quantity, or of one that may be left out."""
+    choices = [choice for choice in get_args(hint) if choice is not NoneType]
+    if get_origin(hint) is not Annotated and len(choices) == 1:
+        hint = choices[0]
+    if get_origin(hint) is not Annotated:
+        return None
+    kind = get_args(hint)[1]
+    return kind if isinstance(kind, Kind) else None
+
+
+def _quantity(kind: Kind, value: object, place: str) -> float:
+    try:
+        return kind.parse(value)
+    except ScenarioError as error:
+        raise ScenarioError(f"{place}: {error}") from None
+
+
+def _is_required(item: Any) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
