@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,49 @@ KINDS = {
     "catalog": (),
 }
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
+
+
+# how the engine was driven that a closed loop measured
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="VERSION",
+        help="The version of vLLM measured, such as vllm-0.19, for closed_loop; the newest that "
+        "is known without it.",
+    ),
+]
+ThinkTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="From an answer to the user's next request, such as '2 ms', for closed_loop; "
+        "none without it.",
+    ),
+]
+MaxNumBatchedTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Tokens in a step of the engine measured, for closed_loop; vLLM's default for the "
+        "GPU without it.",
+    ),
+]
+TokensBeyondPrompt = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Tokens in a step more than a prompt has, where the engine was started anew for "
+        "each length of prompts, for closed_loop.",
+    ),
+]
+MaxNumSeqs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Sequences in a step of the engine measured, for closed_loop; vLLM's default for "
+        "the GPU without it.",
+    ),
+]
 
 
 def _kinds(incomplete: str) -> list[str]:
@@ -61,36 +104,11 @@ def calibrate(
         help=f"The model measured, for closed_loop ({_MODEL} without it), and for kernels where "
         "the table does not say it.",
     ),
-    engine: str | None = typer.Option(
-        None,
-        metavar="VERSION",
-        help="The version of vLLM measured, such as vllm-0.19, for closed_loop; the newest that "
-        "is known without it.",
-    ),
-    think_time: str | None = typer.Option(
-        None,
-        metavar="TIME",
-        help="From an answer to the user's next request, such as '2 ms', for closed_loop; "
-        "none without it.",
-    ),
-    max_num_batched_tokens: int | None = typer.Option(
-        None,
-        min=1,
-        help="Tokens in a step of the engine measured, for closed_loop; vLLM's default for the "
-        "GPU without it.",
-    ),
-    tokens_beyond_prompt: int | None = typer.Option(
-        None,
-        min=0,
-        help="Tokens in a step more than a prompt has, where the engine was started anew for "
-        "each length of prompts, for closed_loop.",
-    ),
-    max_num_seqs: int | None = typer.Option(
-        None,
-        min=1,
-        help="Sequences in a step of the engine measured, for closed_loop; vLLM's default for "
-        "the GPU without it.",
-    ),
+    engine: Engine = None,
+    think_time: ThinkTime = None,
+    max_num_batched_tokens: MaxNumBatchedTokens = None,
+    tokens_beyond_prompt: TokensBeyondPrompt = None,
+    max_num_seqs: MaxNumSeqs = None,
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
@@ -105,14 +123,9 @@ def calibrate(
     from contextlib import nullcontext
 
     from mist_sim.calibration.figures import spec_text
-    from mist_sim.errors import ScenarioError, did_you_mean
     from mist_sim.hardware import load_gpu
     from mist_sim.output import output_file
 
-    if kind not in KINDS:
-        raise ScenarioError(
-            f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
-        )
     driven = {
         "engine": engine,
         "think-time": think_time,
@@ -120,9 +133,7 @@ def calibrate(
         "tokens-beyond-prompt": tokens_beyond_prompt,
         "max-num-seqs": max_num_seqs,
     }
-    for name, given in {"gpu": gpu, "model": model, **driven, "out": out}.items():
-        if given is not None and name not in KINDS[kind]:
-            raise ScenarioError(f"--{name} has no effect with {kind} measurements; leave it out")
+    _check(kind, {"gpu": gpu, "model": model, **driven, "out": out})
     if kind == "catalog":
         _print_catalog(measurements)
         return
@@ -138,6 +149,19 @@ def calibrate(
     _print(found)
     if out is not None:
         typer.echo(f"Written to {out}", err=True)
+
+
+def _check(kind: str, options: Mapping[str, object]) -> None:
+    """Raise ScenarioError for an unknown kind, and for options that it does not take."""
+    from mist_sim.errors import ScenarioError, did_you_mean
+
+    if kind not in KINDS:
+        raise ScenarioError(
+            f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
+        )
+    for name, given in options.items():
+        if given is not None and name not in KINDS[kind]:
+            raise ScenarioError(f"--{name} has no effect with {kind} measurements; leave it out")
 
 
 def _print(found: Calibration) -> None:
