@@ -227,6 +227,11 @@ class EngineConfig:
         return ""
 
     @property
+    def num_drafts(self) -> int:
+        """Tokens that are drafted for each decode of a step; 0 without drafting."""
+        return self.speculative_config.num_speculative_tokens if self.speculative_config else 0
+
+    @property
     def lockstep(self) -> bool:
         """Whether the engines share their experts, so that they step together."""
         return self.enable_expert_parallel and self.data_parallel_size > 1

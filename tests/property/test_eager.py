@@ -9,7 +9,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware import Cluster, gpu_names, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model, model_names
-from mist_sim.scenario.engines.llm_client import with_graphs_up_to
+from mist_sim.scenario.engines.step_times import with_graphs_up_to
 from tests.effort import examples
 
 RANKS = (1, 2, 4, 8)

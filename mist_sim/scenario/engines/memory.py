@@ -1,0 +1,75 @@
+"""The KV cache of an engine: its blocks, the tiers below it, and swap space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mist_sim.clients import EngineConfig
+from mist_sim.clients.kv_cache import (
+    EngineMemory,
+    KvCacheConfig,
+    SwapSpace,
+    cache_tiers,
+    kv_block_bytes,
+    num_gpu_blocks,
+    swap_space,
+)
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
+from mist_sim.clients.scheduling import Scheduler
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster
+from mist_sim.hardware.drafter import Drafter, shared_groups
+from mist_sim.models import ModelSpec
+
+
+def engine_memory(
+    config: EngineConfig,
+    model: ModelSpec,
+    cluster: Cluster,
+    scheduler: Scheduler,
+    draft: Drafter | None,
+    longest: int,
+) -> EngineMemory:
+    """Return the KV cache of an engine. Raises ScenarioError for one without room.
+
+    longest: tokens of a prompt, which a step of a scheduler without a limit takes whole.
+    """
+    kv_cache = config.kv_cache
+    num_tokens = getattr(scheduler, "max_num_batched_tokens", longest)
+    sizes: dict[str, Any] = {
+        "max_num_batched_tokens": num_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+    }
+    return EngineMemory(
+        num_gpu_blocks=num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft),
+        kv_groups=shared_groups(model, draft) if model.sliding_window else None,
+        cache_tiers=cache_tiers(kv_cache, model, cluster),
+        swap_space=_swap_space(scheduler, kv_cache, model, cluster),
+        kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
+        num_layers=model.num_layers,
+    )
+
+
+def of_a_lane(memory: EngineMemory, config: EngineConfig) -> LaneMemory:
+    """Return the part of an engine's KV cache that each request has to fit in."""
+    return lane_memory(
+        memory,
+        config.kv_cache,
+        config.pipeline_parallel_size,
+        drafting=config.speculative_config,
+        swaps=memory.swap_space is not None,
+    )
+
+
+def _swap_space(
+    scheduler: Scheduler, config: KvCacheConfig, model: ModelSpec, cluster: Cluster
+) -> SwapSpace | None:
+    """Return the swap space of an engine; None when its scheduler does not swap."""
+    if scheduler.preemption == "swap":
+        return swap_space(config, model, cluster)
+    if config.swap_space is not None:
+        raise ScenarioError(
+            "kv_cache must have no swap_space, since nothing is swapped with "
+            "scheduler.preemption: recompute"
+        )
+    return None

@@ -1,0 +1,126 @@
+"""What times the steps of an engine: a predictor with the engine's own time and with drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from mist_sim.clients import EngineConfig
+from mist_sim.clients.engine_config import PredictorFactory
+from mist_sim.clients.scheduling import Scheduler
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster
+from mist_sim.hardware.drafter import Drafter, drafter
+from mist_sim.hardware.power_cap import check_follows_clock
+from mist_sim.hardware.predictors import (
+    EngineOverhead,
+    PipelinePredictor,
+    Predictor,
+    RooflinePredictor,
+    pipeline_predictor,
+    with_drafting,
+)
+from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED
+from mist_sim.hardware.predictors.ranks import ranks_of
+from mist_sim.models import ModelSpec
+from mist_sim.scenario.engines.all_reduce import check_sums_over_links
+from mist_sim.scenario.engines.default_overhead import (
+    assumed_times,
+    own_time,
+    with_exposed_time,
+)
+from mist_sim.scenario.engines.hosts import assumed_host, check_times_links
+from mist_sim.scenario.engines.version_defaults import largest_graph
+from mist_sim.scenario.engines.version_names import version_of
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """What times an engine's steps, and what nobody said of it.
+
+    overhead: the engine's own time, which is in the predictor. drafter: of an engine that drafts
+    with a model. assumed, assumed_host: as a client has them (`Client`).
+    """
+
+    predictor: PipelinePredictor
+    overhead: EngineOverhead
+    drafter: Drafter | None
+    assumed: tuple[str, ...]
+    assumed_host: Mapping[str, Any]
+
+
+def step_times(
+    config: EngineConfig, model: ModelSpec, cluster: Cluster, scheduler: Scheduler, longest: int
+) -> StepTimes:
+    """Return what times the steps of an engine.
+
+    longest: tokens of a prompt, which a step of a scheduler without a limit takes whole.
+    Raises ScenarioError for options that the predictor does not know.
+    """
+    predictor = _predictor(config, model, cluster, scheduler)
+    _check_known(config, predictor)
+    overhead = own_time(config.overhead, predictor, cluster.gpu)
+    planned_ahead = version_of(config.engine) if config.async_scheduling else None
+    assumed = assumed_times(overhead, predictor, cluster.gpu, planned_ahead)
+    num_tokens = getattr(scheduler, "max_num_batched_tokens", None) or longest
+    worth = assumed_host(predictor, config, model, cluster, min(num_tokens, longest))
+    if worth:
+        assumed += ("host",)
+    if planned_ahead:
+        overhead = with_exposed_time(overhead, predictor, planned_ahead)
+    draft = None
+    if config.speculative_config:
+        draft = drafter(config.speculative_config, model, cluster)
+        predictor = with_drafting(predictor, config.speculative_config, draft)
+    first = overhead.around(predictor.ranks[0], overlapped=bool(config.async_scheduling))
+    return StepTimes(predictor.with_first(first), overhead, draft, assumed, worth)
+
+
+def is_made_here(config: EngineConfig) -> bool:
+    """Whether what times the steps is made for model and GPUs, and not given whole."""
+    return config.predictor is None or callable(config.predictor)
+
+
+def _check_known(config: EngineConfig, predictor: PipelinePredictor) -> None:
+    """Raise ScenarioError for options that the predictor does not follow."""
+    if config.power_limit is not None:
+        if not is_made_here(config):
+            raise ScenarioError("power_limit must be null with a predictor that is given whole")
+        check_follows_clock(predictor)
+    if config.all_reduce is not None:
+        check_sums_over_links(predictor)
+    check_times_links(predictor, config)
+
+
+def _predictor(
+    config: EngineConfig, model: ModelSpec, cluster: Cluster, scheduler: Scheduler
+) -> PipelinePredictor:
+    """Return what times the model's steps: the given object, or one that is made here."""
+    given: Any = config.predictor
+    if given is not None and not callable(given):
+        return ranks_of(cast("Predictor | PipelinePredictor", given))
+    make: PredictorFactory = given or RooflinePredictor
+    version = version_of(config.engine)
+    most = largest_graph(version, cluster.gpu, scheduler.max_num_seqs, config.num_drafts)
+
+    def timed(part: ModelSpec) -> Predictor:
+        return with_graphs_up_to(most, make(model=part, cluster=cluster))
+
+    try:
+        return pipeline_predictor(timed, model, cluster)
+    except ValueError as error:
+        if config.predictor is None:
+            raise
+        raise ScenarioError(f"predictor: {error}") from error
+
+
+def with_graphs_up_to(size: int, predictor: Predictor) -> Predictor:
+    """Return a predictor whose largest CUDA graph has so many tokens, if it says no size itself."""
+    if not isinstance(predictor, RooflinePredictor) or size == MOST_CAPTURED:
+        return predictor
+    if predictor.enforce_eager or predictor.cudagraph_capture_sizes is not None:
+        return predictor
+    if predictor.max_cudagraph_capture_size is not None:
+        return predictor
+    return replace(predictor, max_cudagraph_capture_size=size)
