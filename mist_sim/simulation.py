@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -23,7 +22,7 @@ from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
-from mist_sim.errors import InvariantError, ScenarioError, did_you_mean
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hand_over_rules import (
     check_hand_overs,
     check_lengths,
@@ -37,11 +36,17 @@ from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.slo_watch import SloWatch
-from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.network import Fabric, Network
-from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search, check_reconfigure
+from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
+from mist_sim.simulation_rules import (
+    check_lives,
+    check_names,
+    check_prices,
+    check_routers,
+    check_search,
+)
 from mist_sim.traces import Workload
 
 Progress = Callable[[int, float], None]
@@ -91,17 +96,11 @@ class Simulation:
         search: Search | None = None,
     ) -> None:
         clients = list(clients)
-        names = [client.name for client in clients]
-        if not names:
-            raise ScenarioError("clients: a simulation needs at least one client, got none")
-        for name, count in Counter(names).items():
-            if count > 1:
-                raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
+        check_names(clients)
         self.hand_over = hand_over or HandOver()
-        any_splits = self.hand_over.policy is not None
         check_hand_overs(clients, network, self.hand_over)
         check_lengths(clients, getattr(workload, "source", None))
-        members = tenants(clients, any_splits=any_splits)
+        members = tenants(clients, any_splits=self.hand_over.policy is not None)
         if network is not None:
             network.admit(members)
         _lie_on_nodes(clients, network)
@@ -113,26 +112,24 @@ class Simulation:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
             raise ScenarioError(f"warmup must be finite and >= 0 s, got {warmup}")
+        check_routers(clients, routers or {})
+        if cost is not None:
+            check_prices(clients, cost)
+        check_search(reconfigure, search, clients)
         self.clients = clients
         self.workload = workload
         self.router = router if router is not None else RoundRobinRouter()
         self.routers = dict(routers or {})
-        _check_routers(clients, self.routers)
         self.streams = Streams(seed)
         self.slo = slo or Slo()
         self.warmup = warmup
         self.network = network
         self.power = power or PowerOptions()
         self.cost = cost
-        if cost is not None:
-            _check_prices(clients, cost)
         self.reconfigure, self.search = reconfigure, search
-        _check_reconfigure(clients, reconfigure, search)
         self.lifecycle = lifecycle
         if lifecycle is not None:
-            lifecycle.check(clients, network)
-            if lifecycle.asks_for_slo and not self.slo.is_set:
-                raise ScenarioError("slo must have a limit, which autoscaling by attainment needs")
+            check_lives(lifecycle, clients, network, self.slo)
 
     def run(
         self, progress: Progress | None = None, *, recorder: ColumnRecorder | None = None
@@ -170,6 +167,10 @@ class Simulation:
             broken = f"nothing left to happen: {broken or 'load generation does not stop'}"
         if broken:
             raise InvariantError(f"at {env.now} s: {broken}")
+        return self._result(recorder, sliders)
+
+    def _result(self, recorder: ColumnRecorder, sliders: Reconfigurer | None) -> Result:
+        """Return the records of a run, with what they are to be read by."""
         return Result(
             recorder=recorder,
             client_names=[client.name for client in self.clients],
@@ -253,40 +254,6 @@ class Simulation:
         if loop is None:
             return OpenLoop(env, coordinator, recorder, retries, rng)
         return Users(env, coordinator, recorder, retries, rng, loop)
-
-
-def _check_reconfigure(
-    clients: Sequence[Client], reconfigure: Reconfigure | None, search: Search | None
-) -> None:
-    """Raise ScenarioError for changes that clients cannot make, and where nobody finds them."""
-    if reconfigure is not None:
-        check_reconfigure(reconfigure, clients)
-    asks = reconfigure is not None and reconfigure.on_change is not None
-    if asks != (search is not None):
-        rule = "be given with" if search is None else "be left out without"
-        raise ScenarioError(f"search must {rule} reconfigure.on_change, whose positions it finds")
-
-
-def _check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
-    """Raise ScenarioError where a cost is asked for and a GPU, or its price, is not known."""
-    for client in clients:
-        if client.machine is None and client.estimate is not None:
-            raise ScenarioError(
-                f"cost must be None, since nobody knows the GPUs of {client.name}; leave it out, "
-                "or make that client with llm_client, or set its `machine`"
-            )
-    gpu_prices([client.machine for client in clients], cost)
-
-
-def _check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> None:
-    """Raise ScenarioError for a router of a stage that nobody serves."""
-    served = {kind for client in clients for kind in client.serves}
-    for kind in routers:
-        if kind not in served:
-            raise ScenarioError(
-                f"routers.{kind}: no client serves {kind!r}{did_you_mean(kind, served)} "
-                f"The clients serve {', '.join(sorted(served))}"
-            )
 
 
 def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
