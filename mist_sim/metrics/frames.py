@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients.interference import interference
@@ -71,30 +73,12 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
 
     c: dict[str, Any] = recorder.visits.columns()
     pipelines: list[Any] = recorder.pipelines.values
-    parts = []
-    for code, kinds in enumerate(pipelines):
-        for position, kind in enumerate(kinds):
-            of_engine = kinds[0] == "prefill"
-            later, earlier = of_engine and position > 0, of_engine and position == 0
-            has_token = ~np.isnan(c["first_token_at"])
-            ended = has_token | c["served"] if earlier else c["served"]
-            finished_at = c["finished_at"]
-            if earlier:
-                finished_at = np.where(has_token, c["first_token_at"], finished_at)
-            rows = (c["stages"] == code) & ended
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "request_id": c["request_id"][rows],
-                        "position": position,
-                        "stage": kind,
-                        "client": np.array(client_names, dtype=object)[c["client_id"][rows]],
-                        "queued_at": c["first_token_at" if later else "queued_at"][rows],
-                        "started_at": c["first_token_at" if later else "started_at"][rows],
-                        "finished_at": finished_at[rows],
-                    }
-                )
-            )
+    names = np.array(client_names, dtype=object)
+    parts = [
+        _of_stage(c, c["stages"] == code, kinds, position, names)
+        for code, kinds in enumerate(pipelines)
+        for position in range(len(kinds))
+    ]
     columns = [
         "request_id",
         "position",
@@ -107,6 +91,37 @@ def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFr
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
     order = ["request_id", "queued_at", "position"]
     return frame.sort_values(order, ignore_index=True, kind="stable").drop(columns="position")
+
+
+def _of_stage(
+    visits: dict[str, Any],
+    rows: NDArray[np.bool_],
+    kinds: Sequence[str],
+    position: int,
+    names: NDArray[np.object_],
+) -> pd.DataFrame:
+    """Return a row for each of the visits to these stages that served the one at a position."""
+    import pandas as pd
+
+    of_engine = kinds[0] == "prefill"
+    later, earlier = of_engine and position > 0, of_engine and position == 0
+    ended, finished_at = visits["served"], visits["finished_at"]
+    if earlier:
+        has_token = ~np.isnan(visits["first_token_at"])
+        ended = has_token | ended
+        finished_at = np.where(has_token, visits["first_token_at"], finished_at)
+    rows = rows & ended
+    return pd.DataFrame(
+        {
+            "request_id": visits["request_id"][rows],
+            "position": position,
+            "stage": kinds[position],
+            "client": names[visits["client_id"][rows]],
+            "queued_at": visits["first_token_at" if later else "queued_at"][rows],
+            "started_at": visits["first_token_at" if later else "started_at"][rows],
+            "finished_at": finished_at[rows],
+        }
+    )
 
 
 def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:

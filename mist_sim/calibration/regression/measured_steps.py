@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,15 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.hardware.tables.steps import COLUMNS, read_rows
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Array = NDArray[np.float64]
 
 _AGREES = 0.2  # end to end against its parts; more means that a batch did not run at once
 _SPLITWISE_TOKENS = 128  # with longer answers the file does not say how many were generated
+_POINT = ["prompt_size", "batch_size"]
+_TIMES = ["prompt_time", "token_time", "e2e_time"]  # milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +60,26 @@ def read_splitwise(
     medians: one step for all rows of a point, with the median of their times.
     subset: MODEL/HARDWARE as in the file. Raises ScenarioError for files that are not of the form.
     """
-    numbers = ["tensor_parallel", "prompt_size", "batch_size", "token_size"]
-    times = ["prompt_time", "token_time", "e2e_time"]
-    rows = read_columns(path, [*numbers, *times], ["model", "hardware"])
+    rows, remarks = _run_at_once(_rows_of(path, subset, tensor_parallel_size))
+    if medians:
+        rows = rows.groupby(_POINT)[_TIMES].median().reset_index()
+    size, batch = (rows[name].to_numpy(float) for name in _POINT)
+    none = np.zeros(len(rows))
+    prefill, decode = (rows[name].to_numpy(float) * 1e-3 for name in ("prompt_time", "token_time"))
+    steps = MeasuredSteps(
+        num_new_tokens=np.append(size * batch, none),
+        num_pairs=np.append(batch * size * (size + 1) / 2, none),
+        num_decodes=np.append(none, batch),
+        context_sum=np.append(none, batch * (size + _SPLITWISE_TOKENS / 2)),
+        seconds=np.append(prefill, decode),
+    )
+    return steps, remarks
+
+
+def _rows_of(path: Path, subset: str, tensor_parallel_size: int) -> pd.DataFrame:
+    """Return the rows of one setting. Raises ScenarioError where the file has none."""
+    numbers = ["tensor_parallel", *_POINT, "token_size", *_TIMES]
+    rows = read_columns(path, numbers, ["model", "hardware"])
     names = rows["model"] + "/" + rows["hardware"]
     known = sorted(set(names))
     if subset not in known:
@@ -69,31 +92,21 @@ def read_splitwise(
             f"{path}: {subset} has no rows of tensor_parallel_size {tensor_parallel_size}, only of "
             f"{', '.join(f'{size:g}' for size in ranks)}"
         )
-    rows = rows[rows["tensor_parallel"] == tensor_parallel_size]
-    same = rows.groupby(["prompt_size", "batch_size"])[times]
-    usual = same.transform("median")
+    return rows[rows["tensor_parallel"] == tensor_parallel_size]
+
+
+def _run_at_once(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows whose batch ran in one part, and remarks on the others."""
+    usual = rows.groupby(_POINT)[_TIMES].transform("median")
     parts = usual["prompt_time"] + (_SPLITWISE_TOKENS - 1) * usual["token_time"]
     at_once = (usual["e2e_time"] / parts - 1).abs() <= _AGREES
-    left_out = rows[~at_once].drop_duplicates(["prompt_size", "batch_size"])
+    left_out = rows[~at_once].drop_duplicates(_POINT)
     remarks = [
         f"left out {row.batch_size:g} prompts of {row.prompt_size:g} tokens, "
         "which did not run at once"
-        for row in left_out.sort_values(["prompt_size", "batch_size"]).itertuples()
+        for row in left_out.sort_values(_POINT).itertuples()
     ]
-    rows = rows[at_once]
-    if medians:
-        rows = rows.groupby(["prompt_size", "batch_size"])[times].median().reset_index()
-    size, batch = (rows[name].to_numpy(float) for name in ("prompt_size", "batch_size"))
-    none = np.zeros(len(rows))
-    prefill, decode = (rows[name].to_numpy(float) * 1e-3 for name in ("prompt_time", "token_time"))
-    steps = MeasuredSteps(
-        num_new_tokens=np.append(size * batch, none),
-        num_pairs=np.append(batch * size * (size + 1) / 2, none),
-        num_decodes=np.append(none, batch),
-        context_sum=np.append(none, batch * (size + _SPLITWISE_TOKENS / 2)),
-        seconds=np.append(prefill, decode),
-    )
-    return steps, remarks
+    return rows[at_once], remarks
 
 
 def read_steps(path: Path) -> tuple[MeasuredSteps, dict[str, str]]:
