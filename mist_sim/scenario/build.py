@@ -13,6 +13,7 @@ from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.hand_over_rules import tenants
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
+from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.sections.lifecycles import made
@@ -49,7 +50,7 @@ def build(scenario: Scenario) -> Simulation:
     Raises ScenarioError that lists every problem which only shows when the parts come
     together, such as a model that does not fit its GPUs; TraceError for a bad first row.
     """
-    found = _Problems()
+    found = _Problems(scenario.origin)
     clients: list[Client] = []
     for position, spec in enumerate(scenario.clients):
         with found.at(("clients", position), type(spec)):
@@ -57,15 +58,13 @@ def build(scenario: Scenario) -> Simulation:
     with found.at(("workload",), WorkloadSpec):
         workload = _workload(scenario.workload)
         check_rows(workload.source, served_models(scenario.clients, scenario.model))
-    if found.problems:
-        raise summed_up(found.problems, scenario.origin)
+    found.raise_any()
     hand_over = scenario.hand_over.make()
     with found.at(("network",), type(scenario.network or scenario)):
         network = scenario.network.make() if scenario.network else None
         if network is not None:
             network.admit(tenants(clients, any_splits=hand_over.policy is not None))
-    if found.problems:
-        raise summed_up(found.problems, scenario.origin)
+    found.raise_any()
     lives = made(scenario.lifecycle, scenario.clients) if scenario.lifecycle else None
     with found.at(("lifecycle",), type(scenario.lifecycle or scenario)):
         if lives is not None:
@@ -74,8 +73,7 @@ def build(scenario: Scenario) -> Simulation:
     with found.at(("reconfigure",), type(scenario.reconfigure or scenario)):
         if changes is not None:
             check_reconfigure(changes, clients)
-    if found.problems:
-        raise summed_up(found.problems, scenario.origin)
+    found.raise_any()
     polls, routers = (scenario.view_interval, scenario.counts_sent), of_kinds(scenario.routers)
     return Simulation(
         clients=clients,
@@ -132,8 +130,9 @@ def _workload(spec: WorkloadSpec) -> Workload:
 
 @dataclass(frozen=True)
 class _Problems:
-    """Gathers what goes wrong in several parts of a scenario."""
+    """Gathers what goes wrong in several parts of a scenario. origin: where that was read."""
 
+    origin: Origin
     problems: list[Problem] = field(default_factory=list)
 
     @contextmanager
@@ -145,3 +144,8 @@ class _Problems:
             raise
         except ScenarioError as error:
             self.problems.append(said_by(error, model, location))
+
+    def raise_any(self) -> None:
+        """Raise a ScenarioError that lists the problems, if there are any."""
+        if self.problems:
+            raise summed_up(self.problems, self.origin)

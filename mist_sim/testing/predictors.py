@@ -31,39 +31,44 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
     )
     traits = check_traits(predictor)
     for batch, growth, num_steps in _batches(drafts=traits.times_drafts):
-        asked = deepcopy(batch)
-        times: Any = predictor.run(batch, growth, num_steps)
-        require(
-            isinstance(times, np.ndarray)
-            and times.shape == (num_steps,)
-            and times.dtype == np.float64,
-            f"{name_of(predictor)}.run must return float64 of shape ({num_steps},), got {times!r}",
-        )
-        steps: list[Any] = [predictor.step_time(grown(batch, growth, k)) for k in range(num_steps)]
-        for position, (step, time) in enumerate(zip(steps, times.tolist(), strict=True)):
-            later = grown(batch, growth, position)
-            require(
-                isinstance(step, float) and 0 < step < math.inf,
-                f"{name_of(predictor)}: times must be finite floats > 0 s, "
-                f"got {step!r} for {later}",
-            )
-            require(
-                step == time,
-                f"{name_of(predictor)}: run and step_time must agree to the bit, got {time!r} and "
-                f"{step!r} s for step {position} of {num_steps} from {batch} with {growth}",
-            )
-        require(batch == asked, f"{name_of(predictor)} must not change the batch {asked}")
-        times[:] = -1.0
-        require(
-            predictor.run(batch, growth, num_steps).tolist() == steps,
-            f"{name_of(predictor)}.run must give the caller an array of its own, and equal times "
-            f"for equal batches, for {batch}",
-        )
+        steps = _check_run(predictor, batch, growth, num_steps)
         require(
             another.step_time(batch) == steps[0],
             f"{name_of(predictor)}: two predictors from the factory differ for {batch}",
         )
     check_traits_hold(predictor)
+
+
+def _check_run(
+    predictor: Predictor, batch: StepBatch, growth: StepGrowth, num_steps: int
+) -> list[float]:
+    """Check a run against its steps one by one; return their times."""
+    asked = deepcopy(batch)
+    times: Any = predictor.run(batch, growth, num_steps)
+    require(
+        isinstance(times, np.ndarray) and times.shape == (num_steps,) and times.dtype == np.float64,
+        f"{name_of(predictor)}.run must return float64 of shape ({num_steps},), got {times!r}",
+    )
+    steps: list[Any] = [predictor.step_time(grown(batch, growth, k)) for k in range(num_steps)]
+    for position, (step, time) in enumerate(zip(steps, times.tolist(), strict=True)):
+        later = grown(batch, growth, position)
+        require(
+            isinstance(step, float) and 0 < step < math.inf,
+            f"{name_of(predictor)}: times must be finite floats > 0 s, got {step!r} for {later}",
+        )
+        require(
+            step == time,
+            f"{name_of(predictor)}: run and step_time must agree to the bit, got {time!r} and "
+            f"{step!r} s for step {position} of {num_steps} from {batch} with {growth}",
+        )
+    require(batch == asked, f"{name_of(predictor)} must not change the batch {asked}")
+    times[:] = -1.0
+    require(
+        predictor.run(batch, growth, num_steps).tolist() == steps,
+        f"{name_of(predictor)}.run must give the caller an array of its own, and equal times "
+        f"for equal batches, for {batch}",
+    )
+    return steps
 
 
 def _batches(*, drafts: bool) -> Iterator[tuple[StepBatch, StepGrowth, int]]:
