@@ -1,0 +1,61 @@
+"""The types of clients that a scenario file chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import ValidationInfo
+
+from mist_sim.clients import CLIENTS
+from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.scenario.format.families import TIMES, Family
+from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.problems import Problem, failure, shown
+from mist_sim.scenario.sections.clients.afd import afd_part
+from mist_sim.scenario.sections.clients.base import ClientPart
+from mist_sim.scenario.sections.clients.llm import llm_part
+from mist_sim.scenario.sections.clients.sequential import sequential_part
+
+_OURS: Mapping[str, Callable[[str], type[Part]]] = {
+    "llm": llm_part,
+    "sequential": sequential_part,
+    "afd": afd_part,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ClientFamily(Family):
+    """The types of clients. Those of others are dataclasses whose first field is the name."""
+
+    def _schema(self, name: str, plugin: type[Any]) -> type[Part]:
+        if name in _OURS:
+            return _OURS[name](name)
+        schema = part_type(plugin, name, needs=("name",), meanings=TIMES, base=ClientPart)
+        if "name" not in schema.needs:
+            raise ScenarioError(f"{name}: a client type is a dataclass with a field `name`")
+        return schema
+
+    def read(self, value: object, info: ValidationInfo) -> Part | str:
+        """Return the client that a mapping in a file describes."""
+        if not isinstance(value, dict | Part):
+            text = f"must be a mapping of keys to values, got {shown(value)}"
+            raise failure([Problem((), text)])
+        return super().read(value, info)
+
+    def _unknown(self, name: object) -> str:
+        hint, known = did_you_mean(str(name), self.registry), ", ".join(self.registry)
+        return f"no client type {shown(name)}{hint} Known: {known}"
+
+
+CLIENT = ClientFamily(CLIENTS, default="llm")
+AnyClient = Annotated[ClientPart, CLIENT]
+"""A client of any type."""
+
+
+def with_engine(client: object, engine: str) -> object:
+    """Return what a file says of a client, with the scenario's engine where it may name one."""
+    if not isinstance(client, dict) or client.get("type", CLIENT.default) != "llm":
+        return client
+    return {**client, "engine": client.get("engine") or engine}

@@ -1,0 +1,68 @@
+"""Keys of clients: names of models, GPUs, hosts and engines, and numbers with their bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+
+from mist_sim.bounds import COUNT, NAME_LENGTH, TEXT_LENGTH
+from mist_sim.clients.engine_config import AUTO_LENGTH
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import host_from_table, load_gpu, load_host
+from mist_sim.models import load_model
+from mist_sim.scenario.engines.version_names import NAMES, known_name
+from mist_sim.scenario.format import paths
+from mist_sim.scenario.format.fields import as_tuple
+from mist_sim.scenario.format.problems import shown
+
+
+def _model(text: str, info: ValidationInfo) -> str:
+    return paths.spec(text, info, ".json", load_model)
+
+
+def _gpu(text: str, info: ValidationInfo) -> str:
+    return paths.spec(text, info, ".toml", load_gpu)
+
+
+def _host(said: object, info: ValidationInfo) -> object:
+    if isinstance(said, str):
+        return paths.spec(said, info, ".toml", load_host)
+    if isinstance(said, dict):
+        host_from_table(said, name="host", source="its mapping")
+    elif said is not None:
+        raise ScenarioError(f"must be a name, a path or a mapping, got {shown(said)}")
+    return said
+
+
+ModelName = Annotated[
+    str,
+    Field(
+        max_length=TEXT_LENGTH,
+        description="a catalog name, a Hugging Face id, or the path of a config.json",
+    ),
+    AfterValidator(_model),
+]
+HostName = Annotated[str | dict[str, Any] | None, BeforeValidator(_host)]
+GpuName = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_gpu)]
+EngineName = Annotated[
+    str,
+    BeforeValidator(known_name),
+    Field(
+        description="the version of vLLM whose defaults hold where nothing is said; vllm is the "
+        "newest that is known",
+        json_schema_extra={"enum": list(NAMES)},
+    ),
+]
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=NAME_LENGTH, description="unique in the scenario"),
+]
+AtLeastOne = Annotated[int, Field(ge=1, le=COUNT)]
+ContextTokens = Annotated[
+    int,
+    Field(le=COUNT),
+    BeforeValidator(lambda said: AUTO_LENGTH if said == "auto" else said),
+    WithJsonSchema({"anyOf": [{"maximum": COUNT, "type": "integer"}, {"const": "auto"}]}),
+]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]

@@ -1,0 +1,180 @@
+"""Engines of a language model in a scenario file; defaults come from the engine's version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from mist_sim.clients import Client, EngineConfig
+from mist_sim.clients.engine_config import ROLES, Count, Role, TokenLimit
+from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.scheduling import Scheduler
+from mist_sim.hardware import load_gpu
+from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.scenario.engines.llm_client import llm_clients
+from mist_sim.scenario.engines.server_defaults import with_server_limits
+from mist_sim.scenario.engines.version_defaults import (
+    async_by_version,
+    kv_cache_by_version,
+    predictor_by_version,
+    scheduler_by_version,
+)
+from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.version_origins import lacking
+from mist_sim.scenario.engines.versions import EngineVersion
+from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, Settings
+from mist_sim.scenario.format.fields import as_tuple
+from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.problems import Problem, said_by
+from mist_sim.scenario.sections.clients.base import ClientPart
+from mist_sim.scenario.sections.clients.keys import (
+    AtLeastOne,
+    ContextTokens,
+    EngineName,
+    GpuName,
+    HostName,
+    ModelName,
+)
+from mist_sim.stages import Decode, Prefill
+
+LLM_STAGES = (Prefill.kind, Decode.kind)
+_ENGINE_KEY = "engine_"  # the property `engine` has the shorter name
+
+
+class LlmPart(ClientPart):
+    """A client of type llm; its other keys are the fields of `EngineConfig`."""
+
+    place: Annotated[str | tuple[str, ...] | None, BeforeValidator(as_tuple)] = Field(
+        None,
+        description="where its GPUs are in network.topology: node1, or node1/gpu4 for those from "
+        "there on; a list has a place for each copy. Without it, the first node with room",
+    )
+
+    if TYPE_CHECKING:
+        model: str | None
+        gpu: str
+        engine_: str | None
+        tensor_parallel_size: int
+        pipeline_parallel_size: int
+        role: Role | None
+        scheduler: Part
+        predictor: Part
+
+    @field_validator("scheduler", mode="before", check_fields=False)
+    @classmethod
+    def _scheduler_by_version(cls, scheduler: object, info: ValidationInfo) -> object:
+        gpu, drafts = info.data.get("gpu"), info.data.get("speculative_config")
+        if not gpu or _ENGINE_KEY not in info.data:  # missing where they are wrong
+            return scheduler
+        version = version_of(info.data[_ENGINE_KEY])
+        num_drafts = getattr(drafts, "num_speculative_tokens", 0)
+        said = with_server_limits(scheduler, load_gpu(gpu), num_drafts, version)
+        return scheduler_by_version(said, version)
+
+    @field_validator("kv_cache", mode="before", check_fields=False)
+    @classmethod
+    def _kv_cache_by_version(cls, kv_cache: object, info: ValidationInfo) -> object:
+        return kv_cache_by_version(kv_cache, version_of(info.data.get(_ENGINE_KEY)))
+
+    @field_validator("predictor", mode="before", check_fields=False)
+    @classmethod
+    def _predictor_by_version(cls, predictor: object, info: ValidationInfo) -> object:
+        gpu, scheduler = info.data.get("gpu"), info.data.get("scheduler")
+        if not gpu or not scheduler or _ENGINE_KEY not in info.data:
+            return predictor
+        version = version_of(info.data[_ENGINE_KEY])
+        drafts = getattr(info.data.get("speculative_config"), "num_speculative_tokens", 0)
+        sizes = (scheduler.max_num_seqs, drafts)
+        return predictor_by_version(predictor, version, load_gpu(gpu), *sizes)
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """Those that its role serves, in their order."""
+        return [kind for kind in LLM_STAGES if kind in ROLES[self.role]]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its scheduler, which sees the requests, came with the package."""
+        return self.scheduler.plugin.__module__.startswith("mist_sim.")
+
+    @property
+    def version(self) -> EngineVersion:
+        """Whose defaults it has."""
+        return version_of(self.engine_)
+
+    @property
+    def engine(self) -> EngineConfig:
+        """What its keys say; the model is a default one where only the scenario names it."""
+        said = self.parameters()
+        if self.model is None:
+            del said["model"]
+        return EngineConfig(**said)
+
+    def clients(self, model: str | None) -> Iterable[Client]:
+        """Return the client and its copies, which share a predictor. model: the scenario's."""
+        config = self.engine
+        if self.model is None and model is not None:
+            config = replace(config, model=model)
+        clients = llm_clients(self.names, config)
+        places = self.place if isinstance(self.place, tuple) else [self.place] * len(clients)
+        for client, place in zip(clients, places, strict=True):
+            client.place = place
+        return clients
+
+    def problems(self) -> Iterable[Problem]:
+        """Return the options that do not go together."""
+        if self.pipeline_parallel_size > 1 and "model" not in self.predictor.needs:
+            yield Problem(
+                ("pipeline_parallel_size",),
+                "must be 1 with a predictor that does not look at the model, "
+                f"got {self.pipeline_parallel_size}",
+            )
+        if isinstance(self.place, tuple) and len(self.place) != self.count:
+            text = f"must have a place for each of {self.count} copies, got {len(self.place)}"
+            yield Problem(("place",), text)
+        if self.engine_:
+            yield from lacking(self.model_dump(mode="json", by_alias=True), self.version)
+        try:
+            _ = self.engine
+        except ValueError as error:
+            yield said_by(error, type(self))
+
+
+_TIER = Annotated[Part, Settings(part_type(MemoryTier))]
+_TIERS = {tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)]}
+_DRAFTING = part_type(SpeculativeConfig, meanings={"model": ModelName | None})
+_ENGINE = {
+    "model": ModelName | None,
+    "engine": EngineName | None,
+    "async_scheduling": bool,
+    "gpu": GpuName,
+    "host": HostName,
+    "predictor": Annotated[Part, PREDICTOR],
+    Count: AtLeastOne,
+    TokenLimit | None: ContextTokens | None,
+    SpeculativeConfig | None: Annotated[Part, Settings(_DRAFTING)] | None,
+    Scheduler | None: Annotated[Part, SCHEDULER],
+    KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],
+    EngineOverhead: Annotated[Part, Settings(part_type(EngineOverhead))],
+    AdmissionControl: Annotated[Part, Settings(part_type(AdmissionControl))],
+}
+_IN_A_FILE = {
+    "model": None,
+    "gpu": ...,
+    "async_scheduling": async_by_version,
+    "scheduler": SCHEDULER.default,
+    "predictor": PREDICTOR.default,
+}
+
+
+def llm_part(name: str) -> type[Part]:
+    """Return the schema of an engine."""
+    return part_type(
+        EngineConfig, name, meanings=_ENGINE, defaults=_IN_A_FILE, is_default=True, base=LlmPart
+    )
