@@ -7,7 +7,6 @@ next request when one ends.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import pytest
@@ -16,46 +15,27 @@ from hypothesis import strategies as st
 
 from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
+from tests.property.cluster_strategies import (
+    PREDICTORS,
+    STEP,
+    USERS,
+    USERS_AT_ONCE,
+    jobs_at_once,
+    jobs_for,
+    with_time_outs_together,
+)
 from tests.property.strategies import (
     arrival_times,
     cases,
-    few_steps,
-    lengths,
     with_arrivals_on_boundaries,
 )
 from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
 from tests.reference.memory import SwapSpace
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN
+from tests.reference.predictors import EVEN
 from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
 from tests.reference.stepwise import Job
-
-PREDICTORS = st.sampled_from([AWKWARD, DYADIC, EVEN, EVEN])
-
-
-def jobs_for(times: list[float], few: bool, longest: int = 60) -> st.SearchStrategy[list[Job]]:
-    """Jobs at these times; if `few`, of a few kinds, so that equal ones meet on equal clients."""
-    length = st.sampled_from([1, 5, 16]) if few else lengths(8, longest)
-    limit = st.sampled_from([{}, {}, {}, {"timeout": 2**-5}, {"ttft_timeout": 2**-7}])
-    if not few:
-        limit = st.just({}) | st.just({}) | st.builds(dict, timeout=few_steps())
-    content = st.sampled_from([(), (), ((0, 40),), ((1, 16), (2, 30))])
-    each = [
-        st.builds(
-            lambda time, prompt, output, priority, content, limits: Job(
-                time, prompt, output, priority, content, **limits
-            ),
-            st.just(time),
-            length,
-            length,
-            st.integers(0, 1),
-            content,
-            limit,
-        )
-        for time in times
-    ]
-    return st.tuples(*each).map(list)
 
 
 @st.composite
@@ -75,17 +55,8 @@ def clusters(draw: st.DrawFn) -> ClusterCase:
 
 @st.composite
 def closed_loops(draw: st.DrawFn) -> ClusterCase:
-    """The same with users; some think for as long as a step takes, some not at all."""
-    case = draw(clusters())
-    loop = ClosedLoop(
-        concurrency=draw(st.integers(1, 8)),
-        think_time=draw(st.sampled_from([0.0, 0.0, 2.0**-8, 0.01])),
-        ramp_up=draw(st.sampled_from([0.0, 0.0, 2.0**-5, 0.05])),
-    )
-    return replace(case, loop=loop)
-
-
-STEP = 2.0**-8  # seconds of every step of `EVEN`
+    """The same with users."""
+    return replace(draw(clusters()), loop=draw(USERS))
 
 
 @st.composite
@@ -114,41 +85,14 @@ def crowds(draw: st.DrawFn) -> ClusterCase:
         swap=draw(st.none() | swap),
         **more,
     )
-    job = st.builds(
-        lambda prompt, output, num_steps: Job(
-            0.0, prompt, output, timeout=num_steps * STEP if num_steps else inf
-        ),
-        st.sampled_from([3, 30, 30]),
-        st.integers(1, 6) | st.integers(6, 18),
-        st.sampled_from([0, 0, 3, 3, 4, 4, 9]),
-    )
+    job = jobs_at_once([3, 30, 30], 18, time_outs=[0, 0, 3, 3, 4, 4, 9], contents=[()])
     jobs = draw(st.lists(job, min_size=3, max_size=16))
     return ClusterCase(
         (options,) * draw(st.sampled_from([1, 1, 2, 3])),
         tuple(jobs),
         draw(st.sampled_from(PLAIN_ROUTERS)),
-        ClosedLoop(
-            concurrency=draw(st.integers(2, 8) | st.just(3)),
-            think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
-            ramp_up=draw(st.sampled_from([0.0, 0.0, 4 * STEP])),
-        ),
+        draw(USERS_AT_ONCE),
     )
-
-
-def with_time_outs_together(data: st.DataObject, case: ClusterCase, predictor) -> ClusterCase:
-    """Let several jobs have the same time-out, which for the first ones is the end of a step."""
-    start = [replace(job, arrival_time=0.0, timeout=inf, ttft_timeout=inf) for job in case.jobs]
-    case = replace(case, jobs=tuple(start))
-    ends = sorted({step.end for step in case.stepwise(predictor).steps})
-    if not ends:
-        return case
-    end = data.draw(st.sampled_from(ends), label="end")
-    those = st.lists(st.booleans(), min_size=len(start), max_size=len(start))
-    jobs = [
-        replace(job, timeout=end) if gives_up else job
-        for job, gives_up in zip(start, data.draw(those, label="who gives up"), strict=True)
-    ]
-    return replace(case, jobs=tuple(jobs))
 
 
 def features(case: ClusterCase, served: Served) -> set[str]:

@@ -23,16 +23,20 @@ from mist_sim.lifecycle import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Change, Reconfigure
 from mist_sim.routers import FlowingPolicy, LengthAwareRouter
-from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
-from tests.property.strategies import arrival_times, with_arrivals_on_boundaries
-from tests.property.test_clusters import (
+from tests.property.cluster_strategies import (
+    COSTS,
+    LINKS,
+    LINKS_IN_STEPS,
     PREDICTORS,
     STEP,
+    USERS,
+    USERS_AT_ONCE,
+    jobs_at_once,
     jobs_for,
     with_time_outs_together,
 )
-from tests.property.test_hand_overs import COSTS, LINKS
+from tests.property.strategies import arrival_times, with_arrivals_on_boundaries
 from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import EngineOptions
@@ -105,17 +109,11 @@ def flowing(draw: st.DrawFn) -> ClusterCase:
     same = {"block_size": clients[0].block_size}
     times = draw(st.integers(2, 14).flatmap(arrival_times))
     jobs = draw(jobs_for(times, few=False, longest=30))
-    loop = st.builds(
-        ClosedLoop,
-        concurrency=st.integers(1, 8),
-        think_time=st.sampled_from([0.0, 0.0, STEP, 0.01]),
-        ramp_up=st.sampled_from([0.0, 0.0, 2.0**-5]),
-    )
     return ClusterCase(
         tuple(replace(each, **same) for each in clients),
         tuple(jobs),
         draw(st.sampled_from(PLAIN_ROUTERS)),
-        draw(st.none() | loop),
+        draw(st.none() | USERS),
         link=draw(LINKS),
         first_token=draw(st.sampled_from(["prefill", "decode"])),
         transfer=draw(st.sampled_from(["pull", "push"])),
@@ -139,34 +137,15 @@ def crowds(draw: st.DrawFn) -> ClusterCase:
             role=role,
         )
 
-    job = st.builds(
-        lambda prompt, output, num_steps, content: Job(
-            0.0,
-            prompt,
-            output,
-            content=content,
-            timeout=num_steps * STEP if num_steps else inf,
-        ),
-        st.sampled_from([3, 4, 7, 8, 14, 30]),
-        st.integers(1, 6) | st.integers(6, 24),
-        st.sampled_from([0, 0, 0, 4, 6, 9, 15, 22]),
-        st.sampled_from([(), ((0, 40),), ((1, 8), (2, 30))]),
-    )
+    time_outs = [0, 0, 0, 4, 6, 9, 15, 22]
+    job = jobs_at_once([3, 4, 7, 8, 14, 30], 24, time_outs=time_outs)
     p, d = client("p_heavy"), client("d_heavy")
     return ClusterCase(
         (p,) * draw(st.sampled_from([1, 1, 2])) + (d,) * draw(st.sampled_from([1, 1, 2])),
         tuple(draw(st.lists(job, min_size=3, max_size=16))),
         draw(st.sampled_from(PLAIN_ROUTERS)),
-        ClosedLoop(
-            concurrency=draw(st.integers(2, 8)),
-            think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
-            ramp_up=draw(st.sampled_from([0.0, 0.0, 4 * STEP])),
-        ),
-        # a token in 1/128, 1/8 or 1/4 of a step
-        link=(
-            draw(st.sampled_from([2.0**25, 2.0**21, 2.0**20])),
-            draw(st.sampled_from([0.0, STEP, 2 * STEP])),
-        ),
+        draw(USERS_AT_ONCE),
+        link=draw(LINKS_IN_STEPS),
         first_token=draw(st.sampled_from(["prefill", "decode"])),
         transfer=draw(st.sampled_from(["pull", "push"])),
         costs=draw(st.sampled_from(COSTS)),

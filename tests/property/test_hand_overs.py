@@ -7,7 +7,6 @@ users give up while their blocks move.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,21 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mist_sim.metrics import Result
-from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
-from tests.property.strategies import arrival_times, cases, with_arrivals_on_boundaries
-from tests.property.test_clusters import (
+from tests.property.cluster_strategies import (
+    COSTS,
+    LINKS,
+    LINKS_IN_STEPS,
     PREDICTORS,
     STEP,
+    USERS,
+    USERS_AT_ONCE,
+    jobs_at_once,
     jobs_for,
     with_time_outs_together,
 )
-from tests.reference.cluster import PLAIN_ROUTERS, Costs, StepwiseCluster
+from tests.property.strategies import arrival_times, cases, with_arrivals_on_boundaries
+from tests.reference.cluster import PLAIN_ROUTERS, StepwiseCluster
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
 from tests.reference.memory import SwapSpace
@@ -41,12 +45,6 @@ ROLES = [["prefill", "decode"]] * 3 + [
     ["prefill", None, "decode"],
     ["prefill", "prefill", None, "decode", "decode"],
 ]
-
-LINKS = st.tuples(
-    st.sampled_from([2.0**24, 2.0**22, 2.0**20, 3e6, 1e12]),  # of 1 KiB a token
-    st.sampled_from([0.0, 0.0, STEP, 2.0**-10, 1e-3 / 3]),
-)
-COSTS = [Costs(), Costs(), Costs(STEP, STEP / 8, STEP / 4), Costs(1e-4 / 3, 0.0, 1e-5)]
 
 
 @st.composite
@@ -85,13 +83,7 @@ def with_options(case: ClusterCase) -> st.SearchStrategy[ClusterCase]:
 
 
 def in_a_loop(case: st.SearchStrategy[ClusterCase]) -> st.SearchStrategy[ClusterCase]:
-    loop = st.builds(
-        ClosedLoop,
-        concurrency=st.integers(1, 8),
-        think_time=st.sampled_from([0.0, 0.0, STEP, 0.01]),
-        ramp_up=st.sampled_from([0.0, 0.0, 2.0**-5, 0.05]),
-    )
-    return st.builds(lambda case, loop: replace(case, loop=loop), case, loop)
+    return st.builds(lambda case, loop: replace(case, loop=loop), case, USERS)
 
 
 @st.composite
@@ -125,19 +117,7 @@ def crowds_apart(draw: st.DrawFn) -> ClusterCase:
             **more,
         )
 
-    job = st.builds(
-        lambda prompt, output, num_steps, content: Job(
-            0.0,
-            prompt,
-            output,
-            content=content,
-            timeout=num_steps * STEP if num_steps else inf,
-        ),
-        st.sampled_from([3, 4, 7, 8, 30, 30]),
-        st.integers(1, 6) | st.integers(6, 18),
-        st.sampled_from([0, 0, 3, 4, 5, 6, 9]),
-        st.sampled_from([(), ((0, 40),), ((1, 8), (2, 30))]),
-    )
+    job = jobs_at_once([3, 4, 7, 8, 30, 30], 18, time_outs=[0, 0, 3, 4, 5, 6, 9])
     prefill = client("prefill", sorted(POLICIES))
     decode = client("decode", JOINED)
     case = ClusterCase(
@@ -145,16 +125,8 @@ def crowds_apart(draw: st.DrawFn) -> ClusterCase:
         + (decode,) * draw(st.sampled_from([1, 1, 2])),
         tuple(draw(st.lists(job, min_size=3, max_size=16))),
         draw(st.sampled_from(PLAIN_ROUTERS)),
-        ClosedLoop(
-            concurrency=draw(st.integers(2, 8) | st.just(3)),
-            think_time=draw(st.sampled_from([0.0, 0.0, STEP])),
-            ramp_up=draw(st.sampled_from([0.0, 0.0, 4 * STEP])),
-        ),
-        # a token in 1/128, 1/8 or 1/4 of a step
-        link=(
-            draw(st.sampled_from([2.0**25, 2.0**21, 2.0**20])),
-            draw(st.sampled_from([0.0, STEP, 2 * STEP])),
-        ),
+        draw(USERS_AT_ONCE),
+        link=draw(LINKS_IN_STEPS),
     )
     return draw(with_options(case))
 
