@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mist_sim.cli import main
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
 
@@ -46,19 +45,6 @@ def working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "s.yaml").write_text(SCENARIO)
     return tmp_path
-
-
-@pytest.fixture
-def mist(capsys):
-    """Run the command line: returns (exit code, stdout, stderr)."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as leaving:
-            main(args)
-        out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), out, err
-
-    return run
 
 
 def listing() -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 
-from mist_sim.cli import main
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.afd import FfnCards, derive_coefficients
 from mist_sim.models import load_model
@@ -35,16 +35,8 @@ def trace(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def mist(capsys):
-    """Run the command line: returns (exit code, stdout, stderr)."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as leaving:
-            main(("afd", *args))
-        out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), out, err
-
-    return run
+def mist(mist):
+    return partial(mist, "afd")
 
 
 def test_tables(mist):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from functools import partial
 from math import inf, isnan, nan
 
 import numpy as np
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from rich.console import Console, Group
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
-from mist_sim.cli import main
 from mist_sim.metrics.replications import estimate
 from mist_sim.report import plane_picture
 from mist_sim.report.comparison import comparison_table
@@ -62,22 +62,13 @@ def both(overrides=None):
 
 
 @pytest.fixture
-def mist(capsys, tmp_path, monkeypatch):
-    """Run `mist compare` in a folder with scenarios: returns (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
+def mist(mist, tmp_path):
+    """Run `mist compare` in a folder with scenarios."""
     for name, scenario in both().items():
         (tmp_path / f"{name}.yaml").write_text(scenario.resolved())
     (tmp_path / "more").mkdir()
     (tmp_path / "more/apart.yaml").write_text(both()["apart"].resolved())
-
-    def run(*args: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as leaving:
-            main(("compare", *args))
-        out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), out, err
-
-    return run
+    return partial(mist, "compare")
 
 
 def table(path):

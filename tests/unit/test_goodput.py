@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from functools import partial
 from math import inf, isnan
 
 import numpy as np
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
-from mist_sim.cli import main
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.load import as_data
@@ -57,20 +57,11 @@ TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
 
 
 @pytest.fixture
-def mist(capsys, tmp_path, monkeypatch):
-    """Run `mist goodput` in an empty folder: returns (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
+def mist(mist, tmp_path):
+    """Run `mist goodput` in a folder with scenarios."""
     (tmp_path / "llm.yaml").write_text(Scenario.from_dict(LLM).resolved())
     (tmp_path / "queue.yaml").write_text(Scenario.from_dict(QUEUE).resolved())
-
-    def run(*args: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as leaving:
-            main(("goodput", *args))
-        out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), out, err
-
-    return run
+    return partial(mist, "goodput")
 
 
 # ------------------------------------------------------------------------------ the search

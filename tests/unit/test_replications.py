@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 
 from mist_sim import ROUTERS, Scenario, ScenarioError, replicate, simulate
-from mist_sim.cli import main
 from mist_sim.metrics.replications import estimate
 from mist_sim.scenario.parallel.replicate import seeds_from
 
@@ -32,21 +31,6 @@ TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9951690,396,109
 """
-
-
-@pytest.fixture
-def mist(capsys, tmp_path, monkeypatch):
-    """Run the command line in an empty folder: returns (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*args: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as leaving:
-            main(args)
-        out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), out, err
-
-    return run
 
 
 def test_an_estimate_is_students_interval():

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mist_sim.cli import main
 from mist_sim.metrics import Slo
 from mist_sim.metrics.goodput import slo_verdicts
 from mist_sim.metrics.stats import describe
@@ -83,17 +82,14 @@ slo: {ttft: 1 s}
 
 
 @pytest.fixture
-def mist(capsys, tmp_path, monkeypatch):
+def mist(mist, tmp_path):
     """Run a scenario: returns (exit code, stdout in one line, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "s.yaml").write_text(SCENARIO)
 
     def run(*settings, options=("--strict",)):
-        with pytest.raises(SystemExit) as leaving:
-            main(["run", "s.yaml", "-q", *options, *(f"--set={setting}" for setting in settings)])
-        out, err = capsys.readouterr()
-        return int(leaving.value.code or 0), " ".join(out.split()), err
+        given = (f"--set={setting}" for setting in settings)
+        code, out, err = mist("run", "s.yaml", "-q", *options, *given)
+        return code, " ".join(out.split()), err
 
     return run
 
