@@ -28,8 +28,11 @@ from mist_sim.traces import ClosedLoop, Retries
 class Watch(Protocol):
     """Who wants to know of the workload what a gateway sees."""
 
-    def sent(self, request: Request, now: float, /) -> None: ...
-    def served(self, request: Request, num_output_tokens: int, /) -> None: ...
+    def sent(self, request: Request, now: float, /) -> None:
+        """A request is sent for the first time. now: seconds."""
+
+    def served(self, request: Request, num_output_tokens: int, /) -> None:
+        """A request was served, and emitted so many tokens."""
 
 
 class LoadGenerator(ABC):

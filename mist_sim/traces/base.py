@@ -70,7 +70,8 @@ class NamesModels(Protocol):
     """A reader of files whose rows may name a model."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """The file."""
 
     @property
     def names_models(self) -> bool:

@@ -37,7 +37,7 @@ Leave = Callable[[Visit, str | None], None]
 
 
 class LaneEngine(Protocol):
-    """What a lane and its client ask of the engine that steps it."""
+    """What a lane and its client ask of the engine that steps it (see `Engine`)."""
 
     @property
     def score(self) -> int: ...

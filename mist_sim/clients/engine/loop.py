@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 class Scored(Protocol):
-    """What the choice of a lane or an engine looks at."""
+    """What the choice of a lane or an engine looks at (see `Lane.score`)."""
 
     @property
     def score(self) -> int: ...

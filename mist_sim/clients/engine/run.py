@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunningLane(Protocol):
-    """A lane, as runs know it."""
+    """A lane, as runs know it (see `Lane`)."""
 
     @property
     def state(self) -> LaneState: ...
