@@ -26,12 +26,6 @@ USERS = st.builds(
     think_time=st.sampled_from([0.0, 0.0, STEP, 0.01]),
     ramp_up=st.sampled_from([0.0, 0.0, 2.0**-5, 0.05]),
 )
-USERS_AT_ONCE = st.builds(
-    ClosedLoop,
-    concurrency=st.integers(2, 8) | st.just(3),
-    think_time=st.sampled_from([0.0, 0.0, STEP]),
-    ramp_up=st.sampled_from([0.0, 0.0, 4 * STEP]),
-)
 
 LINKS = st.tuples(
     st.sampled_from([2.0**24, 2.0**22, 2.0**20, 3e6, 1e12]),  # of 1 KiB a token
@@ -69,6 +63,16 @@ def jobs_for(times: list[float], few: bool, longest: int = 60) -> st.SearchStrat
         for time in times
     ]
     return st.tuples(*each).map(list)
+
+
+def users_in_steps(concurrency: st.SearchStrategy[int]) -> st.SearchStrategy[ClosedLoop]:
+    """Users who begin and think in whole steps, or all at once."""
+    return st.builds(
+        ClosedLoop,
+        concurrency=concurrency,
+        think_time=st.sampled_from([0.0, 0.0, STEP]),
+        ramp_up=st.sampled_from([0.0, 0.0, 4 * STEP]),
+    )
 
 
 def jobs_at_once(

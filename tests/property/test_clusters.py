@@ -19,9 +19,9 @@ from tests.property.cluster_strategies import (
     PREDICTORS,
     STEP,
     USERS,
-    USERS_AT_ONCE,
     jobs_at_once,
     jobs_for,
+    users_in_steps,
     with_time_outs_together,
 )
 from tests.property.strategies import (
@@ -91,7 +91,7 @@ def crowds(draw: st.DrawFn) -> ClusterCase:
         (options,) * draw(st.sampled_from([1, 1, 2, 3])),
         tuple(jobs),
         draw(st.sampled_from(PLAIN_ROUTERS)),
-        draw(USERS_AT_ONCE),
+        draw(users_in_steps(st.integers(2, 8) | st.just(3))),
     )
 
 

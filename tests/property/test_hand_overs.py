@@ -23,9 +23,9 @@ from tests.property.cluster_strategies import (
     PREDICTORS,
     STEP,
     USERS,
-    USERS_AT_ONCE,
     jobs_at_once,
     jobs_for,
+    users_in_steps,
     with_time_outs_together,
 )
 from tests.property.strategies import arrival_times, cases, with_arrivals_on_boundaries
@@ -125,7 +125,7 @@ def crowds_apart(draw: st.DrawFn) -> ClusterCase:
         + (decode,) * draw(st.sampled_from([1, 1, 2])),
         tuple(draw(st.lists(job, min_size=3, max_size=16))),
         draw(st.sampled_from(PLAIN_ROUTERS)),
-        draw(USERS_AT_ONCE),
+        draw(users_in_steps(st.integers(2, 8) | st.just(3))),
         link=draw(LINKS_IN_STEPS),
     )
     return draw(with_options(case))

@@ -120,6 +120,7 @@ def test_a_file_may_start_from_a_preset(tmp_path):
         ('based_on = "hgx-h100"\nnics = 9', "nics must be <= 8, the PCIe switches beside which"),
         ('based_on = "pcie-l4"\nnics = 2', "nics must be <= 1 where they are at the host"),
         ('based_on = "hgx-h100"\nsources = 1', "sources must be a table, got 1"),
+        ('based_on = "hgx-h100"\nsources.nic = 1', "sources.nic must be a string, got 1"),
         ('based_on = "hgx-h100"\npcie_latency = "-1 us"', "must be finite and >= 0 s, got -1e-06"),
         ('based_on = "hgx-h100"\nabout = 3', "about must be a string, got 3"),
         ('based_on = "hgx-h100"\nnodes = 10000000', "nodes must have <= .* GPUs in all"),
