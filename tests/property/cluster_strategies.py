@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mist_sim.core.request import Content
 from mist_sim.traces import ClosedLoop
-from tests.property.strategies import few_steps, lengths
+from tests.property.strategies import few_steps, lengths, with_arrivals_on_boundaries
 from tests.reference.cluster import Costs
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN
@@ -107,3 +107,12 @@ def with_time_outs_together(data: st.DataObject, case: ClusterCase, predictor) -
         for job, gives_up in zip(start, data.draw(those, label="who gives up"), strict=True)
     ]
     return replace(case, jobs=tuple(jobs))
+
+
+def with_times_that_meet(data: st.DataObject, case: ClusterCase, predictor) -> ClusterCase:
+    """Move some arrivals to the ends of steps, or, where users send, some time-outs."""
+    if case.loop is None and data.draw(st.booleans(), label="on boundaries"):
+        return with_arrivals_on_boundaries(data, case, predictor)
+    if case.loop and data.draw(st.booleans(), label="time-outs together"):
+        return with_time_outs_together(data, case, predictor)
+    return case

@@ -34,9 +34,9 @@ from tests.property.cluster_strategies import (
     jobs_at_once,
     jobs_for,
     users_in_steps,
-    with_time_outs_together,
+    with_times_that_meet,
 )
-from tests.property.strategies import arrival_times, with_arrivals_on_boundaries
+from tests.property.strategies import arrival_times
 from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import EngineOptions
@@ -244,10 +244,7 @@ WANTED = (
 @examples(150)
 @given(case=flowing(), predictor=PREDICTORS, data=st.data())
 def test_answers_that_flow_are_exact(case, predictor, data):
-    if case.loop is None and data.draw(st.booleans(), label="on boundaries"):
-        case = with_arrivals_on_boundaries(data, case, predictor)
-    elif case.loop and data.draw(st.booleans(), label="time-outs together"):
-        case = with_time_outs_together(data, case, predictor)
+    case = with_times_that_meet(data, case, predictor)
     for feature in features(case, assert_exact(case, predictor)):
         event(feature)
 

@@ -26,9 +26,9 @@ from tests.property.cluster_strategies import (
     jobs_at_once,
     jobs_for,
     users_in_steps,
-    with_time_outs_together,
+    with_times_that_meet,
 )
-from tests.property.strategies import arrival_times, cases, with_arrivals_on_boundaries
+from tests.property.strategies import arrival_times, cases
 from tests.reference.cluster import PLAIN_ROUTERS, StepwiseCluster
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
@@ -209,10 +209,7 @@ WANTED = (
 @examples(150)
 @given(case=apart() | in_a_loop(apart()), predictor=PREDICTORS, data=st.data())
 def test_prefill_and_decode_apart_are_exact(case, predictor, data):
-    if case.loop is None and data.draw(st.booleans(), label="on boundaries"):
-        case = with_arrivals_on_boundaries(data, case, predictor)
-    elif case.loop and data.draw(st.booleans(), label="time-outs together"):
-        case = with_time_outs_together(data, case, predictor)
+    case = with_times_that_meet(data, case, predictor)
     for feature in features(case, assert_cluster_exact(case, predictor)):
         event(feature)
 
