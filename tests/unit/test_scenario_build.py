@@ -296,16 +296,12 @@ def test_llm_client_refuses_what_cannot_be(arguments, expected):
         llm_client("a", **arguments)
 
 
-def test_lazy_names_are_those_that_type_checkers_see():
-    tree = ast.parse(Path(mist_sim.__file__).read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    seen = {
-        alias.name: node.module
-        for node in imports
-        if node.module and node.module.startswith("mist_sim.")
-        for alias in node.names
-    }
+def test_public_names_are_those_that_type_checkers_see():
+    tree = ast.parse(Path(mist_sim.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
     assert seen == mist_sim._MODULES
+    assert all(alias.asname == alias.name for node in imports for alias in node.names)
     assert set(mist_sim.__all__) == {*seen, "__version__"}
     with pytest.raises(AttributeError, match="no attribute 'Sceanrio'"):
         mist_sim.Sceanrio  # noqa: B018
