@@ -1,0 +1,1 @@
+"""What `mist list` prints."""

@@ -1,0 +1,116 @@
+"""Models, GPUs, hosts, topologies and prices that come with the package."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mist_sim.cli.listings.layout import captioned
+from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
+from mist_sim.hardware.devices.hosts import bus_rate
+from mist_sim.hardware.prices import PriceKind, offers
+from mist_sim.models import load_model, model_names
+from mist_sim.network import load_topology, topology_names
+from mist_sim.network.topology.drawing import drawing
+from mist_sim.report.elements.layout import listed
+
+
+def models() -> RenderableType:
+    """Return the models of the catalog."""
+    rows = []
+    for name in model_names():
+        model = load_model(name)
+        rows.append(
+            (
+                name,
+                f"{model.num_parameters / 1e9:.1f} B",
+                str(model.num_layers),
+                f"{model.max_position_embeddings:,}",
+                f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+            )
+        )
+    titles = ("model", "parameters", "layers", "context", "KV per token")
+    return captioned(
+        listed(titles, rows, right=range(1, 5)), "or the path of a Hugging Face config.json"
+    )
+
+
+def gpus() -> RenderableType:
+    """Return the GPUs of the catalog."""
+    rows = []
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        rows.append(
+            (
+                name,
+                f"{gpu.memory / 2**30:.0f} GiB",
+                f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+                f"{gpu.flops['bf16'] / 1e12:.0f} TFLOP/s",
+                f"{gpu.interconnect.kind} {gpu.interconnect.bandwidth / 1e9:.0f} GB/s",
+                gpu.confidence,
+            )
+        )
+    titles = ("gpu", "memory", "bandwidth", "bf16", "link", "estimates")
+    return captioned(listed(titles, rows, right=range(1, 4)), "or the path of a .toml spec file")
+
+
+def hosts() -> RenderableType:
+    """Return the hosts of the catalog, and what their PCIe carries."""
+    rows = []
+    for name in host_names():
+        host = load_host(name)
+        card = load_gpu("l40s" if host.pcie_generation == 4 else "rtx-pro-6000")
+        link = replace(card.interconnect, host=host)
+        rates = (f"{bus_rate(link, ranks) / 1e9:.1f} GB/s" for ranks in (2, 4, 8))
+        rows.append((name, "yes" if host.peer_access else "no", *rates))
+    titles = ("host", "peer access", "2 GPUs", "4 GPUs", "8 GPUs")
+    caption = (
+        "bus bandwidth of large collectives, with PCIe 5.0 cards where the host takes them; "
+        "or the path of a .toml spec file, or a mapping"
+    )
+    return captioned(listed(titles, rows, right=range(2, 5)), caption)
+
+
+def topologies() -> RenderableType:
+    """Return the presets of topologies."""
+    rows = []
+    for name in topology_names():
+        topology = load_topology(name)
+        nodes = f"{topology.nodes} x {topology.gpus} GPUs"
+        racks = str(topology.num_racks)
+        nvlink = f"{topology.nvlink / 1e9:.0f} GB/s" if topology.nvlink else "none"
+        nics = f"{topology.nics} x {topology.nic * 8e-9:.0f} Gb/s"
+        rows.append((name, nodes, racks, nvlink, f"{topology.pcie / 1e9:.0f} GB/s", nics))
+    titles = ("topology", "nodes", "racks", "NVLink", "PCIe", "NICs")
+    return captioned(
+        listed(titles, rows, right=range(1, 6)),
+        "or the path of a .toml spec file; mist list topologies NAME draws one",
+    )
+
+
+def topology(name: str) -> RenderableType:
+    """Return a topology as a tree, and where its figures come from."""
+    found = load_topology(name)
+    sources = [f"{figure}: {source}" for figure, source in found.sources.items()]
+    return Group(Text(drawing(found)), Text("\n".join(["", *sources]), style="dim"))
+
+
+def prices() -> RenderableType:
+    """Return what providers ask for a GPU."""
+    kinds = get_args(PriceKind)
+    rows = [
+        (
+            offer.gpu,
+            offer.provider,
+            str(offer.num_gpus),
+            *("-" if (price := offer.price(kind)) is None else f"{price:.2f}" for kind in kinds),
+            offer.date,
+        )
+        for offer in offers()
+    ]
+    titles = ("gpu", "provider", "GPUs", "on demand", "spot", "1 year", "3 years", "date")
+    caption = "$ of one GPU an hour; a run takes the median. Sources: mist_sim/hardware/prices.csv"
+    return captioned(listed(titles, rows, right=range(2, 7)), caption)

@@ -1,0 +1,21 @@
+"""How lists look."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+def captioned(body: RenderableType, caption: str) -> RenderableType:
+    """Return something with a dim line below it."""
+    return Group(body, Text(caption, style="dim italic"))
+
+
+def named(*titles: str) -> Table:
+    """Return an empty table whose first column has the names."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, caption_justify="left")
+    for title in titles:
+        table.add_column(title)
+    table.columns[0].no_wrap = True
+    return table

@@ -1,0 +1,66 @@
+"""What a scenario may name: all families, the options of an engine, and presets to begin with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from mist_sim.cli.listings.layout import named
+from mist_sim.hardware import gpu_names, host_names
+from mist_sim.hardware.prices import offers
+from mist_sim.models import model_names
+from mist_sim.network import topology_names
+from mist_sim.scenario.options.listing import engine_options
+from mist_sim.scenario.plugins import FAMILIES
+from mist_sim.scenario.presets import preset_names, preset_path
+
+
+def overview(places: Mapping[str, str]) -> RenderableType:
+    """Return all families with the names in them. places: of each in a scenario."""
+    names = {
+        "models": model_names(),
+        "gpus": gpu_names(),
+        "hosts": host_names(),
+        "topologies": topology_names(),
+        **{name: list(family.registry) for name, family in FAMILIES.items()},
+        "prices": sorted({offer.gpu for offer in offers()}),
+        "options": [option.key for option in engine_options() if "." not in option.key],
+        "presets": preset_names(),
+    }
+    table = named("family", "names")
+    for family, place in places.items():
+        table.add_row(family, f"{', '.join(names[family])}\n[dim]{place}[/dim]")
+    table.caption = "mist list FAMILY shows descriptions and parameters"
+    return table
+
+
+def options() -> RenderableType:
+    """Return the options of an engine, with vLLM's names and defaults."""
+    lines: list[RenderableType] = []
+    for option in engine_options():
+        types = f" ({', '.join(option.types)})" if option.types else ""
+        values = f"; one of {', '.join(option.values)}" if option.values else ""
+        default = " (required)" if option.default is None else f" = {option.default}"
+        whole = re.sub(r" \([^()]*[;:.] [^()]*\)", "", option.meaning)
+        meaning = re.split(r"[;.] | \(vLLM's name", whole)[0]
+        head = Text.assemble(
+            f"{option.key}{default}", (f"   vLLM: {option.vllm or 'not known'}", "dim")
+        )
+        lines += [head, Padding(Text(f"{meaning}{values}{types}"), (0, 0, 0, 4))]
+    note = (
+        "Keys of clients.N, with vllm serve's flags; docs/reference/scenario.md says more of each"
+    )
+    return Group(*lines, Text(note, style="dim italic"))
+
+
+def presets() -> RenderableType:
+    """Return the bundled scenarios."""
+    table = named("preset", "mist run NAME")
+    for name in preset_names():
+        first = preset_path(name).read_text(encoding="utf-8").splitlines()[0]
+        table.add_row(name, first.removeprefix("# "))
+    return table
