@@ -27,6 +27,7 @@ from mist_sim.scenario.sections.clients import (
     LlmPart,
     ModelName,
     SequentialPart,
+    client_problems,
     with_engine,
 )
 from mist_sim.scenario.sections.hand_overs import HAND_OVER, idle_options, unlike_engines
@@ -198,11 +199,7 @@ class Scenario(Strict):
             return
         if self.warmup < 0:
             yield Problem(("warmup",), f"must be >= 0 s, got {self.warmup}")
-        yield from self._engine_of_nobody()
-        yield from self._useless_prices()
-        yield from self._too_many()
-        yield from self._nameless_models()
-        yield from self._equal_names()
+        yield from client_problems(self.clients, self.model, self.engine, self.cost)
         yield from self._unserved_stages()
         yield from self._hand_overs()
         yield from places_of_nobody(self.network, self.clients)
@@ -221,48 +218,6 @@ class Scenario(Strict):
             has_slo=limits.is_set,
             has_polls=self.view_interval is not None,
         )
-
-    def _engine_of_nobody(self) -> Iterable[Problem]:
-        if self.engine and not any(isinstance(client, LlmPart) for client in self.clients):
-            yield Problem(("engine",), "has no effect: no client has type llm")
-
-    def _useless_prices(self) -> Iterable[Problem]:
-        """Yield prices of a cost that nobody asks for, and a cost where there is no GPU."""
-        engines = {k: client.engine for k, client in enumerate(self.clients) if client.engine}
-        for position, engine in engines.items():
-            if engine.gpu_price is not None and self.cost is None:
-                text = "has no effect without cost; cost: {} asks for it"
-                yield Problem(("clients", position, "gpu_price"), text)
-        only_ours = all(isinstance(client, LlmPart | SequentialPart) for client in self.clients)
-        if self.cost is not None and only_ours and not engines:
-            yield Problem(("cost",), "has no effect: no client has GPUs")
-
-    def _too_many(self) -> Iterable[Problem]:
-        engines = [
-            getattr(client, "data_parallel_size", 1) * client.count for client in self.clients
-        ]
-        if sum(engines) > COPIES:
-            text = f"must have <= {COPIES} engines and other clients in all, got {sum(engines)}"
-            yield Problem(("clients",), text)
-
-    def _nameless_models(self) -> Iterable[Problem]:
-        for position, client in enumerate(self.clients):
-            has_model = isinstance(client, LlmPart | AfdPart)
-            if has_model and getattr(client, "model", None) is None and self.model is None:
-                yield Problem(
-                    ("clients", position, "model"),
-                    "is required, since the scenario names no model",
-                )
-
-    def _equal_names(self) -> Iterable[Problem]:
-        seen: set[str] = set()
-        for position, client in enumerate(self.clients):
-            if twice := seen.intersection(client.names):
-                names = ", ".join(sorted(twice))
-                yield Problem(
-                    ("clients", position, "name"), f"must be unique, got {names} a second time"
-                )
-            seen.update(client.names)
 
     def _hand_overs(self) -> Iterable[Problem]:
         """Yield what is wrong with roles: no network, different models, a network without roles.

@@ -242,7 +242,6 @@ class ColumnRecorder:
         self.moves.append((request_id, track, *names, num_tokens, num_bytes, start, end, again))
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
-        """Add a row to the gaps."""
         self.gaps.append((time, gap, count))
 
     def record_tokens(
@@ -265,7 +264,6 @@ class ColumnRecorder:
     def record_drafts(
         self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int
     ) -> None:
-        """Add a row to the drafts."""
         self.drafts.append((time, num_drafts, num_draft_tokens, num_accepted_tokens))
 
     def record_state(self, client_id: int, time: float, state: State) -> None:

@@ -5,6 +5,7 @@ from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.family import CLIENT, AnyClient, with_engine
 from mist_sim.scenario.sections.clients.keys import EngineName, ModelName
 from mist_sim.scenario.sections.clients.llm import LlmPart
+from mist_sim.scenario.sections.clients.rules import client_problems
 from mist_sim.scenario.sections.clients.sequential import SequentialPart
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "LlmPart",
     "ModelName",
     "SequentialPart",
+    "client_problems",
     "with_engine",
 ]
