@@ -257,8 +257,8 @@ MUTANTS = [
     Mutant(
         "passes are cut one too late",
         f"{ENGINE}/pipelined.py",
-        "run, num_steps = lane.run, max(1, bisect_left(lane.entries, self.env.now))",
-        "run, num_steps = lane.run, max(1, bisect_left(lane.entries, self.env.now) + 1)",
+        "return max(1, count(lane.entries, self.env.now))",
+        "return max(1, count(lane.entries, self.env.now) + 1)",
     ),
     Mutant(
         "one more than the limit may wait",

@@ -266,7 +266,7 @@ def test_a_scheduler_that_plans_nothing_does_not_hang():
         def schedule(self, lane, limit):
             return StepPlan()
 
-    with pytest.raises(InvariantError, match="Idle planned a step of nothing at 0 s"):
+    with pytest.raises(InvariantError, match="Idle planned a step of nothing at 0.0 s"):
         run([1], [1], clients=[engine(scheduler=Idle())])
 
 
