@@ -110,6 +110,14 @@ class Environment(simpy.Environment):
         event._value = value
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
 
+    def happen(self, event: Event) -> None:
+        """Let a pending event succeed now, before whatever else is scheduled."""
+        event._ok = True
+        event._value = None
+        callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+        for callback in callbacks:
+            callback(event)
+
     def move(self, event: Event, time: float, phase: int) -> Event:
         """Let whoever waits for a scheduled event wait for an earlier one instead.
 

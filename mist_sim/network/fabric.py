@@ -64,6 +64,18 @@ class _Way(NamedTuple):
     bandwidth: float
 
 
+class _Between(NamedTuple):
+    """All ways from one engine to another.
+
+    paths: of the ways, where all have the same share and latency; else None.
+    of_layers: the largest share of layers on one of them.
+    """
+
+    ways: list[_Way]
+    paths: tuple[Path, ...] | None
+    of_layers: float
+
+
 class Exchange(NamedTuple):
     """What it takes when each of some GPUs sends an equal part to each of some others.
 
@@ -134,7 +146,7 @@ class Fabric:
             for seat in tenant.seats:
                 ranks = [[next(gpus) for _ in range(tenant.tensor)] for _ in range(tenant.pipeline)]
                 self._ranks[seat] = ranks
-        self._ways: dict[tuple[Seat, Seat], list[_Way]] = {}
+        self._ways: dict[tuple[Seat, Seat], _Between] = {}
         self._reaches: dict[tuple[Seat, Seat], Reach] = {}
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
         self._capacities = [link["bandwidth"] for link in links]
@@ -158,13 +170,16 @@ class Fabric:
 
     def send(self, message: Message) -> Event:
         """Begin to send, every rank what it has of the layers and heads of each other one."""
-        flows, connector = [], self.connector
-        ways = self._between(*message[:2])
+        flows, before = [], self.connector.before
+        ways, paths, most = self._between(message.source, message.destination)
         left = [message.num_bytes * way.share for way in ways]
         if self.granularity == "layerwise":
             left = self._left(message, ways)
+        if paths is not None and left.count(left[0]) == len(left):
+            delay = before(message.num_blocks, message.num_layers * most)
+            return self._transfers.send_alike(paths, left[0], ways[0].route.latency + delay)
         for num_bytes, (of_layers, _, route, _) in zip(left, ways, strict=True):
-            delay = connector.before(message.num_blocks, message.num_layers * of_layers)
+            delay = before(message.num_blocks, message.num_layers * of_layers)
             flows.append(Flow(route.path, num_bytes, route.latency + delay))
         return self._transfers.send(flows)
 
@@ -184,8 +199,7 @@ class Fabric:
 
     def post_processing(self, message: Message) -> float:
         """Return the seconds from then on until every rank can use its entries."""
-        ways = self._between(message.source, message.destination)
-        most = max([way.of_layers for way in ways])
+        most = self._between(message.source, message.destination).of_layers
         return self.connector.after(message.num_blocks, message.num_layers * most)
 
     def spans(self, client: str) -> Spans:
@@ -211,7 +225,7 @@ class Fabric:
         """
         paths = self.reads(seats, store)
         share = num_bytes / len(paths) * self.connector.efficiency
-        return self._transfers.send([Flow(path, share, latency) for path in paths])
+        return self._transfers.send_alike(tuple(paths), share, latency)
 
     def carry(self, source: str, destinations: Sequence[str], num_bytes: float) -> Event:
         """Begin to send bytes from a place to others; the event happens when all are everywhere.
@@ -222,7 +236,7 @@ class Fabric:
         routes = [self.routes.between(source, destination) for destination in destinations]
         tree = tuple(dict.fromkeys(link for route in routes for link in route.path))
         latency = max(route.latency for route in routes)
-        return self._transfers.send([Flow(tree, num_bytes * self.connector.efficiency, latency)])
+        return self._transfers.send_alike((tree,), num_bytes * self.connector.efficiency, latency)
 
     def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
         """Return what it takes when all GPUs of some engines send to all GPUs of others at once.
@@ -255,7 +269,7 @@ class Fabric:
         return found
 
     def _reach(self, source: Seat, destination: Seat) -> Reach:
-        ways = self._between(source, destination)
+        ways = self._between(source, destination).ways
         latency = max(way.route.latency for way in ways) + self.connector.start
         slowest = max(way.share / way.bandwidth for way in ways)
         return Reach(latency, slowest / self.connector.efficiency)
@@ -287,17 +301,18 @@ class Fabric:
 
     def cut_off(self, gone: Iterable[Cable]) -> Cable | None:
         """Return two GPUs between which KV entries go and could not without some cables."""
-        routes = [way.route for ways in self._ways.values() for way in ways if way.route.path]
+        ways = [way for between in self._ways.values() for way in between.ways]
+        routes = [way.route for way in ways if way.route.path]
         return self._outages.cut_off(gone, routes)
 
-    def _between(self, source: Seat, destination: Seat) -> list[_Way]:
-        ways = self._ways.get((source, destination))
-        if ways is None:
+    def _between(self, source: Seat, destination: Seat) -> _Between:
+        found = self._ways.get((source, destination))
+        if found is None:
             parts = [*self._parts(self._ranks_of(source), self._ranks_of(destination))]
-            ways = self._ways[source, destination] = self._at_once(parts)
-        return ways
+            found = self._ways[source, destination] = self._at_once(parts)
+        return found
 
-    def _at_once(self, parts: Sequence[tuple[float, float, Route]]) -> list[_Way]:
+    def _at_once(self, parts: Sequence[tuple[float, float, Route]]) -> _Between:
         """Return the ways of parts: share of layers, share of bytes and route of each."""
         shares = [0.0] * len(self._capacities)  # of all bytes, that go over each link
         for _, share, route in parts:
@@ -307,7 +322,9 @@ class Fabric:
         for of_layers, share, route in parts:
             rates = (self._capacities[link] * (share / shares[link]) for link in route.path)
             ways.append(_Way(of_layers, share, route, min(rates, default=math.inf)))
-        return ways
+        is_alike = len({(way.of_layers, way.share, way.route.latency) for way in ways}) == 1
+        paths = tuple(way.route.path for way in ways) if is_alike else None
+        return _Between(ways, paths, max(way.of_layers for way in ways))
 
     def _parts(
         self, sources: Sequence[Sequence[str]], destinations: Sequence[Sequence[str]]

@@ -12,7 +12,7 @@ from mist_sim.environment import Environment
 from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
 from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.hidden import HiddenTransfers
-from mist_sim.network.transfers import Flow, Transfers
+from mist_sim.network.transfers import Transfers
 from mist_sim.units import BytesPerSecond, Seconds
 
 
@@ -63,7 +63,7 @@ class Link:
             sent = message.num_bytes - num_bytes
             self._hidden.take(path, now - free + sent / self._bandwidth)
         delay = self.connector.before(message.num_blocks, message.num_layers)
-        return self._transfers.send([Flow((0,), num_bytes, self.latency + delay)])
+        return self._transfers.send_alike(((0,),), num_bytes, self.latency + delay)
 
     def post_processing(self, message: Message) -> float:
         """Return the seconds from then on until the destination can use the entries."""

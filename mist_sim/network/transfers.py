@@ -1,14 +1,20 @@
-"""Transfers of a run: flows over links, with an event when the last byte has arrived."""
+"""Transfers of a run: flows over links, with an event when the last byte has arrived.
+
+Most are alone from their beginning to their end. One whose flows then end at once needs one event;
+who comes before that end finds it among the others, as if it had shared from its beginning.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from simpy.events import Event
 
 from mist_sim.environment import MOVE, SHARE, Environment
-from mist_sim.network.fair_shares import Path
+from mist_sim.network.fair_shares import Path, fill_up
 from mist_sim.network.flows import Flows
 from mist_sim.network.ways.outages import Way
 
@@ -44,6 +50,22 @@ class _Part(NamedTuple):
     latency: float
 
 
+class _Alone(NamedTuple):
+    """The latest transfer that began alone: as many bytes on each of some paths.
+
+    begun, end: when the first bytes left, and when the last ones do if nobody else comes.
+    arrival: when it ends then.
+    """
+
+    transfer: _Transfer
+    paths: tuple[Path, ...]
+    num_bytes: float
+    latency: float
+    begun: float
+    end: float
+    arrival: Event
+
+
 class Transfers:
     """What is under way on links. Each flow takes its latency and its bytes over its rate.
 
@@ -63,6 +85,8 @@ class Transfers:
         """Join a simulation: begin with nothing under way."""
         self._env = env
         self._flows: Flows[tuple[_Part, float]] = Flows(self._capacities)
+        self._alone: _Alone | None = None  # its bytes are not in `_flows`
+        self._rates_alone: dict[tuple[Path, ...], float] = {}
         self._waiting: list[tuple[_Part, float]] = []  # and the bytes that are left
         self._routes: dict[Path, Path] = {}  # of each way, when no link is down
         self._next_end: Event | None = None
@@ -75,12 +99,55 @@ class Transfers:
         source and destination are one, it takes no time.
         """
         env = self._env
+        self._end_solitude()
         transfer = _Transfer(Event(env), env.now, len(flows))
         if not flows:
             env.trigger(transfer.end, env.now, MOVE)
         for path, num_bytes, latency in flows:
             self._begin(_Part(transfer, path, latency), num_bytes)
         return transfer.end
+
+    def send_alike(self, paths: tuple[Path, ...], num_bytes: float, latency: float) -> Event:
+        """Do the same with as many bytes on each of some paths."""
+        env, now, alone = self._env, self._env.now, self._alone
+        end = now
+        if not self._flows and (alone is None or alone.end <= now):
+            end += num_bytes / self._rate_alone(paths)
+        if end <= now:
+            return self.send([Flow(path, num_bytes, latency) for path in paths])
+        transfer = _Transfer(Event(env), now, len(paths))
+        arrival = env.at(end + latency, MOVE)
+        arrival.callbacks.append(lambda _: env.happen(transfer.end))
+        self._alone = _Alone(transfer, paths, num_bytes, latency, now, end, arrival)
+        return transfer.end
+
+    def _rate_alone(self, paths: tuple[Path, ...]) -> float:
+        """Return the bytes/s of each of some flows that share with nobody else.
+
+        inf where their rates differ, or they cannot all take the paths that they are sent on.
+        """
+        rate = self._rates_alone.get(paths)
+        if rate is None:
+            goes = all(paths) and (
+                self._way is None or all(self._way(path) == Way(path, 0.0) for path in paths)
+            )
+            rates = {*fill_up(self._capacities, Counter(paths)).values()} if goes else {inf}
+            rate = self._rates_alone[paths] = rates.pop() if len(rates) == 1 else inf
+        return rate
+
+    def _end_solitude(self) -> None:
+        """Let a transfer that was alone share the links from now on, if bytes of it are left."""
+        now, alone, self._alone = self._env.now, self._alone, None
+        if alone is None or alone.end <= now:
+            return
+        alone.arrival.callbacks.clear()
+        for path in alone.paths:
+            self._routes[path] = path
+            part = _Part(alone.transfer, path, alone.latency)
+            self._flows.begin(path, alone.num_bytes, (part, alone.latency))
+        if alone.begun < now:
+            self._flows.settle(alone.begun)
+        self._share_later()
 
     def _begin(self, part: _Part, num_bytes: float) -> None:
         """Send the bytes of a flow that are left the way that they go now, or let them wait."""
@@ -114,6 +181,8 @@ class Transfers:
         now, ways = self._env.now, self._way
         if ways is None:
             return
+        self._end_solitude()
+        self._rates_alone.clear()
         self._flows.settle(now)
         begin, self._waiting = self._waiting, []
         for path in self._flows.paths:
@@ -137,7 +206,7 @@ class Transfers:
             self._next_end.callbacks.clear()
             self._next_end = None
         end = self._flows.settle(self._env.now)
-        if end < float("inf"):
+        if end < inf:
             self._next_end = self._env.at(end, MOVE)
             self._next_end.callbacks.append(self._end)
 

@@ -47,7 +47,10 @@ def ends(graph, flows, outages):
     num_waiting = 0
 
     def send(number, sent):
-        end = transfers.send([Flow(sent.path, sent.num_bytes, 0.0)])
+        if number % 2:
+            end = transfers.send([Flow(sent.path, sent.num_bytes, 0.0)])
+        else:
+            end = transfers.send_alike((sent.path,), sent.num_bytes, 0.0)
         end.callbacks.append(lambda _: times.__setitem__(number, env.now))
 
     def change(what, cable):

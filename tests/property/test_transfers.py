@@ -18,15 +18,24 @@ from tests.reference.water_filling import Sent, ends_of
 
 
 def ends(capacities, flows):
-    env, transfers, times = Environment(), Transfers(capacities), [inf] * len(flows)
+    return ends_of_sends(capacities, [(sent.start, one_flow(sent)) for sent in flows])
+
+
+def one_flow(sent):
+    return lambda transfers: transfers.send([Flow(sent.path, sent.num_bytes, 0.0)])
+
+
+def ends_of_sends(capacities, sends):
+    """Return when each of some transfers has arrived, which begin at (seconds, how)."""
+    env, transfers, times = Environment(), Transfers(capacities), [inf] * len(sends)
     transfers.start(env)
 
-    def send(number, sent):
-        end = transfers.send([Flow(sent.path, sent.num_bytes, 0.0)])
+    def send(number, begin):
+        end = begin(transfers)
         end.callbacks.append(lambda _: times.__setitem__(number, env.now))
 
-    for number, sent in enumerate(flows):
-        env.at(sent.start).callbacks.append(lambda _, n=number, s=sent: send(n, s))
+    for number, (start, begin) in enumerate(sends):
+        env.at(start).callbacks.append(lambda _, n=number, b=begin: send(n, b))
     env.run(until=env.at(1e9))
     return times
 
@@ -112,3 +121,32 @@ def test_the_order_in_which_crowds_are_told_is_irrelevant(crowd, random):
     random.shuffle(order)
     told = ends(capacities, flows)
     assert ends(capacities, [flows[k] for k in order]) == [told[k] for k in order]
+
+
+@st.composite
+def alike(draw):
+    """Transfers on several ways each, mostly of the same width, some at once and most alone."""
+    num_links = draw(st.integers(2, 8))
+    capacity = st.sampled_from([2.0, 2.0, 2.0, 3.0]) | st.floats(0.5, 50.0)
+    capacities = draw(st.lists(capacity, min_size=num_links, max_size=num_links))
+    path = st.lists(st.integers(0, num_links - 1), min_size=1, max_size=3, unique=True).map(tuple)
+    rails = st.integers(1, num_links).map(lambda size: tuple((link,) for link in range(size)))
+    paths = rails | st.lists(path, min_size=1, max_size=4).map(tuple)
+    start = st.sampled_from([0.0, 1.0, 20.0]) | st.floats(0.0, 100.0)
+    num_bytes = st.sampled_from([0.0, 1.0, 4.0]) | st.floats(0.01, 40.0)
+    latency = st.sampled_from([0.0, 0.5]) | st.floats(0.0, 2.0)
+    sends = st.tuples(start, paths, num_bytes, latency)
+    return capacities, draw(st.lists(sends, min_size=1, max_size=12))
+
+
+@examples(150)
+@given(alike())
+def test_who_is_alone_ends_as_among_others_to_the_bit(case):
+    """A transfer as one event until another begins, and as flows that share from its beginning."""
+    capacities, sends = case
+    at_once = [(start, lambda t, what=what: t.send_alike(*what)) for start, *what in sends]
+    as_flows = [
+        (start, lambda t, paths=paths, rest=rest: t.send([Flow(path, *rest) for path in paths]))
+        for start, paths, *rest in sends
+    ]
+    assert ends_of_sends(capacities, at_once) == ends_of_sends(capacities, as_flows)

@@ -38,7 +38,7 @@ def seconds(network, message=MESSAGE):
 def ways(network):
     return [
         (way.route.places[0][-1], way.route.places[-1][-1], way.share)
-        for way in network._between(P, D)
+        for way in network._between(P, D).ways
     ]
 
 

@@ -120,6 +120,33 @@ def test_who_ends_at_one_instant_is_told_in_the_order_of_path_and_bytes():
         assert told == [0, 1, 2]
 
 
+def test_a_transfer_that_stays_alone_is_one_event():
+    """Four flows of one rate; the second transfer begins when the first has left, not arrived."""
+    env, transfers, told = Environment(), Transfers([2.0] * 4), []
+    transfers.start(env)
+    rails = ((0,), (1,), (2,), (3,))
+    for start in (0.0, 3.0):
+        env.run(until=env.at(start))
+        end = transfers.send_alike(rails, 6.0, 0.5)
+        end.callbacks.append(lambda _: told.append(env.now))
+        assert not transfers._flows
+    num_scheduled = len(env._queue)
+    env.run(until=env.at(10.0))
+    assert (told, num_scheduled) == ([3.5, 6.5], 2)
+
+
+def test_who_comes_later_shares_with_who_was_alone():
+    """Alone until 1 s, then half of the first link each: 4 bytes are left, 2 a second."""
+    env, transfers, told = Environment(), Transfers([4.0, 4.0]), []
+    transfers.start(env)
+    for start, paths, num_bytes in [(0.0, ((0,), (1,)), 8.0), (1.0, ((0,),), 6.0)]:
+        env.run(until=env.at(start))
+        end = transfers.send_alike(paths, num_bytes, 0.0)
+        end.callbacks.append(lambda _, start=start: told.append((start, env.now)))
+    env.run(until=env.at(10.0))
+    assert told == [(0.0, 3.0), (1.0, 3.5)]
+
+
 def test_when_the_last_flow_has_ended_nothing_is_left_to_share():
     flows: Flows[str] = Flows([2.0, 3.0])
     flows.begin((0,), 2.0, "one")
