@@ -311,3 +311,18 @@ def test_the_link_serves_who_comes_first():
         Link(bandwidth=0)
     with pytest.raises(ValueError, match="latency must be finite and >= 0 s, got -1"):
         Link(bandwidth=1.0, latency=-1)
+
+
+def test_while_entries_come_a_plan_is_one_step(monkeypatch):
+    """Those of the second request come while the first one decodes; most come during a step."""
+    planned, end = [], Lane.end
+
+    def ends(lane, run, plan, batch):
+        if plan.moves:
+            planned.append(plan.num_steps)
+        return end(lane, run, plan, batch)
+
+    monkeypatch.setattr(Lane, "end", ends)
+    result = served([row(0.0, 8, 40), row(0.25, 8, 4)])
+    assert planned == [1]
+    assert len(result.transfers) == 2

@@ -167,7 +167,7 @@ class Lane:
                 if num_swapped:
                     plan.swap_time = num_swapped * self._seconds_per_swap
                 if self._records.awaits_first:
-                    plan.num_steps = 1  # a limit of its sender's may end with the first token
+                    plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
             if plan.is_empty:
                 raise InvariantError(
@@ -195,6 +195,9 @@ class Lane:
                 self._records.move(move, move.num_blocks * self._block_bytes, now, end)
             else:
                 self._fetch(move)
+                kv = move.sequence.incoming
+                if kv is not None and kv.is_computed:
+                    plan.num_steps = 1  # most are there before its first step ends
         return num_swapped
 
     def _fetch(self, move: KvMove) -> None:

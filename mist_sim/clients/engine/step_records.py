@@ -40,7 +40,8 @@ class StepRecords:
         self._resumed: set[SequenceState] = set()  # whose stay did not begin with a prefill
         self._some_resumed = False  # since the last decode step
         self.awaits_first = False
-        """Whether the next decode step gives one that resumed the first token of its answer."""
+        """Whether the next decode step gives one that resumed the first token of its answer, for
+        which its sender may not wait for ever."""
 
     def run(
         self,
@@ -134,7 +135,8 @@ class StepRecords:
         self._resumed.add(sequence)
         self._newly_decoding.append(sequence)
         self._some_resumed = True
-        if sequence.last_token_at != sequence.last_token_at:
+        has_limits = sequence.visit.request.limits is not None
+        if has_limits and sequence.last_token_at != sequence.last_token_at:
             self.awaits_first = True
 
     def move(self, move: KvMove, num_bytes: float, start: float, end: float) -> None:

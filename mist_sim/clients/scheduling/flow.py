@@ -76,6 +76,8 @@ class SlowestFlow(Flow):
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
         self._let_in(lane)
         self._forget_gone()
+        if _clock(lane).joined:
+            return 1  # whose time begins with the first token, at the end of that step
         if limit == 1 or isinstance(ends, float) or not self._next:
             return limit
         num_decoded = lane.clock.steps + np.arange(1, limit + 1) * plan.decodes
