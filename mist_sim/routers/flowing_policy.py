@@ -60,10 +60,10 @@ class FlowingPolicy:
         """Return all for a prompt, and for an answer the one that takes it over."""
         if not stage.continues:
             return candidates
+        found = [view for view in candidates if view.role == D_HEAVY]
         source = request.kv.source if request.kv else None
-        came_from_d = any(view.name == source and view.role == D_HEAVY for view in candidates)
-        taker = P_HEAVY if came_from_d else D_HEAVY
-        found = [view for view in candidates if view.role == taker]
+        if source in [view.name for view in found]:
+            found = [view for view in candidates if view.role == P_HEAVY]
         if found:
             return Candidates([min(found, key=_part_in_use)])
         # it has gone since, or had failed; a copy at home takes memory twice

@@ -49,8 +49,10 @@ class FlowingLane(Lane):
         self, limit: int | None = None, plan_on_the_spot: Callable[[], bool] | None = None
     ) -> StepPlan | None:
         plan = super().plan(limit, plan_on_the_spot)
+        if plan is None or not self.state.waiting:
+            return plan
         head = self.state.head()
-        if plan is not None and head and head.incoming is not None and not plan.preempted:
+        if head and head.incoming is not None and not plan.preempted:
             found = StepPlan()
             bring_entries(self.state, found)
             for move in found.moves:

@@ -130,10 +130,12 @@ class Engine:
     def _start_until_flow(self, start: Callable[[], Run | None]) -> Run | None:
         """Start as many steps as end before decodes may leave for another client."""
         run = start()
-        if run is not None:
+        if run is not None and run.num_steps > 1:
             for lane, plan, _ in run.parts:
                 if isinstance(lane, FlowingLane):
-                    run.cut(lane.steps_until_flow(plan, run))
+                    num_steps = lane.steps_until_flow(plan, run)
+                    if num_steps < run.num_steps:
+                        run.cut(num_steps)
         return run
 
     def _several(self, lane: Lane, plan: StepPlan, batch: StepBatch) -> Run:

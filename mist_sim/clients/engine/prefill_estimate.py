@@ -31,16 +31,14 @@ class PrefillEstimate:
 
     def num_tokens(self) -> int:
         """Tokens of all its prompts that are still to be computed."""
-        prompts, _ = _work(self._engines.next_lane())
-        return sum([num_left for num_left, _ in prompts])
+        return sum([num_left for num_left, _ in _prompts(self._engines.next_lane())])
 
     def seconds(self, num_tokens: int) -> float:
         """Return when a prompt with so many tokens to compute would be, in seconds from now."""
         lane = self._engines.next_lane()
-        prompts, context_sum = _work(lane)
-        prompts.append((num_tokens, 0))
+        prompts = [*_prompts(lane), (num_tokens, 0)]
         chunk = self._chunk(lane) or max(num_left for num_left, _ in prompts)
-        step, each_before = self._step_times(chunk, lane.state.clock.num_decodes, context_sum)
+        step, each_before = self._step_times(chunk, lane.state.clock.num_decodes, _context(lane))
         seconds = 0.0
         for num_left, num_before in prompts:
             num_chunks = num_left / chunk
@@ -73,21 +71,28 @@ class PrefillEstimate:
         return self._times[key]
 
 
-def _work(lane: Lane) -> tuple[list[tuple[int, int]], int]:
+def _prompts(lane: Lane) -> list[tuple[int, int]]:
     """Return (tokens to compute, tokens before them) of each prompt that waits or runs.
 
-    And the tokens that the cache holds for decodes. All as of the last step that ended.
+    As of the last step that ended.
     """
-    state = lane.state
-    plan, num_over = lane.engine.steps_over(lane)
-    found = [(each.num_tokens, 0) for each in state.waiting if each.incoming is None]
-    if lane.ahead is not None:
-        arrived = [sequence for _, sequence in lane.ahead.arrived]
+    state, ahead = lane.state, lane.ahead
+    found = []
+    if state.waiting:
+        found = [(each.num_tokens, 0) for each in state.waiting if each.incoming is None]
+    if ahead is not None:
+        arrived = [sequence for _, sequence in ahead.arrived]
         found += [(each.num_tokens, 0) for each in arrived if each.incoming is None]
     if state.prefilling:
+        plan, num_over = lane.engine.steps_over(lane)
         done = dict(plan.prefills) if plan is not None and num_over else {}
         for each in state.prefilling:
             num_computed = each.num_computed_tokens + num_over * done.get(each, 0)
             found.append((each.num_tokens - num_computed, num_computed))
-    decodes_over = num_over if plan is not None and plan.decodes else 0
-    return found, state.clock.context_after(decodes_over)
+    return found
+
+
+def _context(lane: Lane) -> int:
+    """Return the tokens that the cache holds for decodes, as of the last step that ended."""
+    plan, num_over = lane.engine.steps_over(lane)
+    return lane.state.clock.context_after(num_over if plan is not None and plan.decodes else 0)

@@ -41,6 +41,7 @@ class Engines:
         self.lanes = lanes = [make_lane(share, n // size) for n, share in enumerate(shares)]
         groups = [lanes[start : start + size] for start in range(0, len(lanes), size)]
         together = [groups] if lockstep else [[group] for group in groups]
+        self._lane = lanes[0] if len(lanes) == 1 else None
         self.all: list[LaneEngine] = []
         for number, several in enumerate(together):
             phases = engine_phases(client_id, number)
@@ -71,7 +72,7 @@ class Engines:
 
     def next_lane(self) -> Lane:
         """Return the lane that the next request would get."""
-        return least_loaded(self.all).next_lane()
+        return self._lane or least_loaded(self.all).next_lane()
 
 
 def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:

@@ -35,9 +35,9 @@ class Flow(ABC):
 
     @abstractmethod
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
-        """Return after how many steps of a plan to ask who leaves, at most `limit`.
+        """Return after how many steps of a plan to ask who leaves, at most `limit` (> 1).
 
-        ends: of its steps, seconds.
+        ends: of its steps, seconds. After a plan of one step it is asked in any case.
         """
 
     @abstractmethod
@@ -78,7 +78,7 @@ class SlowestFlow(Flow):
         self._forget_gone()
         if _clock(lane).joined:
             return 1  # whose time begins with the first token, at the end of that step
-        if limit == 1 or isinstance(ends, float) or not self._next:
+        if isinstance(ends, float) or not self._next:
             return limit
         num_decoded = lane.clock.steps + np.arange(1, limit + 1) * plan.decodes
         left = ends[:limit] - self._limit * num_decoded
@@ -144,7 +144,7 @@ class LongestFlow(Flow):
         """Nothing is remembered of them."""
 
     def num_steps(self, lane: LaneState, plan: StepPlan, ends: Ends, limit: int) -> int:
-        if limit == 1 or not plan.decodes:
+        if not plan.decodes:
             return limit
         if self._seats_below(lane) < 0:
             return 1  # nobody comes in while a plan runs: its first step is the one to ask after
