@@ -399,7 +399,7 @@ class Lane:
 
     def _check_empty(self) -> None:
         state = self.state
-        if self.num_waiting and not (state.loading or state.abandoned or state.held):
+        if not (state.loading or state.abandoned or state.held) and self.num_waiting:
             first = next(iter((*state.swapped, *state.moved, *state.loaded, *state.waiting)))
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "

@@ -319,7 +319,7 @@ class Engine:
         """Wake, or cut the run that a sequence, or the head of the lane's queue, could join."""
         run = self._run
         if self._idle:
-            if not (lane.num_waiting or lane.state.leaving):
+            if sequence is None and not (lane.num_waiting or lane.state.leaving):
                 return
             self._idle = False
             self.env.trigger(self._wake, self.env.now, self._plan_phase)

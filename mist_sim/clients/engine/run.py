@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,14 +65,14 @@ class Run:
         if isinstance(self.ends, float):
             return 1
         if is_planned:
-            return min(int(self.ends.searchsorted(now, side="right")) + 1, self.num_steps)
-        return int(self.ends.searchsorted(now)) + 1
+            return min(bisect_right(self.ends, now) + 1, self.num_steps)
+        return bisect_left(self.ends, now) + 1
 
     def num_over(self, now: float) -> int:
         """Steps that have ended by now."""
         if isinstance(self.ends, float):
             return int(self.ends <= now)
-        return min(int(self.ends.searchsorted(now, side="right")), self.num_steps)
+        return min(bisect_right(self.ends, now), self.num_steps)
 
     def cut(self, num_steps: int) -> None:
         """Carry out no more than so many steps."""

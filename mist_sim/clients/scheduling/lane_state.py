@@ -319,8 +319,8 @@ class LaneState:
 
     def blocks_to_join(self, sequence: SequenceState) -> int:
         """Return the blocks that must be free for a sequence to go on whose entries have come."""
-        num_held = self.pool.blocks_for(sequence.num_tokens - 1)
-        return self.pool.blocks_for(self.num_slots(sequence)) - num_held
+        size = self.pool.block_size
+        return (sequence.num_tokens - 1) // -size - self.num_slots(sequence) // -size
 
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.
