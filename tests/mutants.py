@@ -38,14 +38,14 @@ MUTANTS = [
     Mutant(
         "a cut comes a step late",
         f"{ENGINE}/run.py",
-        "int(self.ends.searchsorted(now)) + 1",
-        "int(self.ends.searchsorted(now)) + 2",
+        "bisect_left(self.ends, now) + 1",
+        "bisect_left(self.ends, now) + 2",
     ),
     Mutant(
         "an arrival at the end of a step waits for the next one",
         f"{ENGINE}/run.py",
-        "int(self.ends.searchsorted(now)) + 1",
-        'int(self.ends.searchsorted(now, side="right")) + 1',
+        "bisect_left(self.ends, now) + 1",
+        "bisect_right(self.ends, now) + 1",
     ),
     Mutant(
         "an arrival does not cut",
@@ -456,7 +456,7 @@ MUTANTS = [
     Mutant(
         "prompts that fill a step keep answers from coming",
         f"{ENGINE}/flowing_lane.py",
-        "if plan is not None and head and head.incoming is not None and not plan.preempted:",
+        "if head and head.incoming is not None and not plan.preempted:",
         "if False:",
     ),
     Mutant(

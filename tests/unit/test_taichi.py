@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,17 @@ def test_a_run_ends_with_the_first_step_after_which_one_leaves(seconds):
     ]
     expected = above[0] if above else 40
     assert flow.num_steps(state, DECODES, ends, 40) == expected
+
+
+def test_a_run_ends_with_the_first_token_of_an_answer_that_may_be_slow():
+    """Its time begins then; the other one could stay for all 40 steps."""
+    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    decode(state, 8, emitted=10, pace=Pace(1.0, 10))
+    waits = decode(state, 8, emitted=1, pace=Pace(nan, 1))
+    ends = 0.9 + 0.05 * np.arange(1, 41)
+    assert flow.num_steps(state, DECODES, ends, 40) == 1
+    waits.visit.kv.pace = Pace(1.0, 2)
+    assert flow.num_steps(state, DECODES, ends, 40) == 40
 
 
 def test_who_has_left_the_batch_does_not_flow():
