@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,8 @@ from mist_sim.network.topology.places import find_places
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.network.ways.crossings import Crossings
 from mist_sim.network.ways.outages import Cable, Outages
-from mist_sim.network.ways.routes import Route, Routes
+from mist_sim.network.ways.ranks import Between, RankWay, between
+from mist_sim.network.ways.routes import Routes
 from mist_sim.network.ways.supplies import Supplies
 from mist_sim.units import BytesPerSecond
 
@@ -49,31 +49,6 @@ _OF_THE_TOPOLOGY = (
     "storage",
     "remote_storage",
 )
-
-
-class _Way(NamedTuple):
-    """Part of what one engine sends another: its share of layers and of bytes, and its route.
-
-    bandwidth: bytes/s when all parts go at once on links that nobody else uses; each link gives
-    every part as much of itself as that has of the bytes on it.
-    """
-
-    of_layers: float
-    share: float
-    route: Route
-    bandwidth: float
-
-
-class _Between(NamedTuple):
-    """All ways from one engine to another.
-
-    paths: of the ways, where all have the same share and latency; else None.
-    of_layers: the largest share of layers on one of them.
-    """
-
-    ways: list[_Way]
-    paths: tuple[Path, ...] | None
-    of_layers: float
 
 
 class Exchange(NamedTuple):
@@ -146,7 +121,7 @@ class Fabric:
             for seat in tenant.seats:
                 ranks = [[next(gpus) for _ in range(tenant.tensor)] for _ in range(tenant.pipeline)]
                 self._ranks[seat] = ranks
-        self._ways: dict[tuple[Seat, Seat], _Between] = {}
+        self._ways: dict[tuple[Seat, Seat], Between] = {}
         self._reaches: dict[tuple[Seat, Seat], Reach] = {}
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
         self._capacities = [link["bandwidth"] for link in links]
@@ -183,7 +158,7 @@ class Fabric:
             flows.append(Flow(route.path, num_bytes, route.latency + delay))
         return self._transfers.send(flows)
 
-    def _left(self, message: Message, ways: Sequence[_Way]) -> list[float]:
+    def _left(self, message: Message, ways: Sequence[RankWay]) -> list[float]:
         """Return the bytes that were not sent on each way while the prompt was computed."""
         now, hidden, taken = self._env.now, self._hidden, []
         left = []
@@ -305,42 +280,12 @@ class Fabric:
         routes = [way.route for way in ways if way.route.path]
         return self._outages.cut_off(gone, routes)
 
-    def _between(self, source: Seat, destination: Seat) -> _Between:
+    def _between(self, source: Seat, destination: Seat) -> Between:
         found = self._ways.get((source, destination))
         if found is None:
-            parts = [*self._parts(self._ranks_of(source), self._ranks_of(destination))]
-            found = self._ways[source, destination] = self._at_once(parts)
+            ranks = self._ranks_of(source), self._ranks_of(destination)
+            found = self._ways[source, destination] = between(*ranks, self.routes, self._capacities)
         return found
-
-    def _at_once(self, parts: Sequence[tuple[float, float, Route]]) -> _Between:
-        """Return the ways of parts: share of layers, share of bytes and route of each."""
-        shares = [0.0] * len(self._capacities)  # of all bytes, that go over each link
-        for _, share, route in parts:
-            for link in route.path:
-                shares[link] += share
-        ways = []
-        for of_layers, share, route in parts:
-            rates = (self._capacities[link] * (share / shares[link]) for link in route.path)
-            ways.append(_Way(of_layers, share, route, min(rates, default=math.inf)))
-        is_alike = len({(way.of_layers, way.share, way.route.latency) for way in ways}) == 1
-        paths = tuple(way.route.path for way in ways) if is_alike else None
-        return _Between(ways, paths, max(way.of_layers for way in ways))
-
-    def _parts(
-        self, sources: Sequence[Sequence[str]], destinations: Sequence[Sequence[str]]
-    ) -> Iterator[tuple[float, float, Route]]:
-        """Yield which part of the entries goes from which GPU to which: of layers, of bytes, how.
-
-        Pipeline ranks have equal parts of the layers, tensor ranks of the heads.
-        """
-        for layers, row in enumerate(sources):
-            for layers_there, row_there in enumerate(destinations):
-                of_layers = _common(layers, len(sources), layers_there, len(destinations))
-                for heads, gpu in enumerate(row):
-                    for heads_there, gpu_there in enumerate(row_there):
-                        of_heads = _common(heads, len(row), heads_there, len(row_there))
-                        if share := of_layers * of_heads:
-                            yield of_layers, share, self.routes.between(gpu, gpu_there)
 
     def _check_stores(self, tenants: Sequence[Tenant]) -> None:
         """Raise ScenarioError for memory that is nowhere, or without a route to those who read."""
@@ -358,10 +303,3 @@ class Fabric:
             if tenant.sends:
                 for sender, taker in product(tenant.seats, taking):
                     self._between(sender, taker)
-
-
-def _common(one: int, parts: int, other: int, other_parts: int) -> float:
-    """Return what part of a whole is in one of its `parts` and in one of `other_parts`."""
-    begin = max(one * other_parts, other * parts)
-    end = min((one + 1) * other_parts, (other + 1) * parts)
-    return max(0, end - begin) / (parts * other_parts)
