@@ -240,7 +240,7 @@ def test_an_idle_engine_does_not_plan_when_blocks_are_released(monkeypatch):
 
     monkeypatch.setattr(Lane, "plan", counted)
     served([row(0.0, 8, 4)])
-    assert planned["prefill"] == 3  # at the start, for the prompt, and after it
+    assert planned["prefill"] == 2  # for the prompt, and after it
 
 
 def test_who_is_sent_again_begins_with_its_prompt():
