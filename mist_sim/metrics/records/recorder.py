@@ -204,13 +204,13 @@ class ColumnRecorder:
             self.step_ends[track].frombytes(ends.tobytes())
             num_steps = ends.size
         chunks = batch.chunks
-        context, pairs = attended(chunks, num_steps) if chunks else (0, 0)
+        num_new, context, pairs = attended(chunks, num_steps) if chunks else (0, 0, 0)
         self.steps[track].append(
             (
                 start,
                 num_steps,
                 len(chunks),
-                batch.num_prefill_tokens if chunks else 0,
+                num_new,
                 batch.num_decodes,
                 batch.context_sum,
                 context,
