@@ -82,7 +82,8 @@ class Environment(simpy.Environment):
     def __init__(self) -> None:
         super().__init__()
         self._started = Due(self)  # what every generator has waited for at its start
-        self._last_plan = -1.0, PLAN  # when an engine last planned, and the latest phase then
+        self._planned_at = -1.0  # when an engine last planned
+        self._plan_phase = PLAN  # the latest phase then
 
     @property
     def _now(self) -> float:
@@ -165,13 +166,14 @@ class Environment(simpy.Environment):
 
     def note_plan(self, phase: int) -> None:
         """Note that an engine plans now, whose phase that is."""
-        time, latest = self._last_plan
-        self._last_plan = self.now, max(phase, latest) if time == self.now else phase
+        if self._planned_at != self.now:
+            self._planned_at, self._plan_phase = self.now, phase
+        elif self._plan_phase < phase:
+            self._plan_phase = phase
 
     def is_after_plan(self, phase: int) -> bool:
         """Return whether an engine with a later phase has planned at the present time."""
-        time, latest = self._last_plan
-        return time == self.now and latest > phase
+        return self._planned_at == self.now and self._plan_phase > phase
 
     def only_waits_for(self, known: Collection[Event]) -> bool:
         """Return whether nothing is scheduled but polls and some known events."""
@@ -184,9 +186,8 @@ class Environment(simpy.Environment):
         """Return whether nothing is scheduled but in one phase."""
         return all(scheduled == phase for _, scheduled, _, _ in self._queue)
 
-    @property
     def phase_is_last(self) -> bool:
-        """True when nothing else is scheduled at the present time."""
+        """Return whether nothing else is scheduled at the present time."""
         queue = self._queue
         return not queue or queue[0][0] > self.now
 

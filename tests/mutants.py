@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant(
         "an engine plans before who moves at the same time has moved",
         f"{ENGINE}/loop.py",
-        "if not env.phase_is_last:",
+        "if not env.phase_is_last():",
         "if False:",
     ),
     Mutant(

@@ -298,7 +298,7 @@ class LlmClient(Client):
         if content:
             self._kv_state.accept(visit.request)
         reason = self._limit_length(sequence)
-        if reason is None and sequence.num_target_tokens <= sequence.num_before:
+        if reason is None and sequence.num_final_tokens <= sequence.num_tokens:
             visit.is_cut = True
             self.begin(visit)
             self.finish(visit)
@@ -332,11 +332,11 @@ class LlmClient(Client):
 
     def _limit_length(self, sequence: SequenceState) -> str | None:
         """Cut an answer at the longest context; return why a prompt is too long, or None."""
-        if self.max_model_len is None:
+        longest = self.max_model_len
+        if longest is None or sequence.num_final_tokens <= longest:
             return None
-        room = self.max_model_len - sequence.num_prompt_tokens
-        sequence.num_target_tokens = min(sequence.num_target_tokens, room)
-        if room > 0:
+        sequence.num_final_tokens = longest
+        if sequence.num_prompt_tokens < longest:
             return None
         return (
             f"a prompt of {sequence.num_prompt_tokens} tokens leaves no room for an answer in "

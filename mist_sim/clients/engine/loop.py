@@ -95,7 +95,7 @@ class Engine:
                 lane.end(run, plan, batch)
             if self._count is not None:
                 self._count.num_steps += run.num_steps
-            if not env.phase_is_last:  # let requests that move at this time enter the queues
+            if not env.phase_is_last():  # let requests that move at this time enter the queues
                 self._wake = env.at(env.now, self._plan_phase)
                 yield self._wake
 

@@ -115,7 +115,7 @@ class StepRecords:
             self._recorder.record_gap(self._track, now, now - last, 1)
         sequence.last_token_at = now
         sequence.first_step = self._num_steps
-        if sequence.num_output_tokens < sequence.num_target_tokens:
+        if sequence.num_tokens < sequence.num_final_tokens:
             self._newly_decoding.append(sequence)
 
     def evict(self, sequence: SequenceState) -> None:

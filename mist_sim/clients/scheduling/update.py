@@ -29,7 +29,7 @@ def update(
             kv_cache.grow(num_blocks)
     if lane.forgotten:
         lane.free_forgotten()
-    lane.num_peak_blocks = pool.num_used
+    lane.num_peak_blocks = pool.num_blocks - pool.num_free
     finished = clock.pop_finished() if plan.decodes else []
     for sequence in finished:
         num_blocks = pool.blocks_for(lane.leave_clock(sequence))
@@ -52,7 +52,7 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
     if lane.kv_cache.publishes:
         lane.kv_cache.publish(sequence)
     sequence.num_tokens += 1
-    if sequence.num_output_tokens < sequence.num_target_tokens:
+    if sequence.num_tokens < sequence.num_final_tokens:
         lane.clock.join(sequence)
         return False
     context = sequence.num_computed_tokens
