@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 
 class Table:
-    """Typed columns; appending a row costs a tuple, memory is that of packed arrays.
+    """Typed columns; a row that is added costs a tuple, memory is that of packed arrays.
 
     columns: name to numpy dtype, in the order of a row's values.
-    rows: those added since the latest `pack`, as tuples.
-    append: adds a row, its values in the order of the columns.
+    rows: those added since the latest `pack`, as tuples of values in the order of the columns.
     """
 
     def __init__(self, **columns: str) -> None:
@@ -25,7 +24,6 @@ class Table:
             name: np.empty(0, dtype) for name, dtype in columns.items()
         }
         self.rows: list[tuple[object, ...]] = []
-        self.append = self.rows.append
 
     def pack(self) -> None:
         """Turn the latest rows into bytes."""
