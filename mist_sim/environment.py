@@ -44,6 +44,8 @@ PLAN = 2 * _PLACES
 SHARE = 3 * _PLACES
 _ENGINES = 2**16  # places of one client
 
+_new = object.__new__
+
 
 def engine_phases(client_id: int, engine: int) -> tuple[int, int]:
     """Return the phases in which an engine of a client ends its steps, and in which it plans.
@@ -97,7 +99,7 @@ class Environment(simpy.Environment):
         """Return an event that happens at `time` (seconds, not before now) in `phase`."""
         if time < self.now:
             raise _in_the_past(time, self.now)
-        event = Due.__new__(Due)  # one call less than Due(self), for every event
+        event = _new(Due)  # one call less than Due(self), for every event
         event.env = self
         event.callbacks = []
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
@@ -203,10 +205,11 @@ class _Course:
 
     def go_on(self, event: Event) -> None:
         """Give it what it waited for, until it waits for something that has not happened."""
+        send = self._send  # an attribute is read faster than a method is looked up
         try:
             while True:
                 if event._ok:
-                    event = self._send(event._value)
+                    event = send(event._value)
                 else:
                     event._defused = True
                     event = self._throw(event._value)

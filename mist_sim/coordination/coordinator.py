@@ -122,7 +122,8 @@ class Coordinator:
                 failure = yield from self._follow(request, client, visit, later)
         request.kv = None
         _drop(kv)
-        yield from _cancel(ahead, failure, visits)
+        if ahead is not None and failure is not None:  # let nobody wait for its prompt
+            yield from ahead.cancel(failure, visits)
         return failure
 
     def _choose(
@@ -249,14 +250,6 @@ def _kept(
         _drop(kv)
         request.kv = kv = visit.held_kv
     return kv
-
-
-def _cancel(
-    ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
-) -> Generator[Event, Any, None]:
-    """Let nobody wait for a prompt of a request that failed before."""
-    if ahead is not None and failure is not None:
-        yield from ahead.cancel(failure, visits)
 
 
 def _drop(kv: HeldKv | None) -> None:
