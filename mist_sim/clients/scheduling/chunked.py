@@ -235,14 +235,18 @@ def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     With budget to spare, another prompt may start in the step that completes one; that
     step then needs a plan of its own.
     """
-    if plan.prefills and lane.kv_cache.shares_blocks and _shares_change(lane, plan, budget):
+    shares = lane.kv_cache.shares_blocks
+    if plan.prefills and shares and _shares_change(lane, plan, budget):
         return 1
     spare = 1 if budget else 0
     for sequence, new in plan.prefills:
-        remaining = sequence.num_tokens - sequence.num_computed_tokens
-        limit = min(limit, max(1, (remaining - spare) // new))
+        num_pieces = (sequence.num_tokens - sequence.num_computed_tokens - spare) // new
+        if num_pieces < limit:
+            limit = num_pieces
+    if limit <= 1:
+        return 1
     limit = lane.steps_until_change(limit, plan)
-    return steps_until_gain(lane, limit) if budget and lane.kv_cache.shares_blocks else limit
+    return steps_until_gain(lane, limit) if budget and shares else limit
 
 
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:

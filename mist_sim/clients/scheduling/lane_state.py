@@ -383,12 +383,13 @@ class LaneState:
         clock = self.clock
         if limit == 1:
             return limit
-        if self.by_piece and plan is not None and plan.prefills:
+        if plan is not None and plan.prefills and self.by_piece:
             return self._steps_with_pieces(limit, plan)
         if not clock.num_decodes:
             return limit
+        num_steps = clock.steps_to_change()
         num_free = self.pool.num_free + self.num_taken
-        return clock.steps_within(num_free, min(limit, clock.steps_to_change()))
+        return clock.steps_within(num_free, num_steps if num_steps < limit else limit)
 
     def _steps_with_pieces(self, limit: int, plan: StepPlan) -> int:
         """Steps until a decode ends, or decodes and pieces of prompts have no more blocks."""
@@ -409,10 +410,9 @@ class LaneState:
 
     def batch(self, plan: StepPlan) -> StepBatch:
         """Return what the first step of a plan computes."""
-        prefills = plan.prefills
-        chunks = tuple(
-            [(new, seq.num_computed_tokens) for seq, new in prefills] if prefills else ()
-        )
+        chunks: tuple[tuple[int, int], ...] = ()
+        if plan.prefills:
+            chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
         return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)
 
     def growth(self, plan: StepPlan) -> StepGrowth:

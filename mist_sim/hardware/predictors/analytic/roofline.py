@@ -170,7 +170,7 @@ class RooflinePredictor:
             alone = self._decodes_alone[queries] = self._without_prompts(queries)
         if not batch.chunks:
             return alone
-        num_tokens, floor = self._replayed(batch.num_prefill_tokens + queries)
+        num_tokens, floor = self._replayed(sum([new for new, _ in batch.chunks]) + queries)
         together = self._prefill.time(num_tokens, len(batch.chunks) + queries)
         return max(together, alone[0]), floor
 
