@@ -7,7 +7,7 @@ queue of the algorithm is SimPy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from simpy.events import Event
@@ -122,8 +122,7 @@ class Coordinator:
                 failure = yield from self._follow(request, client, visit, later)
         request.kv = None
         _drop(kv)
-        if ahead is not None and failure is not None:  # let nobody wait for its prompt
-            yield from ahead.cancel(failure, visits)
+        yield from _cancel(ahead, failure, visits)
         return failure
 
     def _choose(
@@ -250,6 +249,15 @@ def _kept(
         _drop(kv)
         request.kv = kv = visit.held_kv
     return kv
+
+
+def _cancel(
+    ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
+) -> Iterable[Event]:
+    """Let nobody wait for a prompt of a request that failed before."""
+    if ahead is None or failure is None:
+        return ()
+    return ahead.cancel(failure, visits)
 
 
 def _drop(kv: HeldKv | None) -> None:

@@ -240,9 +240,8 @@ def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
         return 1
     spare = 1 if budget else 0
     for sequence, new in plan.prefills:
-        num_pieces = (sequence.num_tokens - sequence.num_computed_tokens - spare) // new
-        if num_pieces < limit:
-            limit = num_pieces
+        remaining = sequence.num_tokens - sequence.num_computed_tokens
+        limit = min(limit, (remaining - spare) // new)
     if limit <= 1:
         return 1
     limit = lane.steps_until_change(limit, plan)

@@ -387,9 +387,8 @@ class LaneState:
             return self._steps_with_pieces(limit, plan)
         if not clock.num_decodes:
             return limit
-        num_steps = clock.steps_to_change()
         num_free = self.pool.num_free + self.num_taken
-        return clock.steps_within(num_free, num_steps if num_steps < limit else limit)
+        return clock.steps_within(num_free, min(limit, clock.steps_to_change()))
 
     def _steps_with_pieces(self, limit: int, plan: StepPlan) -> int:
         """Steps until a decode ends, or decodes and pieces of prompts have no more blocks."""

@@ -33,4 +33,4 @@ def num_input_tokens(visit: Visit) -> int:
                 num_tokens += stage.num_prompt_tokens
     else:
         num_tokens += visit.num_computed_tokens
-    return num_tokens if num_tokens > 0 else 0
+    return max(0, num_tokens)

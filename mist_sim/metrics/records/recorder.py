@@ -239,7 +239,9 @@ class ColumnRecorder:
     ) -> None:
         """Add a row to the moves."""
         names = map(self.move_names.code, (kind, source, destination))
-        self.moves.rows.append((request_id, track, *names, num_tokens, num_bytes, start, end, again))
+        self.moves.rows.append(
+            (request_id, track, *names, num_tokens, num_bytes, start, end, again)
+        )
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
         self.gaps.rows.append((time, gap, count))
