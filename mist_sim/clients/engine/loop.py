@@ -22,6 +22,8 @@ from mist_sim.hardware.predictors.base import Predictor
 
 Array = NDArray[np.float64]
 
+_accumulate = np.add.accumulate
+
 
 class Scored(Protocol):
     """What the choice of a lane or an engine looks at (see `Lane.score`)."""
@@ -150,7 +152,7 @@ class Engine:
         if plan.swap_time:
             times[0] += plan.swap_time
         times[0] += now
-        ends = np.add.accumulate(times, out=times)  # from the start on, as step by step
+        ends = _accumulate(times, out=times)  # from the start on, as step by step
         return Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
 
     def _start_ahead(self, lane: Lane, ahead: PlanAhead) -> Run | None:
@@ -211,7 +213,7 @@ class Engine:
         now = self.env.now
         times = np.maximum.reduce(times_each)
         times[0] += now
-        ends = np.add.accumulate(times, out=times)
+        ends = _accumulate(times, out=times)
         return Run(parts, now, ends, num_steps, ends.item(-1))
 
     # --- what happens meanwhile -----------------------------------------------------------

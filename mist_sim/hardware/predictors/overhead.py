@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy import add
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
@@ -148,7 +149,7 @@ class _WithOverhead:
             seconds += self.prefill_step
         host = self._host(batch)
         if not self.overlapped:
-            return np.add(seconds, host, seconds)
+            return add(seconds, host, seconds)
         np.maximum(seconds, host, out=seconds)
         return np.add(seconds, self._exposed(batch), out=seconds)
 
