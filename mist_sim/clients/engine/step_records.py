@@ -52,7 +52,7 @@ class StepRecords:
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
         """Write executed steps."""
-        start, ends, end, num_steps = run.start, run.ends, run.end, run.num_steps
+        start, end, num_steps = run.start, run.end, run.num_steps
         num_gaps = batch.num_decodes
         if num_gaps:
             if self._last_decode_end != start or self._some_resumed:
@@ -70,7 +70,8 @@ class StepRecords:
         self._recorder.record_steps(
             self._track,
             start,
-            ends if isinstance(ends, float) else ends[:num_steps],
+            run.ends,
+            num_steps,
             batch,
             busy,
             num_waiting,

@@ -100,11 +100,11 @@ class ChunkedScheduler(Scheduler):
         """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
         if not lane.running and lane.head() is None and not (lane.swapped or lane.moved):
             return None
-        plan, cut = StepPlan(), self._chunk
+        plan, cut, cadence = StepPlan(), self._chunk, lane.cadence
         may_spare = self.long_prefill_token_threshold and lane.rules.threshold_spares_one
         if may_spare and len(lane.running) + lane.num_waiting == 1:
             cut = _as_fits
-        is_held = lane.cadence is not None and _begin_step(lane, lane.cadence)
+        is_held = cadence is not None and _begin_step(lane, cadence)
         cut_in_turn = _nothing if is_held else cut
         if lane.by_piece:
             disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
@@ -119,9 +119,9 @@ class ChunkedScheduler(Scheduler):
             budget = self._admit(lane, plan, budget, cut, is_held=is_held)
         if may_spare and plan.prefills and lane.num_running == 1:
             limit = 1  # it is alone as soon as nobody waits, and no longer when somebody comes
-        if lane.cadence is not None:
+        if cadence is not None:
             limit = _steps_in_cadence(
-                lane, lane.cadence, plan, limit, is_held=is_held, disturbed=disturbed
+                lane, cadence, plan, limit, is_held=is_held, disturbed=disturbed
             )
         plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None

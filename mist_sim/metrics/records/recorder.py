@@ -186,6 +186,7 @@ class ColumnRecorder:
         track: int,
         start: float,
         ends: NDArray[np.float64] | float,
+        num_steps: int,
         batch: StepBatch,
         busy: float,
         num_waiting: int,
@@ -199,10 +200,8 @@ class ColumnRecorder:
             self.step_tokens[track].frombytes(step_tokens.tobytes())
         if isinstance(ends, float):
             self.step_ends[track].append(ends)
-            num_steps = 1
         else:
-            self.step_ends[track].frombytes(ends.tobytes())
-            num_steps = ends.size
+            self.step_ends[track].frombytes(ends[:num_steps].tobytes())
         chunks = batch.chunks
         num_new, context, pairs = attended(chunks, num_steps) if chunks else (0, 0, 0)
         self.steps[track].rows.append(
