@@ -333,7 +333,7 @@ class Engine:
         elif run is not None and not isinstance(run.ends, float):
             num_steps = self._num_begun(run)
             if num_steps < run.num_steps:
-                takes_part = len(run.parts) == len(self.lanes) or run.has(lane)
+                takes_part = self._lane is not None or run.has(lane)
                 if not takes_part or lane.would_admit(sequence, num_steps):
                     self._end_after(run, num_steps)
 
