@@ -44,6 +44,8 @@ PLAN = 2 * _PLACES
 SHARE = 3 * _PLACES
 _ENGINES = 2**16  # places of one client
 
+_new = object.__new__
+
 
 def engine_phases(client_id: int, engine: int) -> tuple[int, int]:
     """Return the phases in which an engine of a client ends its steps, and in which it plans.
@@ -82,7 +84,8 @@ class Environment(simpy.Environment):
     def __init__(self) -> None:
         super().__init__()
         self._started = Due(self)  # what every generator has waited for at its start
-        self._last_plan = -1.0, PLAN  # when an engine last planned, and the latest phase then
+        self._planned_at = -1.0  # when an engine last planned
+        self._plan_phase = PLAN  # the latest phase then
 
     @property
     def _now(self) -> float:
@@ -96,7 +99,7 @@ class Environment(simpy.Environment):
         """Return an event that happens at `time` (seconds, not before now) in `phase`."""
         if time < self.now:
             raise _in_the_past(time, self.now)
-        event = Due.__new__(Due)  # one call less than Due(self), for every event
+        event = _new(Due)  # one call less than Due(self), for every event
         event.env = self
         event.callbacks = []
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
@@ -165,13 +168,14 @@ class Environment(simpy.Environment):
 
     def note_plan(self, phase: int) -> None:
         """Note that an engine plans now, whose phase that is."""
-        time, latest = self._last_plan
-        self._last_plan = self.now, max(phase, latest) if time == self.now else phase
+        if self._planned_at != self.now:
+            self._planned_at, self._plan_phase = self.now, phase
+        elif self._plan_phase < phase:
+            self._plan_phase = phase
 
     def is_after_plan(self, phase: int) -> bool:
         """Return whether an engine with a later phase has planned at the present time."""
-        time, latest = self._last_plan
-        return time == self.now and latest > phase
+        return self._planned_at == self.now and self._plan_phase > phase
 
     def only_waits_for(self, known: Collection[Event]) -> bool:
         """Return whether nothing is scheduled but polls and some known events."""
@@ -184,9 +188,8 @@ class Environment(simpy.Environment):
         """Return whether nothing is scheduled but in one phase."""
         return all(scheduled == phase for _, scheduled, _, _ in self._queue)
 
-    @property
     def phase_is_last(self) -> bool:
-        """True when nothing else is scheduled at the present time."""
+        """Return whether nothing else is scheduled at the present time."""
         queue = self._queue
         return not queue or queue[0][0] > self.now
 
@@ -202,10 +205,11 @@ class _Course:
 
     def go_on(self, event: Event) -> None:
         """Give it what it waited for, until it waits for something that has not happened."""
+        send = self._send  # an attribute is read faster than a method is looked up
         try:
             while True:
                 if event._ok:
-                    event = self._send(event._value)
+                    event = send(event._value)
                 else:
                     event._defused = True
                     event = self._throw(event._value)

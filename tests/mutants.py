@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant(
         "an engine plans before who moves at the same time has moved",
         f"{ENGINE}/loop.py",
-        "if not env.phase_is_last:",
+        "if not env.phase_is_last():",
         "if False:",
     ),
     Mutant(
@@ -348,8 +348,8 @@ MUTANTS = [
     Mutant(
         "blocks for the first step of those who come are not kept",
         f"{SCHEDULING}/admission.py",
-        "lane.num_admissible(num_needed + lane.num_promised)\n\n\ndef _blocks_to_bring",
-        "lane.num_admissible(num_needed)\n\n\ndef _blocks_to_bring",
+        "lane.num_admissible(num_needed + lane.num_promised)\n\n\ndef _comes_whole",
+        "lane.num_admissible(num_needed)\n\n\ndef _comes_whole",
     ),
     Mutant(
         "who stands behind one that preempted itself goes on",

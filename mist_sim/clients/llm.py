@@ -247,11 +247,14 @@ class LlmClient(Client):
 
         The next turn's prompt is a visit of its own.
         """
-        if stages[0].continues and not self.scheduler.takes_over:
+        first, serves = stages[0], self.serves
+        if first.kind not in serves or (first.continues and not self.scheduler.takes_over):
             return 0
-        num_stages = int(stages[0].kind in self.serves)
-        if num_stages and Decode.kind in self.serves:
-            while num_stages < len(stages) and stages[num_stages].kind == Decode.kind:
+        num_stages = 1
+        if Decode.kind in serves:
+            for stage in stages[1:]:
+                if stage.kind != Decode.kind:
+                    break
                 num_stages += 1
         return num_stages
 
@@ -270,11 +273,10 @@ class LlmClient(Client):
 
         One that continues an answer knows its prompt and the tokens that others emitted.
         """
-        kv = visit.kv
-        num_prompt_tokens = kv.num_prompt_tokens if kv else 0
-        num_before = num_output_tokens = kv.num_output_tokens if kv else 0
-        if kv is not None and not num_before:  # the first token is this client's, too
-            num_output_tokens = 1
+        kv, num_prompt_tokens, num_output_tokens = visit.kv, 0, 0
+        if kv is not None:
+            num_prompt_tokens = kv.num_prompt_tokens
+            num_output_tokens = kv.num_output_tokens or 1  # if none, the first is this client's
         for stage in visit.stages:
             if isinstance(stage, Prefill):
                 num_prompt_tokens += stage.num_prompt_tokens
@@ -286,8 +288,8 @@ class LlmClient(Client):
         if isinstance(first, Recomputation):
             sequence.last_token_at = first.last_token_at
         if kv is not None:
-            sequence.num_tokens += num_before
-            sequence.num_before = num_before
+            sequence.num_before = kv.num_output_tokens
+            sequence.num_tokens += sequence.num_before
             sequence.num_queued_tokens = 0
             sequence.incoming = kv
             sequence.last_token_at = kv.last_token_at
@@ -298,7 +300,7 @@ class LlmClient(Client):
         if content:
             self._kv_state.accept(visit.request)
         reason = self._limit_length(sequence)
-        if reason is None and sequence.num_target_tokens <= sequence.num_before:
+        if reason is None and sequence.num_final_tokens <= sequence.num_tokens:
             visit.is_cut = True
             self.begin(visit)
             self.finish(visit)
@@ -308,10 +310,11 @@ class LlmClient(Client):
             self.reject(visit, reason)
             return
         gate = self._gate
-        busy = gate and gate.refusal(sequence, self.view.num_waiting - 1, self.env.now)
-        if busy:
-            self.reject(visit, busy, is_busy=True)
-            return
+        if gate is not None:
+            busy = gate.refusal(sequence, self.view.num_waiting - 1, self.env.now)
+            if busy is not None:
+                self.reject(visit, busy, is_busy=True)
+                return
         if content and self.history and self.memory.caches_prefixes and visit.kv is None:
             known = min(self.history.meet(content), sequence.num_prompt_tokens - 1)
             visit.num_known_tokens = known - known % self.memory.block_size
@@ -332,11 +335,11 @@ class LlmClient(Client):
 
     def _limit_length(self, sequence: SequenceState) -> str | None:
         """Cut an answer at the longest context; return why a prompt is too long, or None."""
-        if self.max_model_len is None:
+        longest = self.max_model_len
+        if longest is None or sequence.num_final_tokens <= longest:
             return None
-        room = self.max_model_len - sequence.num_prompt_tokens
-        sequence.num_target_tokens = min(sequence.num_target_tokens, room)
-        if room > 0:
+        sequence.num_final_tokens = longest
+        if sequence.num_prompt_tokens < longest:
             return None
         return (
             f"a prompt of {sequence.num_prompt_tokens} tokens leaves no room for an answer in "

@@ -26,7 +26,7 @@ class SequenceState(Stay):
     lane: where it is queued or runs; None until it has entered an engine.
     arrival: position in the order of arrival at the engine.
     num_prompt_tokens: length of the prompt.
-    num_target_tokens: output tokens to generate; a policy must not read it.
+    num_final_tokens: of the prompt and of the whole answer; a policy must not read it.
     num_tokens: tokens known so far, of the prompt and those emitted: what a prefill (or its
         repetition) has to compute; exact while the sequence is not decoding.
     num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
@@ -52,19 +52,20 @@ class SequenceState(Stay):
         "num_before",
         "num_coming",
         "num_computed_tokens",
+        "num_final_tokens",
         "num_prompt_tokens",
-        "num_target_tokens",
         "num_tokens",
         "path",
         "ticket",
     )
 
-    def __init__(self, visit: Visit, num_prompt_tokens: int, num_target_tokens: int) -> None:
+    def __init__(self, visit: Visit, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """num_output_tokens: of the whole answer."""
         super().__init__(visit)
         self.lane: Home | None = None
         self.arrival = 0
         self.num_prompt_tokens = self.num_queued_tokens = num_prompt_tokens
-        self.num_target_tokens = num_target_tokens
+        self.num_final_tokens = num_prompt_tokens + num_output_tokens
         self.num_tokens = num_prompt_tokens
         self.num_computed_tokens = 0
         self.last_token_at = nan

@@ -7,7 +7,7 @@ queue of the algorithm is SimPy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from simpy.events import Event
@@ -253,10 +253,11 @@ def _kept(
 
 def _cancel(
     ahead: Reservation | None, failure: Failure | None, visits: list[Visit]
-) -> Generator[Event, Any, None]:
+) -> Iterable[Event]:
     """Let nobody wait for a prompt of a request that failed before."""
-    if ahead is not None and failure is not None:
-        yield from ahead.cancel(failure, visits)
+    if ahead is None or failure is None:
+        return ()
+    return ahead.cancel(failure, visits)
 
 
 def _drop(kv: HeldKv | None) -> None:

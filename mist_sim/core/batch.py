@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import arange
 from numpy.typing import NDArray
 
 
@@ -58,17 +60,17 @@ class StepGrowth:
     window_sum: int | NDArray[np.int64] = 0
     longest_context: int = 0
 
-    def contexts(self, ahead: NDArray[np.float64], first: int = 0) -> NDArray[np.float64]:
+    def contexts(self, ahead: Sized, first: int = 0) -> NDArray[np.float64]:
         """Return `first` and what `context_sum` gains by the steps `ahead` = 0, 1, ...
 
         A new array; exact, since token counts are far below 2^53.
         """
         added = self.context_sum
         if isinstance(added, int) and added:
-            return np.arange(first, first + len(ahead) * added, added, dtype=float)
+            return arange(first, first + len(ahead) * added, added, dtype=float)
         return _sums(first, added, len(ahead))
 
-    def windows(self, ahead: NDArray[np.float64], first: int = 0) -> NDArray[np.float64]:
+    def windows(self, ahead: Sized, first: int = 0) -> NDArray[np.float64]:
         """Return the same for `window_sum`."""
         return _sums(first, self.window_sum, len(ahead))
 

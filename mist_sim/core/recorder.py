@@ -48,6 +48,7 @@ class Recorder(Protocol):
         track: int,
         start: float,
         ends: NDArray[np.float64] | float,
+        num_steps: int,
         batch: StepBatch,
         busy: float,
         num_waiting: int,
@@ -58,7 +59,8 @@ class Recorder(Protocol):
     ) -> None:
         """A run of steps was executed.
 
-        ends: end of each step (a float for a single step), seconds.
+        ends: end of each step and perhaps of more (a float for a single step), seconds.
+        num_steps: those that were executed.
         batch: the batch of the first step.
         busy: seconds of work in the steps, on all ranks of the track's pipeline.
         num_used_blocks: KV blocks held in the last step.

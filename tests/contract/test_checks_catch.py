@@ -183,7 +183,7 @@ class LooksTooFar(Sound):
 
 class ShortestAnswerFirst(ContinuousScheduler):
     def new_queue(self):
-        return Ranked(lambda sequence: sequence.num_target_tokens)
+        return Ranked(lambda sequence: sequence.num_final_tokens)
 
     def would_admit(self, lane, sequence, num_steps):
         return True

@@ -115,9 +115,9 @@ def test_max_inside_lets_leavers_make_room():
 def test_table_keeps_rows_across_blocks():
     table = Table(number="i8", value="f8")
     for i in range(20_000):
-        table.append((i, i / 2))
+        table.rows.append((i, i / 2))
     columns = table.columns()
-    table.append((20_000, 0.0))
+    table.rows.append((20_000, 0.0))
     assert list(columns["number"][[0, 8191, 8192, -1]]) == [0, 8191, 8192, 19_999]
     assert len(table.columns()["value"]) == 20_001
 

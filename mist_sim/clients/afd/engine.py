@@ -35,8 +35,8 @@ class AfdStay(SequenceState):
 
     __slots__ = ("is_leaving", "num_held", "num_steps", "resident", "seat")
 
-    def __init__(self, visit: Visit, num_prompt_tokens: int, num_target_tokens: int) -> None:
-        super().__init__(visit, num_prompt_tokens, num_target_tokens)
+    def __init__(self, visit: Visit, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        super().__init__(visit, num_prompt_tokens, num_output_tokens)
         self.num_held = self.num_steps = 0
         self.seat: Seat | None = None
         self.resident: Resident | None = None
@@ -182,7 +182,7 @@ class BundleEngine:
             self._begin_passes()
             self._end_passes()
             self._give_slots()
-            if not env.phase_is_last:
+            if not env.phase_is_last():
                 yield env.at(env.now, self._plan_phase)
 
     def _plan(self) -> None:

@@ -31,9 +31,6 @@ class DecodeClock:
     step_tokens: tokens that each step of the latest `advance` gave in all; None: one a sequence.
     """
 
-    num_queries_each: int = 1
-    step_tokens: NDArray[np.int64] | None = None
-
     __slots__ = (
         "_block_size",
         "_heap",
@@ -44,6 +41,8 @@ class DecodeClock:
         "_phases",
         "context_sum",
         "num_decodes",
+        "num_queries_each",
+        "step_tokens",
         "steps",
     )
 
@@ -51,6 +50,8 @@ class DecodeClock:
         self.steps = 0
         self.num_decodes = 0
         self.context_sum = 0
+        self.num_queries_each = 1
+        self.step_tokens: NDArray[np.int64] | None = None
         self._block_size = block_size
         # _phases[p]: pages that sequences take for new blocks in steps p, p + block_size, ...
         self._phases = [0] * block_size
@@ -72,7 +73,7 @@ class DecodeClock:
         sequence.block_phase = (self.steps - context) % self._block_size
         self._phases[sequence.block_phase] += self._pages_per_block
         self._pages_per_cycle += self._pages_per_block
-        self._enter(sequence, context, sequence.num_target_tokens - sequence.num_output_tokens)
+        self._enter(sequence, context, sequence.num_final_tokens - sequence.num_tokens)
 
     def _enter(self, sequence: SequenceState, context: int, num_steps: int) -> None:
         """Count a sequence that stays for so many steps."""

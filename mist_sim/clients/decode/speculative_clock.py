@@ -62,14 +62,11 @@ class SpeculativeClock(DecodeClock):
         "_first",
         "_speculation",
         "_tokens_by",
-        "num_queries_each",
-        "step_tokens",
     )
 
     def __init__(self, block_size: int, speculation: Speculation) -> None:
         super().__init__(block_size)
         self.num_queries_each = 1 + speculation.num_drafts
-        self.step_tokens: Vector | None = None
         self._speculation = speculation
         # what all steps before step _first + i give and take in all, counted from anywhere
         self._first = 0
@@ -79,7 +76,7 @@ class SpeculativeClock(DecodeClock):
     def join(self, sequence: SequenceState) -> None:
         """Add a sequence; its path says how many tokens each step will give it."""
         context = sequence.num_tokens - 1  # the newest token is not in the cache yet
-        to_go = sequence.num_target_tokens - sequence.num_output_tokens
+        to_go = sequence.num_final_tokens - sequence.num_tokens
         stay = self._path(sequence, to_go).begin(to_go)
         self._enter(sequence, context, len(stay) - 1)
         start = self._place(len(stay))

@@ -103,6 +103,7 @@ class Lane:
         may_hold_back = state.cadence is not None or self._limits_pieces
         if state.kv_cache.publishes and may_hold_back:
             self.step_singly()  # what others write may let in a prompt that is held back
+        self._caches_prefixes = state.kv_cache.caches_prefixes
         self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
 
     @property
@@ -260,7 +261,7 @@ class Lane:
             visit = sequence.visit
             if not visit.num_preemptions:
                 visit.started_at = now
-                if self.state.kv_cache.caches_prefixes:
+                if self._caches_prefixes:
                     visit.num_queried_tokens = sequence.num_prompt_tokens
                     visit.num_cached_tokens = sequence.num_computed_tokens
 
@@ -279,20 +280,21 @@ class Lane:
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         """Account for executed steps and hand back what finished."""
         state, records = self.state, self._records
-        emitted, finished = update(state, plan, run.num_steps)
+        num_steps, end = run.num_steps, run.end
+        emitted, finished = update(state, plan, num_steps)
         tokens = state.clock.step_tokens if plan.decodes else None
         records.run(run, batch, self.load.num_waiting, state.num_peak_blocks, tokens)
         for sequence in plan.paused:
             records.resume(sequence)
         for sequence in emitted:
-            records.emit(sequence, run.end)
+            records.emit(sequence, end)
             if self.gate is not None:
                 self.gate.prompt_is_done(sequence)
         for sequence in finished:
             records.finish(sequence)
             visit = sequence.visit
             visit.num_output_tokens = sequence.num_new_tokens
-            visit.last_token_at = run.end
+            visit.last_token_at = end
             if sequence in state.held:
                 visit.held_kv = self._hold(sequence)
             if visit.is_silent:
@@ -304,9 +306,9 @@ class Lane:
         if state.leaving and not (state.num_running or self.num_waiting):
             state.free_leaving()  # nothing is left to plan
         limit = self._run_limit
-        if run.num_steps == limit:
+        if num_steps == limit:
             self._run_limit = min(2 * limit, self._longest_run)
-        elif limit > _FIRST_RUN and run.num_steps < plan.num_steps:
+        elif limit > _FIRST_RUN and num_steps < plan.num_steps:
             self._run_limit = limit // 2
 
     # --- entries that other clients ask for -------------------------------------------------

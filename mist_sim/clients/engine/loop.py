@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -22,6 +22,8 @@ from mist_sim.hardware.predictors.base import Predictor
 
 Array = NDArray[np.float64]
 
+_accumulate = np.add.accumulate
+
 
 class Scored(Protocol):
     """What the choice of a lane or an engine looks at (see `Lane.score`)."""
@@ -40,8 +42,9 @@ class Engine:
     same time, and a step lasts as long as the slowest lane's; one without work takes part with an
     empty batch (vLLM's `DPEngineCoreProc` runs dummy batches).
 
-    The loop is MIST's CLIENT-STEP. Steps that cannot change are one run and one event; an
-    arrival that could be admitted cuts the run at the end of the step in flight.
+    The loop from `_plan` to `_end` and back is MIST's CLIENT-STEP. Steps that cannot change are one
+    run and one event; an arrival that could be admitted cuts the run at the end of the step in
+    flight.
 
     phases: in which its steps end and in which it plans (see `engine_phases`).
     Where steps are planned ahead, each lane has what its plans may know (`Lane.ahead`).
@@ -66,7 +69,8 @@ class Engine:
         self._wake = env.event()
         for lane in lanes:
             lane.engine = self
-        env.start(self._serve())
+        self._start_next = self._starts()
+        self._wake.callbacks.append(self._plan)  # nobody is there yet, whose turn it could be
 
     @property
     def score(self) -> int:
@@ -75,29 +79,32 @@ class Engine:
 
     # --- the loop -------------------------------------------------------------------------
 
-    def _serve(self) -> Generator[Event, object, None]:
-        env, start = self.env, self._starts()
-        yield self._wake  # nobody is there yet, so that it is nobody's turn to plan
-        while True:
-            env.note_plan(self._plan_phase)
-            self._run = run = start()
-            if run is None:
-                self._idle = True
-                self._wake = env.event()
-                yield self._wake
-                continue
+    def _plan(self, event: Event) -> None:
+        """Start the next steps, and sleep until they end; without any, until work comes."""
+        env = self.env
+        env.note_plan(self._plan_phase)
+        self._run = run = self._start_next()
+        if run is None:
+            self._idle = True
+            self._wake = env.event()
+            self._wake.callbacks.append(self._plan)
+        else:
             self._wake = env.at(run.end, self._step_end)
-            yield self._wake
-            if self._run is None:  # halted
-                continue
-            self._run = None
+            self._wake.callbacks.append(self._end)
+
+    def _end(self, event: Event) -> None:
+        """Account for the steps that have ended, unless they were halted, and plan again."""
+        env, run, self._run = self.env, self._run, None
+        if run is not None:
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
             if self._count is not None:
                 self._count.num_steps += run.num_steps
-            if not env.phase_is_last:  # let requests that move at this time enter the queues
+            if not env.phase_is_last():  # let requests that move at this time enter the queues
                 self._wake = env.at(env.now, self._plan_phase)
-                yield self._wake
+                self._wake.callbacks.append(self._plan)
+                return
+        self._plan(event)
 
     def _starts(self) -> Callable[[], Run | None]:
         """Return what starts the next steps, if there are any."""
@@ -145,7 +152,7 @@ class Engine:
         if plan.swap_time:
             times[0] += plan.swap_time
         times[0] += now
-        ends = np.add.accumulate(times, out=times)  # from the start on, as step by step
+        ends = _accumulate(times, out=times)  # from the start on, as step by step
         return Run(((lane, plan, batch),), now, ends, num_steps, ends.item(-1))
 
     def _start_ahead(self, lane: Lane, ahead: PlanAhead) -> Run | None:
@@ -206,7 +213,7 @@ class Engine:
         now = self.env.now
         times = np.maximum.reduce(times_each)
         times[0] += now
-        ends = np.add.accumulate(times, out=times)
+        ends = _accumulate(times, out=times)
         return Run(parts, now, ends, num_steps, ends.item(-1))
 
     # --- what happens meanwhile -----------------------------------------------------------
@@ -326,7 +333,7 @@ class Engine:
         elif run is not None and not isinstance(run.ends, float):
             num_steps = self._num_begun(run)
             if num_steps < run.num_steps:
-                takes_part = len(run.parts) == len(self.lanes) or run.has(lane)
+                takes_part = self._lane is not None or run.has(lane)
                 if not takes_part or lane.would_admit(sequence, num_steps):
                     self._end_after(run, num_steps)
 

@@ -86,7 +86,7 @@ class PipelineEngine:
             time, phase = self._next_event()
             self._wake = env.event() if time == inf else env.at(time, phase)
             yield self._wake
-            if not self._end_runs() or env.phase_is_last:
+            if not self._end_runs() or env.phase_is_last():
                 self._plan()  # else requests that move at this time first enter the queues
 
     def _advance(self) -> None:

@@ -52,25 +52,26 @@ class StepRecords:
         step_tokens: NDArray[np.int64] | None = None,
     ) -> None:
         """Write executed steps."""
-        ends, num_steps = run.ends, run.num_steps
+        start, end, num_steps = run.start, run.end, run.num_steps
         num_gaps = batch.num_decodes
         if num_gaps:
-            if self._last_decode_end != run.start or self._some_resumed:
+            if self._last_decode_end != start or self._some_resumed:
                 num_gaps = self._stalls(run, num_gaps)
-            self._last_decode_end = run.end
+            self._last_decode_end = end
             self._num_drafts = batch.num_drafts
             if self._newly_decoding or self._some_resumed:
                 self._newly_decoding.clear()
                 self._some_resumed = self.awaits_first = False
-        busy = run.end - run.start if run.busy is None else run.busy
+        busy = end - start if run.busy is None else run.busy
         num_extrapolated = 0
         if self._steps_inside is not None:
             num_inside = self._steps_inside(batch, StepGrowth(batch.num_decodes))
             num_extrapolated = max(num_steps - num_inside, 0)
         self._recorder.record_steps(
             self._track,
-            run.start,
-            ends if isinstance(ends, float) else ends[:num_steps],
+            start,
+            run.ends,
+            num_steps,
             batch,
             busy,
             num_waiting,
@@ -115,7 +116,7 @@ class StepRecords:
             self._recorder.record_gap(self._track, now, now - last, 1)
         sequence.last_token_at = now
         sequence.first_step = self._num_steps
-        if sequence.num_output_tokens < sequence.num_target_tokens:
+        if sequence.num_tokens < sequence.num_final_tokens:
             self._newly_decoding.append(sequence)
 
     def evict(self, sequence: SequenceState) -> None:

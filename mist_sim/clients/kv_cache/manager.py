@@ -36,17 +36,13 @@ class KvCacheManager:
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
+        self.publishes = False  # whether prompts are written to tiers that others share
+        self.shares_blocks = False  # whether any sequence may find blocks of others, so far
+        self.drops: WindowDrops | None = None  # what windows leave, where it may be found again
 
     looks_ahead: ClassVar[bool] = True  # whether it knows prefixes between the ends of runs
     has_tiers: ClassVar[bool] = False  # whether blocks may be loaded from lower ones
-    publishes: bool = False  # whether prompts are written to tiers that others share
-    shares_blocks: bool = False  # whether any sequence may find blocks of others, so far
-    drops: WindowDrops | None = None  # what sliding windows leave, where that may be found again
-
-    @property
-    def caches_prefixes(self) -> bool:
-        """Whether prompts are looked up in a cache."""
-        return False
+    caches_prefixes: ClassVar[bool] = False  # whether prompts are looked up in a cache
 
     def add(self, sequence: SequenceState) -> None:
         """Get to know a sequence before it is admitted."""
@@ -241,6 +237,7 @@ class PrefixCachingManager(KvCacheManager):
         `EngineRules`).
     """
 
+    caches_prefixes: ClassVar[bool] = True
     enters_answers: ClassVar[bool] = True  # whether in the step that fills a block, or at the end
 
     def __init__(
@@ -251,16 +248,11 @@ class PrefixCachingManager(KvCacheManager):
         self.uncached_first = uncached_first
         self.cache = PrefixCache(pool.num_blocks)
         self.answers = Answers(self.cache, pool.block_size)
-        self.shares_blocks = False
 
     @property
     def free_queue(self) -> FreeQueue:
         """All free blocks, in the order in which they will be used."""
         return self.cache.queue if self.shares_blocks else FreeQueue(self.pool.num_free)
-
-    @property
-    def caches_prefixes(self) -> bool:
-        return True
 
     def add(self, sequence: SequenceState) -> None:
         content = sequence.visit.request.content
@@ -303,23 +295,23 @@ class PrefixCachingManager(KvCacheManager):
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
-        num_blocks = super().fewest_blocks_to_admit(sequence, first_piece)
+        num_blocks = self.pool.blocks_for(
+            sequence.num_tokens if first_piece is None else first_piece
+        )
         if sequence.chain is None:
             return num_blocks
         return num_blocks - min(sequence.chain.num_shared, num_blocks)
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Give a sequence the cached blocks that it begins with, and new ones for the rest."""
-        chain = sequence.chain
-        if chain is None:
-            super().admit(sequence, most_new)
-            return
-        num_found = self._find(sequence, chain).num_found
-        sequence.num_computed_tokens = num_found * self.pool.block_size
-        self.pool.allocate(self.cache.hold(chain, num_found))
+        chain, num_found = sequence.chain, 0
+        if chain is not None:
+            num_found = self._find(sequence, chain).num_found
+            sequence.num_computed_tokens = num_found * self.pool.block_size
+            self.pool.allocate(self.cache.hold(chain, num_found))
         num_tokens = sequence.num_tokens
-        if most_new is not None:
-            num_tokens = min(num_tokens, sequence.num_computed_tokens + most_new)
+        if most_new is not None and sequence.num_computed_tokens + most_new < num_tokens:
+            num_tokens = sequence.num_computed_tokens + most_new
         self.grow(self.pool.blocks_for(num_tokens) - num_found)
 
     def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:

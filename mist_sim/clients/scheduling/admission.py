@@ -72,15 +72,19 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     if not lane.has_seat():
         return False
     kv_cache, num_tokens = lane.kv_cache, None
-    if lane.waiting.returns_whole and sequence.visit.num_preemptions:
-        first_piece = None
-    if first_piece is not None and sequence.incoming is None:
+    if first_piece is not None and not _comes_whole(lane, sequence):
         num_tokens = min(sequence.num_tokens, kv_cache.num_cached_tokens(sequence) + first_piece)
     num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)
     if sequence.incoming is not None:
         num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
     num_needed = lane.clock.blocks_needed_now() - lane.num_taken
     return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
+
+
+def _comes_whole(lane: LaneState, sequence: SequenceState) -> bool:
+    """Tell whether a sequence waits for memory for all of it, where others need a first piece."""
+    is_back = lane.waiting.returns_whole and sequence.visit.num_preemptions > 0
+    return is_back or sequence.incoming is not None
 
 
 def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) -> int:

@@ -100,11 +100,11 @@ class ChunkedScheduler(Scheduler):
         """Plan the decodes first, then chunks of prompts up to `max_num_batched_tokens`."""
         if not lane.running and lane.head() is None and not (lane.swapped or lane.moved):
             return None
-        plan, cut = StepPlan(), self._chunk
+        plan, cut, cadence = StepPlan(), self._chunk, lane.cadence
         may_spare = self.long_prefill_token_threshold and lane.rules.threshold_spares_one
         if may_spare and len(lane.running) + lane.num_waiting == 1:
             cut = _as_fits
-        is_held = lane.cadence is not None and _begin_step(lane, lane.cadence)
+        is_held = cadence is not None and _begin_step(lane, cadence)
         cut_in_turn = _nothing if is_held else cut
         if lane.by_piece:
             disturbed, budget = take_in_turn(lane, plan, self.max_num_batched_tokens, cut_in_turn)
@@ -119,9 +119,9 @@ class ChunkedScheduler(Scheduler):
             budget = self._admit(lane, plan, budget, cut, is_held=is_held)
         if may_spare and plan.prefills and lane.num_running == 1:
             limit = 1  # it is alone as soon as nobody waits, and no longer when somebody comes
-        if lane.cadence is not None:
+        if cadence is not None:
             limit = _steps_in_cadence(
-                lane, lane.cadence, plan, limit, is_held=is_held, disturbed=disturbed
+                lane, cadence, plan, limit, is_held=is_held, disturbed=disturbed
             )
         plan.num_steps = _num_steps(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None
@@ -235,14 +235,17 @@ def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     With budget to spare, another prompt may start in the step that completes one; that
     step then needs a plan of its own.
     """
-    if plan.prefills and lane.kv_cache.shares_blocks and _shares_change(lane, plan, budget):
+    shares = lane.kv_cache.shares_blocks
+    if plan.prefills and shares and _shares_change(lane, plan, budget):
         return 1
     spare = 1 if budget else 0
     for sequence, new in plan.prefills:
         remaining = sequence.num_tokens - sequence.num_computed_tokens
-        limit = min(limit, max(1, (remaining - spare) // new))
+        limit = min(limit, (remaining - spare) // new)
+    if limit <= 1:
+        return 1
     limit = lane.steps_until_change(limit, plan)
-    return steps_until_gain(lane, limit) if budget and lane.kv_cache.shares_blocks else limit
+    return steps_until_gain(lane, limit) if budget and shares else limit
 
 
 def _shares_change(lane: LaneState, plan: StepPlan, budget: int) -> bool:

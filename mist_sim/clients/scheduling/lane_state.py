@@ -383,7 +383,7 @@ class LaneState:
         clock = self.clock
         if limit == 1:
             return limit
-        if self.by_piece and plan is not None and plan.prefills:
+        if plan is not None and plan.prefills and self.by_piece:
             return self._steps_with_pieces(limit, plan)
         if not clock.num_decodes:
             return limit
@@ -409,10 +409,9 @@ class LaneState:
 
     def batch(self, plan: StepPlan) -> StepBatch:
         """Return what the first step of a plan computes."""
-        prefills = plan.prefills
-        chunks = tuple(
-            [(new, seq.num_computed_tokens) for seq, new in prefills] if prefills else ()
-        )
+        chunks: tuple[tuple[int, int], ...] = ()
+        if plan.prefills:
+            chunks = tuple([(new, seq.num_computed_tokens) for seq, new in plan.prefills])
         return self.clock.batch(chunks) if plan.decodes else StepBatch(chunks)
 
     def growth(self, plan: StepPlan) -> StepGrowth:

@@ -16,9 +16,11 @@ def update(
     last step, and sequences that have all their tokens, decodes first.
     """
     pool, clock, kv_cache = lane.pool, lane.clock, lane.kv_cache
+    emitted: list[SequenceState] = []
+    finished: list[SequenceState] = []
     if lane.cadence is not None:
         lane.cadence.advance(num_steps)
-    if num_steps > 1 and plan.prefills:
+    if plan.prefills and num_steps > 1:
         _compute_more(lane, plan, num_steps)
     if lane.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
@@ -27,16 +29,15 @@ def update(
         lane.num_taken = 0
         if num_blocks or kv_cache.drops:  # what windows left comes back with it
             kv_cache.grow(num_blocks)
+        finished = clock.pop_finished()
     if lane.forgotten:
         lane.free_forgotten()
-    lane.num_peak_blocks = pool.num_used
-    finished = clock.pop_finished() if plan.decodes else []
+    lane.num_peak_blocks = pool.num_blocks - pool.num_free
     for sequence in finished:
         num_blocks = pool.blocks_for(lane.leave_clock(sequence))
         lane.finish(sequence, num_blocks, sequence.num_tokens - 1)
     if lane.paused:
         lane.end_pause()
-    emitted = []
     for sequence, num_new_tokens in plan.prefills:
         sequence.num_computed_tokens += num_steps * num_new_tokens
         if sequence.num_computed_tokens == sequence.num_tokens:
@@ -52,7 +53,7 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
     if lane.kv_cache.publishes:
         lane.kv_cache.publish(sequence)
     sequence.num_tokens += 1
-    if sequence.num_output_tokens < sequence.num_target_tokens:
+    if sequence.num_tokens < sequence.num_final_tokens:
         lane.clock.join(sequence)
         return False
     context = sequence.num_computed_tokens

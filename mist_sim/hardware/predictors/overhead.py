@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy import add
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
@@ -140,15 +141,15 @@ class _WithOverhead:
         seconds = self.predictor.step_time(batch)
         if batch.chunks:
             seconds += self.prefill_step
-        return seconds, self._host(batch) if self.sequence else self.step
+        return seconds, self._host(batch)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         seconds = self.predictor.run(batch, growth, num_steps)
         if batch.chunks:
             seconds += self.prefill_step
-        host = self._host(batch) if self.sequence else self.step
+        host = self._host(batch)
         if not self.overlapped:
-            return np.add(seconds, host, out=seconds)
+            return add(seconds, host, seconds)
         np.maximum(seconds, host, out=seconds)
         return np.add(seconds, self._exposed(batch), out=seconds)
 

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 import struct
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 class Table:
-    """Typed columns; appending a row costs a tuple, memory is that of packed arrays.
+    """Typed columns; a row that is added costs a tuple, memory is that of packed arrays.
 
     columns: name to numpy dtype, in the order of a row's values.
-    rows: those added since the latest `pack`, as tuples.
-    append: adds a row, its values in the order of the columns.
+    rows: those added since the latest `pack`, as tuples of values in the order of the columns.
     """
 
     def __init__(self, **columns: str) -> None:
-        self._dtypes = columns
-        self._packed: dict[str, list[NDArray[np.generic]]] = {name: [] for name in columns}
+        self._row = np.dtype(list(columns.items()))
+        self._pack_row = struct.Struct(_layout(self._row)).pack
+        self._packed = bytearray()  # rows that are in no column yet
+        self._columns: dict[str, NDArray[np.generic]] = {
+            name: np.empty(0, dtype) for name, dtype in columns.items()
+        }
         self.rows: list[tuple[object, ...]] = []
-        self.append = self.rows.append
 
     def pack(self) -> None:
-        """Turn the latest rows into arrays."""
-        if not self.rows:
-            return
-        count = len(self.rows)
-        for (name, dtype), values in zip(
-            self._dtypes.items(), zip(*self.rows, strict=True), strict=True
-        ):
-            packed = struct.pack(f"{count}{np.dtype(dtype).char}", *values)  # faster than fromiter
-            self._packed[name].append(np.frombuffer(packed, dtype))
+        """Turn the latest rows into bytes."""
+        self._packed += b"".join(starmap(self._pack_row, self.rows))
         self.rows.clear()
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Return all rows as one array a column."""
         self.pack()
-        result = {}
-        for name, dtype in self._dtypes.items():
-            blocks = self._packed[name]
-            if len(blocks) != 1:
-                blocks = [np.concatenate(blocks) if blocks else np.empty(0, dtype)]
-                self._packed[name] = blocks
-            result[name] = blocks[0]
-        return result
+        if self._packed:
+            rows = np.frombuffer(self._packed, self._row)
+            self._packed = bytearray()
+            for name, before in self._columns.items():
+                self._columns[name] = np.concatenate((before, rows[name]))
+        return dict(self._columns)
+
+
+def _layout(row: np.dtype[np.void]) -> str:
+    """Return the format in which `struct` packs the values of a row without gaps."""
+    chars = [row[name].char for name in row.names or ()]
+    return "=" + "".join("q" if char == "l" else char for char in chars)
 
 
 class Categories:

@@ -99,7 +99,7 @@ class ColumnRecorder:
         outcome = visit.outcome
         is_served = outcome is SERVED or not isinstance(outcome, Failure | Lost)
         num_served = len(visit.stages) if outcome is SERVED else visit.num_served_stages
-        self.visits.append(
+        self.visits.rows.append(
             (
                 visit.request.request_id,
                 client_id,
@@ -144,7 +144,7 @@ class ColumnRecorder:
             if visit.num_queried_tokens:
                 num_known += visit.num_known_tokens
         decode_time, num_gaps = latency.decode_time(visits)
-        self.requests.append(
+        self.requests.rows.append(
             (
                 request.request_id,
                 request.request_id if request.parent_id is None else request.parent_id,
@@ -186,6 +186,7 @@ class ColumnRecorder:
         track: int,
         start: float,
         ends: NDArray[np.float64] | float,
+        num_steps: int,
         batch: StepBatch,
         busy: float,
         num_waiting: int,
@@ -199,18 +200,16 @@ class ColumnRecorder:
             self.step_tokens[track].frombytes(step_tokens.tobytes())
         if isinstance(ends, float):
             self.step_ends[track].append(ends)
-            num_steps = 1
         else:
-            self.step_ends[track].frombytes(ends.tobytes())
-            num_steps = ends.size
+            self.step_ends[track].frombytes(ends[:num_steps].tobytes())
         chunks = batch.chunks
-        context, pairs = attended(chunks, num_steps) if chunks else (0, 0)
-        self.steps[track].append(
+        num_new, context, pairs = attended(chunks, num_steps) if chunks else (0, 0, 0)
+        self.steps[track].rows.append(
             (
                 start,
                 num_steps,
                 len(chunks),
-                batch.num_prefill_tokens if chunks else 0,
+                num_new,
                 batch.num_decodes,
                 batch.context_sum,
                 context,
@@ -239,10 +238,12 @@ class ColumnRecorder:
     ) -> None:
         """Add a row to the moves."""
         names = map(self.move_names.code, (kind, source, destination))
-        self.moves.append((request_id, track, *names, num_tokens, num_bytes, start, end, again))
+        self.moves.rows.append(
+            (request_id, track, *names, num_tokens, num_bytes, start, end, again)
+        )
 
     def record_gap(self, track: int, time: float, gap: float, count: int) -> None:
-        self.gaps.append((time, gap, count))
+        self.gaps.rows.append((time, gap, count))
 
     def record_tokens(
         self,
@@ -259,16 +260,16 @@ class ColumnRecorder:
         if step_tokens is not None:
             first_count = len(self.token_counts)
             self.token_counts.frombytes(step_tokens.astype(np.uint16).tobytes())
-        self.tokens.append((request_id, track, first_step, end_step, first_count, resumed))
+        self.tokens.rows.append((request_id, track, first_step, end_step, first_count, resumed))
 
     def record_drafts(
         self, time: float, num_drafts: int, num_draft_tokens: int, num_accepted_tokens: int
     ) -> None:
-        self.drafts.append((time, num_drafts, num_draft_tokens, num_accepted_tokens))
+        self.drafts.rows.append((time, num_drafts, num_draft_tokens, num_accepted_tokens))
 
     def record_state(self, client_id: int, time: float, state: State) -> None:
         """Note that a client is in another state from now on."""
-        self.states.append((client_id, time, self.state_names.code(state)))
+        self.states.rows.append((client_id, time, self.state_names.code(state)))
 
     def record_loss(
         self, client_id: int, request_id: int, time: float, num_tokens: int, *, retried: bool
@@ -277,7 +278,7 @@ class ColumnRecorder:
 
         num_tokens: whose KV entries were lost with it.
         """
-        self.losses.append((request_id, client_id, time, num_tokens, retried))
+        self.losses.rows.append((request_id, client_id, time, num_tokens, retried))
 
     def decode_tokens(self, track: int) -> NDArray[np.int64]:
         """Return the tokens that each step of a track gave its decodes in all."""

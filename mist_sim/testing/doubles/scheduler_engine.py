@@ -189,7 +189,7 @@ class SteppingEngine:
                 f"{plan.num_steps}"
             )
         for sequence in finished:
-            target, got = sequence.num_target_tokens, sequence.num_output_tokens
+            target, got = sequence.num_final_tokens, sequence.num_tokens
             if got != target:
                 self.fail(f"a sequence finished with {got} of {target} tokens")
             if sequence in self.left:

@@ -125,12 +125,12 @@ class RooflinePredictor:
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
-        ahead = _AHEAD[:num_steps] if num_steps <= _MOST_AHEAD else np.arange(float(num_steps))
         queries = batch.num_decodes * (1 + batch.num_drafts)
         fixed, floor = self._fixed(batch, queries)
         seconds: Array | float = fixed
         decodes = self._decodes
         if batch.chunks:
+            ahead = _ahead(num_steps)
             prompts, decodes = self._prompts, self._beside_prompts
             seconds = prompts.begin(seconds, longest_prompt(batch, ahead))
             for new, context in batch.chunks:
@@ -138,11 +138,11 @@ class RooflinePredictor:
                 pairs = new * (contexts + (new + 1) * 0.5)
                 seconds = prompts.add(seconds, new, contexts + new, pairs)
         if queries:
-            keys = growth.contexts(ahead, batch.context_sum + queries)
+            keys = growth.contexts(range(num_steps), batch.context_sum + queries)
             pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
             seconds = decodes.add_run(seconds, queries, keys, pairs)
         if self._windows:
-            seconds = self._windows.add_run(seconds, batch, growth, ahead)
+            seconds = self._windows.add_run(seconds, batch, growth, _ahead(num_steps))
         if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, floor, out=seconds) if floor else seconds
@@ -170,7 +170,7 @@ class RooflinePredictor:
             alone = self._decodes_alone[queries] = self._without_prompts(queries)
         if not batch.chunks:
             return alone
-        num_tokens, floor = self._replayed(batch.num_prefill_tokens + queries)
+        num_tokens, floor = self._replayed(sum([new for new, _ in batch.chunks]) + queries)
         together = self._prefill.time(num_tokens, len(batch.chunks) + queries)
         return max(together, alone[0]), floor
 
@@ -191,3 +191,8 @@ class RooflinePredictor:
             found = (size or num_tokens, 0.0 if replayed else self._launch)
             self._padded[num_tokens] = found
         return found
+
+
+def _ahead(num_steps: int) -> Array:
+    """Return 0, 1, ... for so many steps."""
+    return _AHEAD[:num_steps] if num_steps <= _MOST_AHEAD else np.arange(float(num_steps))
