@@ -300,10 +300,14 @@ ROLES: dict[str | None, list[str | None]] = {
 
 @st.composite
 def lives(draw: st.DrawFn, apart: bool | None = None, flows: bool | None = None) -> Lives:
-    """Two to six engines and a worker or two, all of which may fail."""
+    """Two to six engines and a worker or two, all of which may fail.
+
+    apart, flows: whether hand-overs, and answers that flow, are among them; None: they may be.
+    """
     hand_over, kinds = PLAIN, [None]
     if apart := draw(st.booleans()) if apart is None else apart:
-        name = "flowing" if flows else draw(st.sampled_from([None, None, *ROLES]))
+        names = [None, None, *(name for name in ROLES if flows is None or name != "flowing")]
+        name = "flowing" if flows else draw(st.sampled_from(names))
         kinds = ROLES[name]
         hand_over = HandOver(
             transfer=draw(st.sampled_from(["pull", "push"])),
