@@ -6,11 +6,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 PYTEST_ARGS ?=
+CASES ?= 20000
 NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pages test-deep fuzz exact lint bench clean
+.PHONY: help demo test pages test-deep fuzz kills exact lint bench clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
@@ -18,7 +19,8 @@ help:
 	@echo "make pages  run the pages of the documentation, their long tables, and long examples"
 	@echo "make exact  the exactness tests that catch most mistakes in an engine, in half a minute"
 	@echo "make test-deep  all that make test leaves out, and ten times as many random examples"
-	@echo "make fuzz   20,000 damaged scenarios, 5,000 traces and 1,000 short runs of extremes"
+	@echo "make fuzz   20,000 damaged scenarios, traces, files and short runs, new ones every time"
+	@echo "make kills  500 commands that are stopped at random moments: nothing is lost"
 	@echo "make lint   ruff, mypy and import-linter"
 	@echo "make bench  the speed budgets"
 	@echo "make clean  remove the environment, caches and results"
@@ -27,7 +29,7 @@ demo: $(VENV)/.installed
 	$(BIN)/mist demo
 
 # Tests start many processes, each of which would compile mist-sim anew if bytecode were not kept.
-test pages test-deep fuzz exact: export PYTHONDONTWRITEBYTECODE :=
+test pages test-deep fuzz kills exact: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
@@ -35,13 +37,17 @@ test: $(VENV)/.installed-dev
 pages: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m page -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
+# Draws at random anew every time; pytest prints the TEST_SEED that repeats it.
+test-deep: export HYPOTHESIS_PROFILE := explore
 test-deep: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m deep -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/property -n auto --maxprocesses 8 \
-		--dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/property -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.installed-dev
-	FUZZ=50 $(BIN)/python -m pytest tests/property/test_damage.py $(PYTEST_ARGS)
+	$(BIN)/python -m tests.damage --cases $(CASES)
+
+kills: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.kills 500
 
 exact: $(VENV)/.installed-dev
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest tests/property -m exact -x -q $(PYTEST_ARGS)

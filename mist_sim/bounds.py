@@ -14,11 +14,33 @@ SCENARIO_BYTES = 2**17
 """Of a scenario: 128 KiB. The parser takes about 10 us a byte, so 1 s; data belongs in a trace."""
 
 SPEC_BYTES = 2**20
-"""Of a model's config.json or a GPU's spec: 1 MiB. Real ones have up to 0.1 MiB."""
+"""Of a model's config.json and other JSON files: 1 MiB. Real ones have up to 0.1 MiB."""
+
+TOML_BYTES = 2**17
+"""Of the spec of a GPU, a host or a topology: 128 KiB; real ones have up to 5. The parser is
+written in Python."""
+
+TABLE_BYTES = 2**25
+"""Of a table of measured times, unpacked: 32 MiB. The largest that we know of has 3 MiB."""
+
+TABLE_CELLS = 2**23
+"""Of a table: 8 million; the largest that we know of, 260,000 rows of kernels, has 4."""
+
+MEASURED_TIMES = 10**6
+"""Of a law that draws from them: a million, which are 8 MiB."""
+
+LINE_LENGTH = 2**22
+"""Characters of a line of a trace or a table, or of a conversation: 4 million. A prompt of a
+million tokens has 1.3 million of hash ids in blocks of 16, and 4 million as text. Without such a
+bound a file without line ends is read whole."""
+
+GRID_POINTS = 2**19
+"""Of a table of times arranged as a grid: half a million values; the largest known
+has 58,000."""
 
 NESTING = 50
-"""Levels of lists and mappings in a scenario; real ones have 8. The parser's time grows with the
-square of them."""
+"""Levels of lists and mappings in a scenario, and dots in a key of a spec; real ones have 8 and 2.
+The parsers' time grows with the square of them."""
 
 # --- text, in characters
 

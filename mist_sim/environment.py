@@ -10,11 +10,12 @@ Ties in time are settled by phase:
 1. Steps end: by client id, and within a client by engine.
 2. Clients fail, come up, leave, or change role and chunk: in the order in which these events
    were scheduled.
-3. Requests move (they arrive, enter queues again, or get their KV blocks): in the order in which
-   these events were scheduled.
-4. Users whose time is up give up: by client id.
-5. Engines plan: in the order in which their steps end.
-6. Transfers that began or ended share their links anew.
+3. What was sent over the network or loaded is there: in the order in which it was sent.
+4. Requests move (they arrive, or enter queues again): in the order in which these events were
+   scheduled.
+5. Users whose time is up give up: by client id.
+6. Engines plan: in the order in which their steps end.
+7. Transfers that began or ended share their links anew.
 
 An event of an earlier phase that is scheduled for the present time goes before what is left of the
 later phases. So a request that is served at the very end of its time-out is served. Results do not
@@ -32,12 +33,14 @@ import simpy
 from simpy.core import StopSimulation
 from simpy.events import NORMAL, Event
 
-# A phase has a place for each client or engine, between it and the next phase. `MOVE` has one
-# place, that of SimPy's own time-outs; what SimPy calls urgent happens just before.
+# A phase has a place for each client, engine or transfer, between it and the next phase: what is
+# sent as the n-th is there in ARRIVE + n. `MOVE` has one place, that of SimPy's own time-outs; what
+# SimPy calls urgent happens just before.
 _PLACES = 2**40
-POLL = -2 * _PLACES - 1
-STEP_END = -_PLACES - 1
-CHANGE = -1
+POLL = -3 * _PLACES - 1
+STEP_END = -2 * _PLACES - 1
+CHANGE = -_PLACES - 1
+ARRIVE = -_PLACES
 MOVE = NORMAL
 GIVE_UP = _PLACES
 PLAN = 2 * _PLACES
@@ -77,9 +80,11 @@ class Environment(simpy.Environment):
 
     now: the present time, seconds. It is read far more often than it is set, so it is a plain
         attribute here, and SimPy's own one a property of the same value.
+    phase: that of what happens now, while `run` waits for an event.
     """
 
     now: float = 0.0
+    phase: int = MOVE
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +161,7 @@ class Environment(simpy.Environment):
         queue = self._queue
         try:
             while queue:
-                self.now, _, _, event = heappop(queue)
+                self.now, self.phase, _, event = heappop(queue)
                 callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
                 for callback in callbacks:
                     callback(event)

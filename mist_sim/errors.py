@@ -12,10 +12,16 @@ The command line prints a `ScenarioError` as one message and exits with code 2. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import date
 from difflib import get_close_matches
+from itertools import islice
 
 _LONGEST_VALUE = 60  # characters
+_MOST_LISTED = 12
+_LONGEST_NAME = 200  # characters of a name that may be a misspelt one
+_MOST_NAMES = 2_000  # that it is compared with: a folder may hold a million files
+_LONGEST_NUMBER = 10_000  # bits; Python refuses to write more digits than those of 14,000
 
 
 class MistError(Exception):
@@ -49,13 +55,64 @@ class InvariantError(MistError, AssertionError):
     """A law of the simulation was broken (conservation, causality, block counts)."""
 
 
-def brief(value: object) -> str:
-    """Return a value as Python writes it, cut to what a message can show."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+def brief(value: object, longest: int = _LONGEST_VALUE) -> str:
+    """Return a value as Python writes it, cut to what a message can show.
+
+    longest: characters of it. No more than that is written of a large value either: a file of a
+    few lines can hold more than memory does.
+    """
+    text = ""
+    for piece in _pieces(value, longest):
+        text += piece
+        if len(text) > longest:
+            return f"{text[:longest]}..."
+    return text
+
+
+def _pieces(value: object, longest: int) -> Iterator[str]:
+    """Yield the parts of a value's text, one after another."""
+    if isinstance(value, dict):
+        yield "{"
+        for position, (key, item) in enumerate(value.items()):
+            yield ", " if position else ""
+            yield from _pieces(key, longest)
+            yield ": "
+            yield from _pieces(item, longest)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "[" if isinstance(value, list) else "("
+        for position, item in enumerate(value):
+            yield ", " if position else ""
+            yield from _pieces(item, longest)
+        yield "]" if isinstance(value, list) else ",)" if len(value) == 1 else ")"
+    elif isinstance(value, str | bytes):
+        yield repr(value[: longest + 1])
+    elif isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:
+        yield f"a number of {value.bit_length()} bits"
+    else:
+        yield str(value) if isinstance(value, date) else repr(value)
+
+
+def listed(names: Iterable[object], between: str = ", ") -> str:
+    """Return names as one text: the first of them where a file gives any number."""
+    shown = [str(name) for name in islice(names, _MOST_LISTED + 1)]
+    more = ["..."] if len(shown) > _MOST_LISTED else []
+    return between.join([*map(cut, shown[:_MOST_LISTED]), *more])
+
+
+def cut(text: str, longest: int = _LONGEST_VALUE) -> str:
+    """Return a text without quotes, as far as a message can show it."""
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def in_words(number: int, thing: str) -> str:
+    """Return "1 column", "3 columns"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known name, or a full stop."""
-    matches = get_close_matches(name, list(dict.fromkeys(known)), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else "."
+    if len(name) > _LONGEST_NAME:
+        return "."
+    matches = get_close_matches(name, list(dict.fromkeys(islice(known, _MOST_NAMES))), n=1)
+    return f"; did you mean {brief(matches[0])}?" if matches else "."

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
+from math import inf
 
-from mist_sim.clients import AfdClient, Client, LlmClient
-from mist_sim.clients.engine_config import FLOWING_ROLES, Role
-from mist_sim.clients.flows import check_flows
+from mist_sim.clients import Client
+from mist_sim.clients.rules.flows import check_flows
+from mist_sim.clients.traits import FLOWING_ROLES, SENDING_ROLES, ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import ScenarioError
-from mist_sim.models import load_model
 from mist_sim.network import Network, Tenant
 from mist_sim.traces.base import Source
-
-Models = Mapping[str, str | None]
-"""The model that each client serves, by name; None: any."""
-
-Roles = Mapping[str, Role | None]
-"""The role of each client with engines, by name."""
 
 
 def check_hand_overs(
     clients: Sequence[Client], network: Network | None, hand_over: HandOver
 ) -> None:
-    """Raise ScenarioError for engines that cannot hand over KV entries as they are asked to."""
+    """Raise ScenarioError for clients that cannot hand over KV entries as they are asked to.
+
+    A client is what its traits say; its type does not matter.
+    """
     any_splits = hand_over.policy is not None
     _check_network(clients, network, any_splits=any_splits)
     _check_takers(clients, hand_over)
-    _check_entries(clients, any_splits=any_splits)
-    with_role = {c.name for c in clients if isinstance(c, LlmClient) and c.role}
-    members = tenants(clients, any_splits=any_splits)
-    _check_models(members, with_role, models_of(clients), roles_of(clients))
+    members = Members(clients, any_splits=any_splits)
+    _check_entries(members)
+    members.check_roles()
 
 
 def _check_network(clients: Sequence[Client], network: Network | None, *, any_splits: bool) -> None:
     """Raise ScenarioError where KV entries have no way, or no size."""
-    engines = [client for client in clients if isinstance(client, LlmClient | AfdClient)]
+    exchanging = [client for client in clients if client.traits.entries is not None]
     roles = [
-        f"{client.name} ({client.role or 'by hand_over.policy'})"
-        for client in engines
-        if client.role or any_splits
+        f"{client.name} ({client.traits.role or 'by hand_over.policy'})"
+        for client in exchanging
+        if client.traits.role or any_splits
     ]
     if not roles:
         return
@@ -49,11 +45,9 @@ def _check_network(clients: Sequence[Client], network: Network | None, *, any_sp
             f"with role decode, got none with {', '.join(roles)}; such as "
             "network=Link(bandwidth=50e9, latency=1e-3), in bytes per second and seconds"
         )
-    for client in engines:
-        if isinstance(client, AfdClient):
-            continue  # its model says how large entries are
-        is_taker = client.role != "prefill" and client.scheduler.takes_over
-        if is_taker and client.kv_block_bytes is None:
+    for client in exchanging:
+        form = client.traits.entries
+        if client.traits.takes_entries and form is not None and form.block_bytes is None:
             raise ScenarioError(
                 f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
                 "entries of other clients come here, and their size says how long they take"
@@ -62,7 +56,8 @@ def _check_network(clients: Sequence[Client], network: Network | None, *, any_sp
 
 def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
     """Raise ScenarioError for clients that cannot take over as `hand_over` says."""
-    roles = [client.role for client in clients if isinstance(client, LlmClient)]
+    all_traits = [client.traits for client in clients]
+    roles = [traits.role for traits in all_traits if traits.entries is not None]
     check_flows(clients, hand_over.policy)
     if "prefill" not in roles and hand_over.policy is None:
         return
@@ -73,23 +68,18 @@ def _check_takers(clients: Sequence[Client], hand_over: HandOver) -> None:
             "leave the policy out"
         )
     for client in clients:
-        if hand_over.transfer == "push" and isinstance(client, AfdClient):
-            raise ScenarioError(
-                f"hand_over.transfer must be pull, since {client.name} is a bundle, which reserves "
-                "no memory, got push"
-            )
-        if not hand_over.drops_first:
+        traits = client.traits
+        if traits.entries is None or not traits.takes_entries:
             continue
-        takes_drafts = (
-            isinstance(client, LlmClient)
-            and client.speculative_config is not None
-            and client.role != "prefill"
-        )
-        if isinstance(client, AfdClient) or takes_drafts:
-            what = "a bundle" if isinstance(client, AfdClient) else "an engine with drafts"
+        if hand_over.transfer == "push" and not traits.reserves:
             raise ScenarioError(
-                f"hand_over.first_token must be prefill, since {client.name} is {what}, which does "
-                "not begin answers here, got decode"
+                f"hand_over.transfer must be pull, since {client.name} reserves no memory for "
+                "entries that are still to be computed, got push"
+            )
+        if hand_over.drops_first and not traits.emits_first_token:
+            raise ScenarioError(
+                f"hand_over.first_token must be prefill, since {client.name} does not begin "
+                "answers (a bundle, or an engine with drafts), got decode"
             )
 
 
@@ -107,77 +97,122 @@ def are_alike(one: str, other: str) -> bool:
     return one == other or ("auto" in (one, other) and {one, other} <= _OPEN)
 
 
-def _check_entries(clients: Sequence[Client], *, any_splits: bool) -> None:
-    """Raise ScenarioError for engines of a model that exchange entries, and store them unlike.
+def _check_entries(members: Members) -> None:
+    """Raise ScenarioError for clients of a model that exchange entries, and store them unlike.
 
-    Of engines without a GPU, whose memory is given in blocks, nobody knows what these hold.
+    Of engines without a GPU, whose memory is given in blocks, what blocks hold is not known.
     """
-    names = {one.name for one in tenants(clients, any_splits=any_splits) if one.sends or one.takes}
-    firsts: dict[str | None, LlmClient] = {}
-    for client in clients:
-        if not isinstance(client, LlmClient) or client.machine is None or client.name not in names:
+    firsts: dict[str | None, Client] = {}
+    for client in members.exchanging():
+        form = client.traits.entries
+        if form is None or (form.block_size, form.dtype) == (None, None):
             continue
-        first = firsts.setdefault(client.served_model, client)
+        first = firsts.setdefault(client.traits.model, client)
+        other = first.traits.entries or form
         exchange = f"as of {first.name}, with which {client.name} exchanges KV entries"
-        size, others = client.config.kv_cache.block_size, first.config.kv_cache.block_size
-        if size != others:
-            raise ScenarioError(f"kv_cache.block_size must be {others} {exchange}, got {size}")
-        dtypes: list[str] = [one.config.kv_cache.kv_cache_dtype for one in (first, client)]
-        if dtypes[0] != dtypes[1]:
-            dtypes = [_dtype_of(first), _dtype_of(client)]
+        sizes = form.block_size, other.block_size
+        if None not in sizes and sizes[0] != sizes[1]:
+            raise ScenarioError(
+                f"kv_cache.block_size must be {sizes[1]} {exchange}, got {sizes[0]}"
+            )
+        dtypes = dtype_name(form.dtype or "auto"), dtype_name(other.dtype or "auto")
         if not are_alike(*dtypes):
             raise ScenarioError(
-                f"kv_cache.kv_cache_dtype must be {dtypes[0]} {exchange}, got {dtypes[1]}"
+                f"kv_cache.kv_cache_dtype must be {dtypes[1]} {exchange}, got {dtypes[0]}"
             )
 
 
-def _dtype_of(client: LlmClient) -> str:
-    model, dtype = client.config.model, str(client.config.kv_cache.kv_cache_dtype)
-    if dtype == "auto":
-        dtype = (load_model(model) if isinstance(model, str) else model).kv_cache_dtype
-    return dtype_name(dtype)
+class Members:
+    """The clients that run engines, and which of them may exchange KV entries.
 
+    any_splits: whether clients without a role may hand over, too.
+    tenants: their engines, and what each needs of a network.
+    """
 
-def _check_models(
-    members: Sequence[Tenant], with_role: Collection[str], models: Models, roles: Roles
-) -> None:
-    """Raise ScenarioError for clients with a role and nobody of their model on the other side."""
-    if not any(tenant.sends for tenant in members):
-        return
-    for tenant in (tenant for tenant in members if tenant.name in with_role):
-        if not any(_may_exchange(tenant, other, models, roles) for other in members):
-            does, others = _WORDS if tenant.sends else _WORDS[::-1]
-            model = models[tenant.name]
+    def __init__(self, clients: Sequence[Client], *, any_splits: bool = False) -> None:
+        self._clients = clients
+        self._traits = {client.name: client.traits for client in clients}
+        hands_over = any_splits or any(client.traits.role == "prefill" for client in clients)
+        self.tenants: list[Tenant] = []
+        for client in clients:
+            traits = client.traits
+            self.tenants += client.tenants(
+                sends=_sends(traits, any_splits=any_splits),
+                takes=hands_over and traits.takes_entries and traits.role != "prefill",
+            )
+
+    def exchanging(self) -> list[Client]:
+        """Return the clients that hand entries over, or take them over, in their order."""
+        names = {one.name for one in self.tenants if one.sends or one.takes}
+        return [client for client in self._clients if client.name in names]
+
+    def check_roles(self) -> None:
+        """Raise ScenarioError for a client with a role, and none of its model on the other side."""
+        tenants = self.tenants
+        if not any(tenant.sends for tenant in tenants):
+            return
+        for tenant in tenants:
+            traits = self._traits[tenant.name]
+            if traits.role is None or not (tenant.sends or tenant.takes):
+                continue
+            if not any(self._may_exchange(tenant, other) for other in tenants):
+                does, others = _WORDS if tenant.sends else _WORDS[::-1]
+                model = traits.model
+                raise ScenarioError(
+                    f"clients: {tenant.name} {does} answers of {model}, and no client {others} any "
+                    f"of that model; give one the model {model}, or leave {tenant.name} out"
+                )
+
+    def _may_exchange(self, one: Tenant, other: Tenant) -> bool:
+        """Tell whether KV entries may go from one client to another, or from that to it.
+
+        Answers flow between clients with role p_heavy and d_heavy, and not among those of one.
+        """
+        mine, theirs = self._traits[one.name], self._traits[other.name]
+        goes = (one.sends and other.takes) or (one.takes and other.sends)
+        are_one_side = mine.role in FLOWING_ROLES and mine.role == theirs.role
+        is_other = one is not other and not are_one_side
+        return (
+            goes and is_other and (mine.model == theirs.model or None in (mine.model, theirs.model))
+        )
+
+    def local_pools(self, network: Network | None) -> dict[str, str]:
+        """Return the node of each client, by name.
+
+        Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
+        over, and have no other for that in their node.
+        """
+        found = {one.name: network.node_of(one.name) if network else None for one in self.tenants}
+        pools = {name: node for name, node in found.items() if node is not None}
+        exchanging = [tenant for tenant in self.tenants if tenant.sends or tenant.takes]
+        if any(tenant.name not in pools for tenant in exchanging):
             raise ScenarioError(
-                f"clients: {tenant.name} {does} answers of {model}, and no client {others} any of "
-                f"that model; give one the model {model}, or leave {tenant.name} out"
+                "hand_over.pools must be global, since the network has no topology, got local; set "
+                "network.topology, such as hgx-h100"
             )
+        for tenant in exchanging:
+            node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
+            others = [other for other in exchanging if self._may_exchange(tenant, other)]
+            if not any(pools[other.name] == node for other in others):
+                models = {traits.model for traits in self._traits.values()}
+                model = f" of {self._traits[tenant.name].model}" if len(models) > 1 else ""
+                elsewhere = ", ".join(sorted({pools[o.name] for o in others})) or "no node"
+                raise ScenarioError(
+                    f"hand_over.pools must be global, or a client{model} in {node} must be one "
+                    f"that {what}, got local, with {tenant.name} there and such clients in "
+                    f"{elsewhere} only; set `place`"
+                )
+        return pools
 
 
 _WORDS = ("hands over", "takes over")
 
 
-def _may_exchange(one: Tenant, other: Tenant, models: Models, roles: Roles) -> bool:
-    """Tell whether KV entries may go from one client to another, or from that to it.
-
-    Answers flow between clients with role p_heavy and d_heavy, and not among those of one.
-    """
-    mine, theirs = models[one.name], models[other.name]
-    goes = (one.sends and other.takes) or (one.takes and other.sends)
-    role = roles.get(one.name)
-    are_one_side = role in FLOWING_ROLES and role == roles.get(other.name)
-    is_other = one is not other and not are_one_side
-    return goes and is_other and (mine == theirs or None in (mine, theirs))
-
-
-def roles_of(clients: Sequence[Client]) -> dict[str, Role | None]:
-    """Return the role of each client with engines, by name."""
-    return {client.name: client.role for client in clients if isinstance(client, LlmClient)}
-
-
-def models_of(clients: Sequence[Client]) -> dict[str, str | None]:
-    """Return the model that each client serves, by name."""
-    return {client.name: client.served_model for client in clients}
+def _sends(traits: ClientTraits, *, any_splits: bool) -> bool:
+    """Tell whether a client hands entries over: as its role says, or a policy may let it."""
+    if traits.role is not None:
+        return traits.role in SENDING_ROLES
+    return any_splits and traits.sends_entries and traits.entries is not None
 
 
 def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
@@ -186,80 +221,17 @@ def check_lengths(clients: Sequence[Client], source: Source | None) -> None:
     Answers begin at those without a role, or with role decode or d_heavy.
     source: of the prompts; one whose shortest is not known is not looked at.
     """
-    engines = [client for client in clients if isinstance(client, LlmClient)]
-    takers = [client for client in engines if client.role not in ("prefill", "p_heavy")]
-    has_bundles = any(isinstance(client, AfdClient) for client in clients)
-    if len(takers) == len(engines) or not takers or has_bundles:
+    engines = [client for client in clients if client.traits.entries is not None]
+    takers = [client for client in engines if client.traits.role not in ("prefill", "p_heavy")]
+    if len(takers) == len(engines) or not takers:
         return
     shortest: int = getattr(source, "shortest_prompt", 1)
-    limits = {client.name: client.longest_prompt for client in takers}
+    limits = {client.name: client.traits.longest_prompt for client in takers}
     longest = max(limit for limit, _ in limits.values())
-    if shortest > longest:
+    if longest < inf and shortest > longest:
         what = "; ".join(f"{name}: {limit:.0f}, {why}" for name, (limit, why) in limits.items())
         raise ScenarioError(
             f"workload.lengths must have prompts of at most {longest:.0f} tokens, the most that a "
             f"client holds which decodes ({what}), got {shortest} or more in each; all would be "
             "rejected"
         )
-
-
-def local_pools(
-    members: Sequence[Tenant], network: Network | None, models: Models, roles: Roles
-) -> dict[str, str]:
-    """Return the node of each client, by name.
-
-    models: that the clients serve, by name. roles: their roles.
-    Raises ScenarioError where the network has no nodes, and for clients that hand over, or take
-    over, and have nobody in their node for that.
-    """
-    found = {one.name: network.node_of(one.name) if network else None for one in members}
-    pools = {name: node for name, node in found.items() if node is not None}
-    tenants_of = [tenant for tenant in members if tenant.sends or tenant.takes]
-    if any(tenant.name not in pools for tenant in tenants_of):
-        raise ScenarioError(
-            "hand_over.pools must be global, since the network has no topology, got local; set "
-            "network.topology, such as hgx-h100"
-        )
-    for tenant in tenants_of:
-        node, what = pools[tenant.name], "takes over" if tenant.sends else "hands over"
-        near = [other for other in tenants_of if pools[other.name] == node]
-        if not any(_may_exchange(tenant, other, models, roles) for other in near):
-            model = f" of {models[tenant.name]}" if len(set(models.values())) > 1 else ""
-            others = [o for o in tenants_of if _may_exchange(tenant, o, models, roles)]
-            elsewhere = ", ".join(sorted({pools[o.name] for o in others})) or "no node"
-            raise ScenarioError(
-                f"hand_over.pools must be global, or a client{model} in {node} must be one that "
-                f"{what}, got local, with {tenant.name} there and such clients in {elsewhere} "
-                "only; set `place`"
-            )
-    return pools
-
-
-def tenants(clients: Sequence[Client], *, any_splits: bool = False) -> list[Tenant]:
-    """Return the clients that run engines, and what they need of a network.
-
-    A worker of a bundle is an engine. any_splits: whether clients without a role may hand over,
-    too.
-    """
-    engines = [client for client in clients if isinstance(client, LlmClient)]
-    hands_over = any_splits or any(client.role == "prefill" for client in engines)
-    found = []
-    for client in clients:
-        if isinstance(client, AfdClient):
-            found += client.tenants(takes=hands_over)
-        elif isinstance(client, LlmClient):
-            config = client.config
-            sends = client.role not in ("decode", None) or (any_splits and client.role is None)
-            found.append(
-                Tenant(
-                    client.name,
-                    config.data_parallel_size,
-                    config.pipeline_parallel_size,
-                    config.tensor_parallel_size,
-                    client.place,
-                    sends=sends,
-                    takes=hands_over and client.role != "prefill" and client.scheduler.takes_over,
-                    stores=tuple(client.stores.items()),
-                )
-            )
-    return found

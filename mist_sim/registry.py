@@ -77,6 +77,11 @@ class Registry(Mapping[str, type[Any]]):
         return len(self._classes)
 
 
+def comes_with_package(cls: type[Any]) -> bool:
+    """Tell whether a plugin is one of mist-sim's own, whose looks at requests are known."""
+    return cls.__module__.startswith("mist_sim.")
+
+
 def _identity(cls: type[Any]) -> tuple[str, str]:
     """A class is the same again when its module was loaded twice, as notebooks do."""
     return cls.__module__, cls.__qualname__

@@ -10,12 +10,10 @@ from time import monotonic
 
 from simpy.events import Event
 
-from mist_sim.clients import Client, LlmClient, SequentialClient
-from mist_sim.clients.flows import check_not_stuck, let_flow, let_stay_alone
+from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
-from mist_sim.clients.shared_tiers import check_shared_tiers
-from mist_sim.clients.workers.fetching import check_fetch
+from mist_sim.clients.rules.flows import check_not_stuck, let_flow, let_stay_alone
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
@@ -23,26 +21,20 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
-from mist_sim.hand_over_rules import (
-    check_hand_overs,
-    check_lengths,
-    local_pools,
-    models_of,
-    roles_of,
-    tenants,
-)
-from mist_sim.hardware.collectives.spans import ONE_NODE
+from mist_sim.hand_over_rules import Members, check_lengths
+from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.slo_watch import SloWatch
-from mist_sim.network import Fabric, Network
+from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
+from mist_sim.report.presenters import RUN
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.simulation_rules import (
+    check_clients,
     check_lives,
-    check_names,
     check_prices,
     check_routers,
     check_search,
@@ -96,18 +88,17 @@ class Simulation:
         search: Search | None = None,
     ) -> None:
         clients = list(clients)
-        check_names(clients)
         self.hand_over = hand_over or HandOver()
-        check_hand_overs(clients, network, self.hand_over)
+        check_clients(clients, network, self.hand_over)
         check_lengths(clients, getattr(workload, "source", None))
-        members = tenants(clients, any_splits=self.hand_over.policy is not None)
+        members = Members(clients, any_splits=self.hand_over.policy is not None)
         if network is not None:
-            network.admit(members)
-        _lie_on_nodes(clients, network)
-        check_shared_tiers(clients)
+            network.admit(members.tenants)
+        for client in clients:
+            client.join_network(network)
         self._pools = {}
         if self.hand_over.pools == "local":
-            self._pools = local_pools(members, network, models_of(clients), roles_of(clients))
+            self._pools = members.local_pools(network)
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         if not 0 <= warmup < math.inf:
@@ -171,28 +162,29 @@ class Simulation:
 
     def _result(self, recorder: ColumnRecorder, sliders: Reconfigurer | None) -> Result:
         """Return the records of a run, with what they are to be read by."""
+        times = {c.name: origin for c in self.clients if (origin := c.traits.times) is not None}
         return Result(
             recorder=recorder,
             client_names=[client.name for client in self.clients],
-            num_gpu_blocks=[client.num_gpu_blocks for client in self.clients],
-            estimates={c.name: c.estimate for c in self.clients if c.estimate is not None},
-            assumed={c.name: c.assumed for c in self.clients if c.assumed},
-            assumed_hosts={c.name: c.assumed_host for c in self.clients if c.assumed_host},
-            collectives={
-                c.name: c.collectives
-                for c in self.clients
-                if isinstance(c, LlmClient) and c.collectives
+            num_gpu_blocks=[_most_blocks(client) for client in self.clients],
+            estimates={name: origin.estimate for name, origin in times.items()},
+            assumed={name: origin.assumed for name, origin in times.items() if origin.assumed},
+            assumed_hosts={
+                n: origin.assumed_host for n, origin in times.items() if origin.assumed_host
             },
-            settings={c.name: c.settings for c in self.clients if c.estimate is not None},
-            engines={c.name: c.imitates for c in self.clients if c.imitates},
+            collectives={c.name: text for c in self.clients if (text := _collectives(c))},
+            settings={c.name: _settings(c) for c in self.clients if c.traits.times is not None},
+            engines={name: origin.imitates for name, origin in times.items() if origin.imitates},
             slo=self.slo,
             warmup=self.warmup,
             open_loop=self.workload.closed_loop is None,
-            machines=[client.machine for client in self.clients],
-            client_models=[client.served_model or "" for client in self.clients],
+            machines=[client.traits.machine for client in self.clients],
+            layouts={c.name: c.layouts for c in self.clients if c.layouts},
+            client_models=[client.traits.model or "" for client in self.clients],
             power=self.power,
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
+            presenter=RUN,
         )
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
@@ -210,8 +202,7 @@ class Simulation:
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
-            if isinstance(client, LlmClient):
-                client.shared_tiers = shared
+            client.shared_tiers = shared
             client.may_fail = self.lifecycle is not None
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
@@ -256,16 +247,22 @@ class Simulation:
         return Users(env, coordinator, recorder, retries, rng, loop)
 
 
-def _lie_on_nodes(clients: Sequence[Client], network: Network | None) -> None:
-    """Let engines time their steps by the nodes that their GPUs are on.
+def _most_blocks(client: Client) -> int:
+    """Return the KV blocks of a client, in the layout that had most."""
+    return max([client.num_gpu_blocks, *(period.num_gpu_blocks for period in client.layouts)])
 
-    Raises ScenarioError for a way to sum that does not go with them, and bytes without a route.
-    """
-    for client in clients:
-        if isinstance(client, SequentialClient) and client.fetch is not None:
-            check_fetch(client.name, client.fetch, network)
-        if isinstance(client, LlmClient):
-            client.lie_on(network.spans(client.name) if isinstance(network, Fabric) else ONE_NODE)
+
+def _collectives(client: Client) -> str:
+    """Return how the collectives of a client over nodes are timed, in all its layouts."""
+    if not client.layouts:
+        return client.collectives
+    return "; then ".join(dict.fromkeys(p.collectives for p in client.layouts if p.collectives))
+
+
+def _settings(client: Client) -> Mapping[str, Setting | Borrowed | None]:
+    """Return what was measured that resembles a client; nothing, where its layout changed."""
+    settings = client.traits.times.settings if client.traits.times else {}
+    return dict.fromkeys(settings) if client.layouts else settings
 
 
 def _run_until(env: Environment, end: Event) -> bool:

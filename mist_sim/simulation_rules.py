@@ -1,4 +1,4 @@
-"""What has to hold of the parts of a simulation; of those that hand over, see `hand_over_rules`."""
+"""What has to hold of the parts of a simulation; of hand-overs alone, see `hand_over_rules`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,88 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mist_sim.clients import Client
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.clients.rules.shared_tiers import check_shared_tiers
+from mist_sim.clients.traits import ClientTraits
+from mist_sim.core.hand_over import HandOver
+from mist_sim.core.request import Stage
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.hand_over_rules import check_hand_overs
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import CostOptions, Slo
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.routers import Router
+from mist_sim.stages import Decode, Prefill
+
+
+def check_clients(
+    clients: Sequence[Client], network: Network | None = None, hand_over: HandOver | None = None
+) -> None:
+    """Raise ScenarioError unless clients are what they claim, and go together.
+
+    A simulation calls it when it is made; authors of clients may call it at any time. Each client
+    has traits and a name of its own; takes a visit of each stage of a model that it says it serves;
+    and of those that exchange KV entries, each finds another that stores them in the same form.
+
+    network: between them; None: none. hand_over: how prompts go on; None: as `HandOver()` says.
+    """
+    check_names(clients)
+    for client in clients:
+        _check_claims(client)
+    check_hand_overs(clients, network, hand_over or HandOver())
+    check_shared_tiers(clients)
+
+
+def _check_claims(client: Client) -> None:
+    """Raise ScenarioError for a client that does not do what its traits say.
+
+    `takes` is asked, before the client starts, whether it would begin a prompt, and an answer.
+    """
+    kind = type(client).__name__
+    for name in _of_the_run(client):
+        raise ScenarioError(
+            f"{client.name}: {kind} must not have a field {name!r}, which every client has for the "
+            "run; rename it"
+        )
+    traits, stages = client.traits, list[Stage]()
+    if Prefill.kind in traits.serves:
+        stages.append(Prefill(num_prompt_tokens=1))
+    if Decode.kind in traits.serves and traits.takes_entries:
+        stages.append(Decode(num_tokens=1))
+    for stage in stages:
+        if not client.takes((stage,)):
+            raise ScenarioError(
+                f"{client.name}: traits.serves must name stages that it takes, got {stage.kind}, "
+                f"of which {kind}.takes takes none"
+            )
+
+
+_SET_BY_RUNS = (
+    *("env", "client_id", "recorder", "view", "stays", "track", "streams", "network", "history"),
+    *("traits", "collectives", "shared_tiers", "flow", "has_taker", "layouts", "may_fail"),
+)
+
+
+def _of_the_run(client: Client) -> list[str]:
+    """Return parameters of a client that are called like something that a run sets."""
+    parameters = getattr(type(client), "__dataclass_fields__", {})
+    return [name for name in parameters if name in _SET_BY_RUNS]
 
 
 def check_names(clients: Sequence[Client]) -> None:
-    """Raise ScenarioError unless there are clients, with a name of its own each."""
+    """Raise ScenarioError unless there are clients, with traits and a name of its own each."""
+    for client in clients:
+        if not isinstance(getattr(client, "traits", None), ClientTraits):
+            raise ScenarioError(
+                f"clients: {type(client).__name__} must say what it is; call "
+                "super().__init__(name, traits) in its __init__ or __post_init__"
+            )
     if not clients:
         raise ScenarioError("clients: a simulation needs at least one client, got none")
     for name, count in Counter(client.name for client in clients).items():
         if count > 1:
-            raise ScenarioError(f"clients: names must be unique, got {name!r} {count} times")
+            raise ScenarioError(f"clients: names must be unique, got {brief(name)} {count} times")
 
 
 def check_lives(
@@ -51,20 +117,21 @@ def check_search(
 def check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
     """Raise ScenarioError where a cost is asked for and a GPU, or its price, is not known."""
     for client in clients:
-        if client.machine is None and client.estimate is not None:
+        if client.traits.machine is None and client.traits.times is not None:
             raise ScenarioError(
                 f"cost must be None, since nobody knows the GPUs of {client.name}; leave it out, "
-                "or make that client with llm_client, or set its `machine`"
+                "or name them: gpu of a bundle, llm_client for an engine, machine in the traits of "
+                "a client of one's own"
             )
-    gpu_prices([client.machine for client in clients], cost)
+    gpu_prices([client.traits.machine for client in clients], cost)
 
 
 def check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> None:
     """Raise ScenarioError for a router of a stage that nobody serves."""
-    served = {kind for client in clients for kind in client.serves}
+    served = {kind for client in clients for kind in client.traits.serves}
     for kind in routers:
         if kind not in served:
             raise ScenarioError(
-                f"routers.{kind}: no client serves {kind!r}{did_you_mean(kind, served)} "
+                f"routers.{kind}: no client serves {brief(kind)}{did_you_mean(kind, served)} "
                 f"The clients serve {', '.join(sorted(served))}"
             )

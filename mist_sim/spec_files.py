@@ -5,20 +5,27 @@ Some come with the package, in a folder with a file for each: catalogs and prese
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import resources
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from mist_sim.bounds import NESTING, TOML_BYTES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.inputs.files import text_of
+from mist_sim.inputs.texts import check_plain
 from mist_sim.units import Kind
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Table = Mapping[str, object]
+
+_DOTTED = re.compile(rf"(?:\.[\w\s\"'-]*){{{NESTING + 1}}}", re.ASCII)
 Spec = TypeVar("Spec", bound="DataclassInstance")
 
 
@@ -48,8 +55,18 @@ def name_of(text: str, tables: Mapping[str, Table]) -> str | None:
     return None
 
 
+def load_toml(path: Path) -> Table:
+    """Return the table of a TOML file. Raises ScenarioError where it cannot be read or is none."""
+    table = parse_toml(text_of(path, TOML_BYTES), str(path))
+    check_plain(table, str(path))
+    return table
+
+
 def parse_toml(text: str, where: str) -> Table:
-    """Return the table of a TOML file. Raises ScenarioError where it is none."""
+    """Return the table of a TOML text. Raises ScenarioError where it is none."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > NESTING and _DOTTED.search(line):
+            raise ScenarioError(f"{where}:{number}: a key must have <= {NESTING} dots")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -70,9 +87,13 @@ def read_table(cls: type[Spec], table: object, where: str, prefix: str = "") -> 
         if not item.metadata.get("in_files", True):
             del hints[item.name]
     for key in table:
+        if not isinstance(key, str):
+            raise ScenarioError(f"{place}: keys must be text, got {brief(key)}")
         if key not in hints:
             hint = did_you_mean(key, hints)
-            raise ScenarioError(f"{place}: unknown key {key!r}{hint} Known: {', '.join(hints)}")
+            raise ScenarioError(
+                f"{place}: unknown key {brief(key)}{hint} Known: {', '.join(hints)}"
+            )
     missing = [item.name for item in fields(cls) if _is_required(item) and item.name not in table]
     if missing:
         raise ScenarioError(f"{place}: missing {', '.join(missing)}")

@@ -50,8 +50,8 @@ class Kind:
         if unit not in factors:
             known = ", ".join(factors)
             raise ScenarioError(
-                f"{unit!r} is not a unit of {self.name}{did_you_mean(unit, factors)} "
-                f"Known: {known}. Got {text!r}"
+                f"{brief(unit)} is not a unit of {self.name}{did_you_mean(unit, factors)} "
+                f"Known: {known}. Got {brief(text)}"
             )
         value = float(number) * factors[unit]
         self._check(value, number, text)

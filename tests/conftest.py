@@ -8,11 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import load_profile
+from tests.effort import HOW_TO_REPEAT, PROFILE, SEED, load_profile
 
 ROOT = Path(__file__).resolve().parents[1]
 
 load_profile()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis draw from the seed, unless its own option names another."""
+    if (SEED or PROFILE == "explore") and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(SEED)
+
+
+def pytest_report_header() -> str:
+    return HOW_TO_REPEAT
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say it again where something failed, where it is looked for."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(HOW_TO_REPEAT)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,18 +17,35 @@ FACTORS = {"quick": 0.2, "ci": 0.2, "explore": 10.0}
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 
 
+def _seed() -> int:
+    """Return the environment's TEST_SEED; with `explore` another one every time, also for workers.
+
+    Workers of a parallel run inherit the environment.
+    """
+    other = secrets.randbelow(10**6) if PROFILE == "explore" else 0
+    return int(os.environ.setdefault("TEST_SEED", str(other)))
+
+
+SEED = _seed()
+"""Random tests draw what they always do with 0, and something else with every other number."""
+
+HOW_TO_REPEAT = f"random tests repeat with TEST_SEED={SEED} HYPOTHESIS_PROFILE={PROFILE}"
+
+
 def load_profile() -> None:
     """Let Hypothesis run as the environment's HYPOTHESIS_PROFILE says.
 
     `quick` reports the first failure as it is found: to have it simplified, run that test again
-    without the profile. `explore` takes other examples every time.
+    without the profile. `explore` takes other examples every time, and so does any profile with
+    another TEST_SEED; `HOW_TO_REPEAT` says with which.
     """
+    is_same = SEED == 0
     seldom_wrong = settings(deadline=None, print_blob=False, max_examples=_scaled(60))
-    settings.register_profile("ci", seldom_wrong, derandomize=True)
+    settings.register_profile("ci", seldom_wrong, derandomize=is_same)
     settings.register_profile(
         "quick",
         seldom_wrong,
-        derandomize=True,
+        derandomize=is_same,
         database=None,
         phases=(Phase.explicit, Phase.generate),
         report_multiple_bugs=False,
@@ -48,7 +66,7 @@ _ROUND, _MOST_ROUNDS = 60, 50
 def features_seen(
     strategy: SearchStrategy[Any], features: Callable[[Any], set[str]], wanted: Iterable[str]
 ) -> Counter[str]:
-    """Draw cases until each wanted feature was seen often enough, or for very long.
+    """Draw cases, from `SEED` on, until each wanted feature was seen often enough, or for long.
 
     Returns how many cases showed each feature, and under "cases" how many there were. What
     Hypothesis draws shifts whenever the source changes, for it looks for constants there; what
@@ -57,7 +75,7 @@ def features_seen(
     seen: Counter[str] = Counter()
     for number in range(_MOST_ROUNDS):
 
-        @seed(number)
+        @seed(SEED + number)
         @settings(max_examples=_ROUND, database=None, derandomize=False, phases=[Phase.generate])
         @given(case=strategy)
         def look(case: Any) -> None:

@@ -32,7 +32,9 @@ class Mutant(NamedTuple):
     new: str
 
 
+AFD = "clients/afd"
 ENGINE, SCHEDULING, CACHE = "clients/engine", "clients/scheduling", "clients/kv_cache"
+STORES = "clients/stores"
 
 MUTANTS = [
     Mutant(
@@ -147,10 +149,52 @@ MUTANTS = [
         "if done < len(stay) - 2:",
     ),
     Mutant(
+        "copies do not wait for one another",
+        f"{CACHE}/moves/serial_link.py",
+        "max(now, self._free_at) + seconds",
+        "now + seconds",
+    ),
+    Mutant(
+        "blocks come back before they have gone",
+        f"{SCHEDULING}/preemption.py",
+        "        if sequence in lane.swaps.going:\n            return",
+        "        if False:\n            return",
+    ),
+    Mutant(
+        "who comes back keeps no memory for its next step",
+        f"{SCHEDULING}/preemption.py",
+        "lane.num_promised += lane.blocks_to_join(sequence)",
+        "pass",
+    ),
+    Mutant(
+        "the last who need a block get it, and the first sit out",
+        f"{SCHEDULING}/preemption.py",
+        "for sequence in lane.running:",
+        "for sequence in reversed(lane.running):",
+    ),
+    Mutant(
+        "room in host memory is free before blocks are back",
+        f"{SCHEDULING}/preemption.py",
+        "        plan.moves += (lane.swaps.begin_return(swap),)",
+        "        lane.swaps.room.release(swap.num_blocks); plan.moves += (swap.back(),)",
+    ),
+    Mutant(
+        "entries come that are cached",
+        f"{SCHEDULING}/admission.py",
+        "kv_cache.num_cached_tokens(sequence) >= sequence.num_brought",
+        "kv_cache.num_cached_tokens(sequence) > sequence.num_brought",
+    ),
+    Mutant(
+        "a prompt that begins from entries takes the blocks of its piece twice",
+        f"{SCHEDULING}/admission.py",
+        "kv_cache.grow(pool.blocks_for(num_tokens) - pool.blocks_for(num_here))",
+        "kv_cache.grow(pool.blocks_for(num_tokens) - num_here // pool.block_size)",
+    ),
+    Mutant(
         "a decode is preempted too few",
         f"{SCHEDULING}/preemption.py",
-        "while clock.blocks_needed_now() > pool.num_free:",
-        "while clock.blocks_needed_now() > pool.num_free + 1:",
+        "while clock.blocks_needed_now() > pool.num_free + lane.swaps.num_going:",
+        "while clock.blocks_needed_now() > pool.num_free + lane.swaps.num_going + 1:",
     ),
     Mutant(
         "who has no seat is admitted",
@@ -173,8 +217,8 @@ MUTANTS = [
     Mutant(
         "who may join the second step after a preemption waits",
         f"{SCHEDULING}/admission.py",
-        "return 1 if lane.leaving or _may_join_second_step(lane) else limit",
-        "return 1 if lane.leaving else limit",
+        "lane.paused or _may_join_second_step(lane) else limit",
+        "lane.paused else limit",
     ),
     Mutant(
         "the piece that completes a prompt is in the run before it",
@@ -190,25 +234,25 @@ MUTANTS = [
     ),
     Mutant(
         "the last prompt token is found in the cache",
-        f"{CACHE}/manager.py",
+        f"{CACHE}/prefix_manager.py",
         "return (sequence.num_tokens - 1) // self.pool.block_size",
         "return sequence.num_tokens // self.pool.block_size",
     ),
     Mutant(
         "what a look-up found is trusted after a change",
-        f"{CACHE}/manager.py",
+        f"{CACHE}/prefix_manager.py",
         "            or found.changes != cache.changes\n",
         "",
     ),
     Mutant(
         "blocks that a prompt holds are not given back",
-        f"{CACHE}/manager.py",
+        f"{CACHE}/prefix_manager.py",
         "            num_freed += self.cache.release(chain)",
         "            self.cache.release(chain)",
     ),
     Mutant(
         "growing evicts nothing",
-        f"{CACHE}/manager.py",
+        f"{CACHE}/prefix_manager.py",
         "            self.cache.evict(num_blocks)",
         "            self.cache.evict(num_blocks - 1)",
     ),
@@ -244,9 +288,9 @@ MUTANTS = [
     ),
     Mutant(
         "post-processing takes no time",
-        f"{ENGINE}/lane.py",
-        "self.env.at(self.env.now + after, MOVE).callbacks.append(come)",
-        "self.env.at(self.env.now, MOVE).callbacks.append(come)",
+        f"{STORES}/mover.py",
+        "self._env.at(self._env.now + transit.after, MOVE).callbacks.append(use)",
+        "self._env.at(self._env.now, MOVE).callbacks.append(use)",
     ),
     Mutant(
         "a step planned ahead knows who comes a step too late",
@@ -274,25 +318,25 @@ MUTANTS = [
     ),
     Mutant(
         "the swap space is never filled to the last block",
-        f"{SCHEDULING}/preemption.py",
-        "num_used + swap.num_blocks > lane.swap_space.num_blocks",
-        "num_used + swap.num_blocks >= lane.swap_space.num_blocks",
+        f"{CACHE}/moves/room.py",
+        "self.num_used + num_blocks <= self.num_blocks",
+        "self.num_used + num_blocks < self.num_blocks",
     ),
     Mutant(
         "the copy that was entered last is found",
-        f"{CACHE}/prefix_cache.py",
+        "clients/prefixes/prefix_cache.py",
         "    for entry in entries:\n        stop",
         "    for entry in reversed(entries):\n        stop",
     ),
     Mutant(
         "a copy grows in front of an older one",
-        f"{CACHE}/prefix_cache.py",
+        "clients/prefixes/prefix_cache.py",
         "return not any(other.first < end and start < other.end for other in others)",
         "return True",
     ),
     Mutant(
         "blocks of an answer are entered when it is over",
-        f"{CACHE}/manager.py",
+        f"{CACHE}/prefix_manager.py",
         "if self.enters_answers and num_tokens",
         "if False and num_tokens",
     ),
@@ -310,9 +354,9 @@ MUTANTS = [
     ),
     Mutant(
         "blocks that were handed over stay held",
-        f"{ENGINE}/lane.py",
-        "                kv.release()",
-        "                pass",
+        f"{STORES}/mover.py",
+        "            kv.release()",
+        "            pass",
     ),
     Mutant(
         "blocks that were handed over are free before the step in flight ends",
@@ -341,8 +385,8 @@ MUTANTS = [
     ),
     Mutant(
         "the gap between two clients is lost",
-        "clients/llm.py",
-        "sequence.last_token_at = kv.last_token_at",
+        "clients/sequence_state.py",
+        "self.last_token_at = kv.last_token_at",
         "pass",
     ),
     Mutant(
@@ -378,12 +422,12 @@ MUTANTS = [
     Mutant(
         "whose blocks came last goes on first",
         f"{SCHEDULING}/lane_state.py",
-        "else self.moved).append(sequence)",
-        "else self.moved).appendleft(sequence)",
+        "(self.moved if decodes else self.loaded).append(sequence)",
+        "(self.moved if decodes else self.loaded).appendleft(sequence)",
     ),
     Mutant(
         "free blocks that the prefix cache does not know wait their turn",
-        f"{CACHE}/manager.py",
+        f"{CACHE}/prefix_manager.py",
         "num_first = num_blocks - num_full if self.uncached_first else 0",
         "num_first = 0",
     ),
@@ -401,7 +445,7 @@ MUTANTS = [
     ),
     Mutant(
         "a copy that is found when another is evicted does not end a run",
-        f"{CACHE}/manager.py",
+        f"{CACHE}/prefix_manager.py",
         "if found.unheld and self._may_be_held(found):",
         "if False:",
     ),
@@ -456,7 +500,7 @@ MUTANTS = [
     Mutant(
         "prompts that fill a step keep answers from coming",
         f"{ENGINE}/flowing_lane.py",
-        "if head and head.incoming is not None and not plan.preempted:",
+        "if head and head.is_brought and not (head.has_rest or plan.preempted):",
         "if False:",
     ),
     Mutant(
@@ -482,6 +526,132 @@ MUTANTS = [
         f"{ENGINE}/pipelined.py",
         "            self.env.note_plan(self._plan_phase)\n",
         "",
+    ),
+    Mutant(
+        "who finds no place in another layout goes behind those that wait",
+        "clients/layouts/carrying.py",
+        "for sequence in [*again, *waiting]:",
+        "for sequence in [*waiting, *again]:",
+    ),
+    Mutant(
+        "lanes of another layout are filled one after the other",
+        "clients/layouts/carrying.py",
+        "sorted(lanes, key=lambda each: len(each.state.running) + len(each.state.moved))",
+        "list(lanes)",
+    ),
+    Mutant(
+        "what is carried over needs a block more",
+        f"{SCHEDULING}/carried.py",
+        "- num_here + num_more > pool.num_free",
+        "- num_here + num_more >= pool.num_free",
+    ),
+    Mutant(
+        "blocks of the same content are carried over twice",
+        f"{CACHE}/prefix_manager.py",
+        "num_found = min(self._find(sequence, chain).num_found, num_full)",
+        "num_found = 0",
+    ),
+    Mutant(
+        "a pass of another layout is ready before the transition is over",
+        f"{ENGINE}/pipelined.py",
+        "lane.ready = max(self.env.now, self._begins_at)",
+        "lane.ready = self.env.now",
+    ),
+    Mutant(
+        "before another layout, an engine computes a step more",
+        f"{ENGINE}/loop.py",
+        "self._end_after(run, self._num_begun(run))\n        self._wake",
+        "self._end_after(run, self._num_begun(run) + 1)\n        self._wake",
+    ),
+    Mutant(
+        "before another layout, a pipeline lets all passes of a run through",
+        f"{ENGINE}/pipelined.py",
+        "            if lane.run:\n                self._cut",
+        "            if not lane.run:\n                self._cut",
+    ),
+    Mutant(
+        "who waits in another layout has lost its place by arrival",
+        "clients/layouts/carrying.py",
+        "        sequence.arrival = number\n",
+        "        sequence.arrival = -number\n",
+    ),
+    Mutant(
+        "a bundle's step that is lost gave its tokens",
+        f"{AFD}/bundle.py",
+        "            self.batches[batch].num_steps -= 1",
+        "            pass",
+    ),
+    Mutant(
+        "a bundle's step that ends with a failure is lost",
+        f"{AFD}/track.py",
+        "self._ends[-1] > now",
+        "self._ends[-1] >= now",
+    ),
+    Mutant(
+        "positions of the sliders come by their sum with the number of now",
+        "reconfiguration/reconfigurer.py",
+        "abs(sliders.num_p - num_p)",
+        "abs(sliders.num_p + num_p)",
+    ),
+    Mutant(
+        "positions that change most roles come first",
+        "reconfiguration/reconfigurer.py",
+        "key=lambda sliders: abs(sliders.num_p - num_p)",
+        "key=lambda sliders: -abs(sliders.num_p - num_p)",
+    ),
+    Mutant(
+        "D-heavy clients stay what they are last",
+        "reconfiguration/reconfigurer.py",
+        'self._positions[n][0] != "p_heavy"',
+        'self._positions[n][0] == "p_heavy"',
+    ),
+    Mutant(
+        "what happens behind a step counts for who leaves at its end",
+        f"{ENGINE}/flowing_lane.py",
+        "if run.went_on or (",
+        "if (",
+    ),
+    Mutant(
+        "a run that is cut in its last step asks nobody whether answers leave",
+        f"{ENGINE}/loop.py",
+        "run.went_on = run.end == env.now and env.phase > self._step_end",
+        "run.went_on = True",
+    ),
+    Mutant(
+        "what was sent alone is there when it comes up, and not before requests move",
+        "network/transfers.py",
+        "arrival = env.at(end + latency, self._phase)",
+        "arrival = env.at(end + latency)",
+    ),
+    Mutant(
+        "what shared its links is there when it comes up, and not before requests move",
+        "network/transfers.py",
+        "self._env.trigger(transfer.end, transfer.arrival, transfer.phase)",
+        "self._env.trigger(transfer.end, transfer.arrival, 1)",
+    ),
+    Mutant(
+        "the last byte leaves after its link has failed at the same instant",
+        "network/transfers.py",
+        "        self._rates_alone.clear()\n        self._let_leave()\n",
+        "        self._rates_alone.clear()\n",
+    ),
+    Mutant(
+        "with windows, answers go on as if every block had one page",
+        f"{SCHEDULING}/lane_state.py",
+        "        if pool.groups:\n            return",
+        "        if False:\n            return",
+    ),
+    Mutant(
+        "a plan ahead does not know what the one before, made on the spot, has cached",
+        f"{ENGINE}/plan_ahead.py",
+        "plan.decodes and not self._was_on_the_spot",
+        "plan.decodes",
+    ),
+    Mutant(
+        "others do not find what a plan made on the spot has cached",
+        f"{CACHE}/answers.py",
+        "was_known = sequence.join_step == now or self.known == now - 1",
+        "was_known = sequence.join_step == now",
     ),
 ]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from mist_sim.cli.signals import stopping_signals, take_leave
+from mist_sim.cli.signals import interruption_of, stopping_signals, take_leave
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -23,5 +23,8 @@ def main(args: Sequence[str] | None = None) -> None:
             from mist_sim.cli.app import app
 
             app(None if args is None else list(args), prog_name="mist")
-        except KeyboardInterrupt as stop:
+        except (KeyboardInterrupt, Exception) as error:
+            stop = interruption_of(error)
+            if stop is None:
+                raise
             sys.exit(take_leave(stop))

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from mist_sim.cli.signals import take_leave
+from mist_sim.cli.signals import interruption_of, take_leave
 from mist_sim.cli.verbs.afd import afd
 from mist_sim.cli.verbs.calibrate import calibrate
 from mist_sim.cli.verbs.compare import compare
@@ -26,6 +26,7 @@ from mist_sim.errors import InvariantError, MistError
 
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
+_MOST_LINES, _LONGEST_LINE = 100, 2_000  # of a message; what it shows of input is shorter
 
 
 class Verbs(TyperGroup):
@@ -41,7 +42,7 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a verb; end with a message and an exit code instead of a traceback."""
         try:
-            return super().invoke(ctx)
+            return self._invoke(ctx)
         except InvariantError as error:
             typer.echo(f"error: {error}\n\n{_REPORT}", err=True)
             raise typer.Exit(BUG) from error
@@ -54,21 +55,43 @@ class Verbs(TyperGroup):
             where = f": {error.filename}" if error.filename else ""
             typer.echo(f"error: {error.strerror or error}{where}", err=True)
             raise typer.Exit(BAD_INPUT) from error
+        except MemoryError as error:
+            typer.echo(_NO_MEMORY, err=True)
+            raise typer.Exit(BAD_INPUT) from error
         except Exception as error:  # a user never sees a traceback
             if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
                 raise  # Typer's own way to end
-            typer.echo(f"error: unexpected {type(error).__name__}: {error}\n\n{_REPORT}", err=True)
+            problem = _cut(f"error: unexpected {type(error).__name__}: {error}")
+            typer.echo(f"{problem}\n\n{_REPORT}", err=True)
             raise typer.Exit(BUG) from error
         except KeyboardInterrupt as stop:
             raise typer.Exit(take_leave(stop)) from stop
 
+    def _invoke(self, ctx: Any) -> Any:
+        """Run a verb. What an interruption became on its way is an interruption again."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            stop = interruption_of(error)
+            if stop is None:
+                raise
+            raise stop from None
+
 
 def _message(error: MistError) -> str:
     """Return what to print: a line of its own for every problem."""
-    lines = str(error).splitlines()
-    return f"error: {error}" if len(lines) == 1 else "\n  ".join(("errors:", *lines))
+    lines = [_cut(line) for line in str(error).splitlines()[:_MOST_LINES]] or [""]
+    return f"error: {lines[0]}" if len(lines) == 1 else "\n  ".join(("errors:", *lines))
 
 
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
+
+
+_NO_MEMORY = (
+    "error: this takes more memory than there is, or than a limit allows; take fewer requests or "
+    "clients, or --jobs 1 where several runs go on at a time"
+)
 _REPORT = (
     "This is a bug in mist-sim, or in a plugin, and not your mistake. Please report it with the\n"
     "scenario and this message."

@@ -24,10 +24,19 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but the results and errors.")
 ]
 
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with what the same command, which was stopped, has found for DIR.",
+    ),
+]
 
-def require_out(force: bool, out: Path | None) -> None:
-    """Refuse --force where nothing is written; raises ScenarioError."""
+
+def require_out(force: bool, out: Path | None, resume: bool = False) -> None:
+    """Refuse --force and --resume where nothing is written; raises ScenarioError."""
     from mist_sim.errors import ScenarioError
 
-    if force and out is None:
-        raise ScenarioError("--force has no effect without --out; give --out too")
+    for name, is_given in (("--force", force), ("--resume", resume)):
+        if is_given and out is None:
+            raise ScenarioError(f"{name} has no effect without --out; give --out too")

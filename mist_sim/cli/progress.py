@@ -16,6 +16,7 @@ from rich.text import Text
 
 _PATIENCE = 1.0  # seconds without a bar
 _WIDE = 80  # columns of a terminal that has room for everything
+_REQUESTS, _RUNS = 30.0, 3_600.0  # seconds by which the time left is judged: a run may take minutes
 
 
 class Progress:
@@ -56,14 +57,21 @@ class Progress:
     def _start(self) -> Bar:
         console = Console(stderr=True)
         columns = _columns(self._unit, self._total, is_wide=console.width >= _WIDE)
-        bar = Bar(*columns, console=console, transient=True, get_time=monotonic)
+        window = _REQUESTS if self._unit == "requests" else _RUNS
+        bar = Bar(
+            *columns,
+            console=console,
+            transient=True,
+            get_time=monotonic,
+            speed_estimate_period=window,
+        )
         self._task = bar.add_task("", total=self._total, simulated="")
         bar.start()
         return bar
 
 
 class _Left(ProgressColumn):
-    """The time that is left, as the last half minute lets one expect."""
+    """The time that is left, as the last half minute lets one expect, of runs the last hour."""
 
     max_refresh = 0.5  # seconds: it should not flicker
 

@@ -57,6 +57,16 @@ FromVllm = Annotated[
 ]
 
 
+AllowPrograms = Annotated[
+    bool,
+    typer.Option(
+        "--allow-programs",
+        help="Run the programs that the file names (predictor: {type: program, ...}); they can do "
+        "all that you can.",
+    ),
+]
+
+
 def keys_of(commands: list[str], settings: list[str]) -> dict[str, Any]:
     """Return the keys of a scenario that `--from-vllm` and `--set` give; the latter win."""
     return of_vllm(commands) | overrides_of(settings)
@@ -73,9 +83,10 @@ def require_scenario(name: str | None, commands: list[str]) -> None:
         )
 
 
-def load(name: str | None, overrides: dict[str, Any]) -> Scenario:
+def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -> Scenario:
     """Return a scenario. name: None: the overrides say all of it.
 
+    allow_programs: whether programs that its file names may run.
     Raises ScenarioError for what is wrong with it.
     """
     from mist_sim.scenario import Scenario
@@ -83,13 +94,15 @@ def load(name: str | None, overrides: dict[str, Any]) -> Scenario:
     if name is None:
         return Scenario.from_dict({}, overrides)
     if name != STDIN:
-        return Scenario.load(name, overrides)
+        return Scenario.load(name, overrides, allow_programs=allow_programs)
+    from mist_sim.bounds import SCENARIO_BYTES
     from mist_sim.scenario.format.yaml_text import decoded
 
     source = "standard input"
     if sys.stdin.isatty():
         typer.echo("Reading the scenario from the terminal; end it with Ctrl-D.", err=True)
-    return Scenario.from_yaml(decoded(sys.stdin.buffer.read(), source), overrides, source=source)
+    text = decoded(sys.stdin.buffer.read(SCENARIO_BYTES + 1), source)
+    return Scenario.from_yaml(text, overrides, source=source, allow_programs=allow_programs)
 
 
 def of_vllm(commands: list[str]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from mist_sim.cli.progress import Progress
     from mist_sim.metrics import Replications, Result
     from mist_sim.metrics.findings import Findings
     from mist_sim.output.folders import OutputFolder
@@ -22,9 +23,21 @@ if TYPE_CHECKING:
 Found = TypeVar("Found", bound="Findings")
 
 
+class How(TypedDict):
+    """What a study takes from a command: see `replicate`."""
+
+    progress: Progress
+    journal: Path | None
+    resume: bool
+
+
 def note(text: str) -> None:
     """Say something on stderr; stdout is for results."""
     typer.echo(text, err=True)
+
+
+def _usual_files(found: Findings, folder: Path) -> None:
+    found.write_files(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +46,7 @@ class Session:
 
     out: the folder to write; None: none. force: earlier results in it make room. as_json: print
     the summary as JSON in place of the tables. quiet: no notes and no progress bar. tables: those
-    of a run that are written; None: the usual ones.
+    of a run that are written; None: the usual ones. resume: go on with the study that was stopped.
     """
 
     out: Path | None = None
@@ -41,48 +54,61 @@ class Session:
     as_json: bool = False
     quiet: bool = False
     tables: Collection[str] | None = None
+    resume: bool = False
 
     def run(self, scenario: Scenario) -> Result:
         """Simulate a scenario, write the results, print and return them.
 
         The folder is claimed before anything runs; when something goes wrong, it stays as it was.
         """
-        from mist_sim.cli.progress import Progress
         from mist_sim.scenario import simulate
 
-        with self._claimed() as folder:
-            with Progress(scenario.workload.num_requests, visible=not self.quiet) as progress:
-                result = simulate(scenario, progress=progress)
-            write = partial(result.write_files, tables=self.tables)
-            files = folder.fill(write) if folder else []
-        self._show(result, files)
-        return result
+        return self._kept(
+            lambda how: simulate(scenario, progress=how["progress"]),
+            total=scenario.workload.num_requests,
+            write=lambda result, folder: result.write_files(folder, self.tables),
+        )
 
     def replicate(self, scenario: Scenario, jobs: int | None = None) -> Replications:
         """Run a scenario's replications; their results are treated as in `run`."""
-        from mist_sim.cli.progress import Progress
-        from mist_sim.scenario import replicate
+        from mist_sim.studies import replicate
 
-        with self._claimed() as folder:
-            total, unit = scenario.replications, "replications"
-            with Progress(total, visible=not self.quiet, unit=unit) as progress:
-                found = replicate(scenario, jobs=jobs, progress=progress)
-            files = folder.fill(found.write_files) if folder else []
-        self._show(found, files)
-        return found
+        return self._kept(
+            lambda how: replicate(scenario, jobs=jobs, **how),
+            total=scenario.replications,
+            unit="replications",
+        )
 
-    def search(self, work: Callable[[Callable[[int], None]], Found]) -> Found:
+    def search(self, work: Callable[[How], Found], total: int | None = None) -> Found:
         """Do what takes many runs; its results are treated as in `run`.
 
-        work: is called with what it has to tell how many runs are done.
+        work: is called with what studies take. total: how many runs; None where nobody knows.
+        """
+        return self._kept(work, total=total, unit="runs")
+
+    def _kept(
+        self,
+        work: Callable[[How], Found],
+        *,
+        total: int | None = None,
+        unit: str = "requests",
+        write: Callable[[Found, Path], None] = _usual_files,
+    ) -> Found:
+        """Do some work, write what it finds, and print it.
+
+        total, unit: how much of what the work is, for its progress. write: what writes the files.
         """
         from mist_sim.cli.progress import Progress
+        from mist_sim.cli.signals import Saved
 
-        with self._claimed() as folder:
-            with Progress(None, visible=not self.quiet, unit="runs") as progress:
-                found = work(progress)
-            files = folder.fill(found.write_files) if folder else []
-        self._show(found, files)
+        with Saved() as saved:
+            with self._claimed() as folder:
+                with Progress(total, visible=not self.quiet, unit=unit) as progress:
+                    journal = folder.journal if folder and unit != "requests" else None
+                    found = work(How(progress=progress, journal=journal, resume=self.resume))
+                files = folder.fill(partial(write, found)) if folder else []
+                saved.place = folder.path if folder else None
+            self._show(found, files)
         return found
 
     def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
@@ -90,21 +116,21 @@ class Session:
 
         from mist_sim.output import output_folder
 
-        return output_folder(self.out, replace=self.force) if self.out else nullcontext()
+        if self.out is None:
+            return nullcontext()
+        return output_folder(self.out, replace=self.force, resume=self.resume)
 
     def _show(self, result: Findings, files: list[str]) -> None:
         """Print what came out of a run, and say where its files are."""
-        from mist_sim.cli.signals import saved
         from mist_sim.user_paths import user_path
 
         folder = user_path(self.out) if self.out else None
-        with saved(folder):
-            if self.as_json:
-                from mist_sim.output.texts import json_text
+        if self.as_json:
+            from mist_sim.output.texts import json_text
 
-                typer.echo(json_text(result.summary), nl=False)
-            else:
-                result.show()
+            typer.echo(json_text(result.summary), nl=False)
+        else:
+            result.show()
         if folder is not None and not self.quiet:
             note(f"Written to {folder}: {', '.join(files)}")
         elif not self.quiet and not self.as_json:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 
-def overrides_of(settings: list[str]) -> dict[str, Any]:
+def overrides_of(settings: list[str], option: str = "--set") -> dict[str, Any]:
     """Return values by path; a value is read as YAML, as it would be in the file.
 
+    option: what messages call where they were given.
     Raises ScenarioError for what is not KEY=VALUE, and for a value that is no YAML.
     """
     from mist_sim.errors import ScenarioError
@@ -17,6 +18,6 @@ def overrides_of(settings: list[str]) -> dict[str, Any]:
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
-            raise ScenarioError(f"--set {setting}: must be KEY=VALUE, such as clients.0.count=8")
-        overrides[path.strip()] = yaml_text.parse(value, f"--set {path}")
+            raise ScenarioError(f"{option} {setting}: must be KEY=VALUE, such as clients.0.count=8")
+        overrides[path.strip()] = yaml_text.parse(value, f"{option} {path}")
     return overrides

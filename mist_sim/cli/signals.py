@@ -10,9 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
+from typing import Any, Self
+from weakref import ref
 
 _SAID = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
 _GRACE = 2.0  # seconds in which a second signal does not disturb the leaving
+_LOOK = 0.1  # seconds between two looks whether the exception is still on its way
 
 
 class Stopped(KeyboardInterrupt):
@@ -32,35 +35,92 @@ def stopping_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    last = -_GRACE
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal last
-        if monotonic() - last >= _GRACE:
-            last = monotonic()
-            raise Stopped(number)
-
+    raiser = _Raiser()
     numbers = [getattr(signal, name) for name in _SAID if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     heeded = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    told = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, Stopped) else told(lost)
     try:
         for number in heeded:
-            signal.signal(number, stop)
+            signal.signal(number, raiser.stop)
         yield
     finally:
+        raiser.rest()
         for number in heeded:
             signal.signal(number, before[number])
+        sys.unraisablehook = told
 
 
-@contextmanager
-def saved(folder: Path | None) -> Iterator[None]:
-    """Let an interruption inside say that the results were written before, if they were."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        if folder is not None:
-            stop.add_note(f"the results are in {folder}")
-        raise
+class _Raiser:
+    """Raises Stopped when a signal comes, and again when what it interrupted swallowed that.
+
+    Python does so in methods such as `__del__`; the exception is then gone, and the command goes
+    on as if nothing had come.
+    """
+
+    def __init__(self) -> None:
+        self._last = -_GRACE
+        self._number = 0
+        self._raised: ref[Stopped] | None = None
+        self._alarm: Any = None
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal that ends the command."""
+        if monotonic() - self._last < _GRACE:
+            return
+        self._last, self._number = monotonic(), number
+        if hasattr(signal, "setitimer") and self._alarm is None:  # not on Windows
+            self._alarm = signal.signal(signal.SIGALRM, self._look)
+            signal.setitimer(signal.ITIMER_REAL, _LOOK, _LOOK)
+        self._raise()
+
+    def rest(self) -> None:
+        """Look no more."""
+        if self._alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, self._alarm)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        if self._raised is not None and self._raised() is None:
+            self._raise()
+
+    def _raise(self) -> None:
+        stopped = Stopped(self._number)
+        self._raised = ref(stopped)
+        try:
+            raise stopped
+        finally:
+            del stopped  # its traceback holds this frame, which would hold it
+
+
+def interruption_of(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the interruption that an error comes from, or that it came after; None if none."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+class Saved:
+    """Lets an interruption inside say that the results were written before, if they were.
+
+    place: the file or folder, set as soon as they are there.
+    """
+
+    def __init__(self) -> None:
+        self.place: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        stop = interruption_of(error)
+        if self.place is not None and stop is not None:
+            stop.add_note(f"the results are in {self.place}")
 
 
 def take_leave(stop: KeyboardInterrupt) -> int:

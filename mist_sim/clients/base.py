@@ -3,83 +3,108 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from simpy.events import Event
 
 from mist_sim.clients.deadlines import Deadlines, given_up, limits_of
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory
+from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.stay import Stay
+from mist_sim.clients.step_track import StepTrack
+from mist_sim.clients.stores.base import StoredKv
+from mist_sim.clients.stores.inbox import Inbox
+from mist_sim.clients.stores.other_clients import EntryForm
+from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
+from mist_sim.core.flow import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import KeptEntries, Request, Stage
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Outcome, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
-from mist_sim.hardware.machine import Machine
-from mist_sim.hardware.setting import Setting
-from mist_sim.network import Network, Reach, Seat
+from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.network import Network, Reach, Seat, Tenant
 from mist_sim.rng import Streams
+from mist_sim.stages import Prefill
 
 
 class Client(ABC):
     """A serving unit: a scheduler on a cluster of hardware (MIST §III-D).
 
-    Subclasses say which stages they serve and fill `accept` and `abort`, which call `begin` when
+    Subclasses say what they are (`traits`) and fill `accept` and `abort`, which call `begin` when
     work on a visit starts, and `finish` or `reject` when it ends. This class keeps the record of
     each visit and the counts that routers see, watches the time limits, and hands visits back. A
     client belongs to one simulation.
 
-    name: unique in the simulation. serves: the stage kinds it can serve.
+    name: unique in the simulation. traits: what the client is, or the kinds of stages that it
+        serves, for one of which that says all (`ClientTraits.serving`).
     streams: where it draws random numbers from; those of the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 when it has no cache.
     network: over which other clients' KV entries come; that of the run when it starts.
     place: where its GPUs are in the network; None: wherever there is room.
-    num_seats: engines in the network to which KV entries may come.
-    reserves: whether it serves prompts and answers apart: keeps KV entries for others, and reserves
-        memory for some that are not there yet.
-    asks_ahead: whether the client of the next stage is chosen before a visit here begins.
-    served_model: name of the model that it serves; None: whatever requests name.
     history: content of the requests of all clients, for what a prefix cache could have had; None:
         nobody asks.
-    estimate: where its step times come from, for the summary; None for a client without GPUs.
-    assumed: its options that were not set and whose default is an assumption: fitted on another
-        GPU, a `max_model_len` for which it has too little memory, or the `host` of its GPUs.
-    assumed_host: what that host is worth: the milliseconds that GPUs spend on one another in a step
-        of the most tokens, there and on another host; empty where it is named or does not count.
-    settings: what its TTFT and TPOT are like, by metric, as far as their errors are known; None for
-        one that is like nothing. One that gives no token of that kind has no key.
-    imitates: the engine whose defaults it has, for the summary; empty for none.
-    machine: the GPUs that draw power for it; None for a client without any.
-    can_fail: whether what is in flight in it may be lost. may_fail: whether it may be in this run.
+    collectives: how its ranks sum over several nodes, for the summary; empty: they lie on one.
+    shared_tiers: what the tiers hold that clients share; that of the run when it starts.
+    flow: when answers leave it for another client (TaiChi); the policy of hand-overs sets it.
+    has_taker: returns whether a client is up that would go on with them; None: one always is.
+    layouts: how the model lay on its GPUs, one after the other; empty where that never changed.
+    may_fail: whether clients may fail in this run.
     """
 
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
     network: Network | None = None
     place: str | None = None
-    num_seats: int = 1
-    reserves: bool = False
-    asks_ahead: bool = False
-    served_model: str | None = None
     history: ContentHistory | None = None
-    estimate: str | None = None
-    assumed: tuple[str, ...] = ()
-    assumed_host: Mapping[str, Any] = MappingProxyType({})
-    settings: Mapping[str, Setting | None] = MappingProxyType({"ttft": None, "tpot": None})
-    imitates: str = ""
-    machine: Machine | None = None
-    can_fail: bool = True
+    collectives: str = ""
+    shared_tiers: SharedTiers | None = None
+    flow: FlowRule | None = None
+    has_taker: Callable[[], bool] | None = None
+    layouts: tuple[LayoutPeriod, ...] = ()
+    _first_engine: int = 0  # its number in the network
     may_fail: bool = False
 
     name: str
-    serves: Collection[str]
+    traits: ClientTraits
 
-    def __init__(self, name: str, serves: Collection[str]) -> None:
+    def __init__(self, name: str, traits: ClientTraits | Collection[str]) -> None:
         self.name = name
-        self.serves = serves
+        if not isinstance(traits, ClientTraits):
+            traits = ClientTraits.serving(traits)
+        self.traits = traits
+
+    def join_network(self, network: Network | None) -> None:  # noqa: B027
+        """Look at the network before any run, such as at the nodes that its GPUs are on.
+
+        Raises ScenarioError where the network lacks what the client needs.
+        """
+
+    def tenants(self, *, sends: bool = False, takes: bool = False) -> list[Tenant]:
+        """Return its groups of engines, for which a network finds places; none for most clients.
+
+        sends, takes: whether it hands KV entries over, and whether others' come to it. A client
+        that does either is somewhere, also where its traits name no engines.
+        """
+        traits, found, first = self.traits, list[Tenant](), 0
+        for group in traits.engines or ((EngineGroup(),) if sends or takes else ()):
+            found.append(
+                Tenant(
+                    self.name,
+                    group.number,
+                    group.pipeline,
+                    group.tensor,
+                    group.place if first else self.place,
+                    sends=sends and group.takes_entries,
+                    takes=takes and group.takes_entries,
+                    first=first,
+                    what=group.what,
+                    stores=tuple(traits.stores.items()) if not first else (),
+                )
+            )
+            first += group.number
+        return found
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: begin empty, at its time zero."""
@@ -89,9 +114,13 @@ class Client(ABC):
         self.view = ClientState(client_id, self.name)
         self.stays: dict[Visit, Stay] = {}
         self.view.visits = self.stays.keys()
-        self.view.model = self.served_model
+        self.view.model = self.traits.model
+        self.view.role = self.traits.role
         self.view.num_gpu_blocks = self.num_gpu_blocks
         self.view.time_from = self.transfer_time
+        self._inboxes: dict[int, Inbox] = {}  # by engine
+        self._held_entries: dict[HeldKv, None] = {}  # for other clients
+        self._step_track: StepTrack | None = None
         self._reaches: dict[tuple[str, int], list[Reach]] = {}  # from engines of others
         self._deadlines = Deadlines(env, client_id, self._limit_reached)
 
@@ -124,7 +153,7 @@ class Client(ABC):
         """Return how many of the next stages the client serves in one visit, from the first."""
         num_stages = 0
         for stage in stages:
-            if stage.kind not in self.serves:
+            if stage.kind not in self.traits.serves:
                 break
             num_stages += 1
         return num_stages
@@ -138,6 +167,8 @@ class Client(ABC):
 
         With several engines it is the nearest one; 0 where there is no network.
         """
+        if isinstance(kv, StoredKv):
+            return kv.store.time(kv.num_bytes)
         if self.network is None:
             return 0.0
         source = kv.source, kv.engine
@@ -149,7 +180,8 @@ class Client(ABC):
 
     def _reaches_from(self, network: Network, source: Seat) -> list[Reach]:
         """Return how far its engines are from another one."""
-        seats = [Seat(self.name, engine) for engine in range(self.num_seats)]
+        first = self._first_engine
+        seats = [Seat(self.name, first + engine) for engine in range(self.traits.num_engines)]
         return [network.reach(source, seat) for seat in seats]
 
     @abstractmethod
@@ -206,6 +238,69 @@ class Client(ABC):
                 self.abort(visit)
                 return
 
+    def emit_prompt(self, visit: Visit, let_go: Callable[[], None] | None = None) -> None:
+        """Note that a prompt is computed now: its first token is out, and its entries are there.
+
+        They are kept if the next stage goes on from them. Call `finish` after it. let_go: called
+        once when they are not needed any more; None: their memory does not matter.
+        """
+        now, stages = self.env.now, visit.stages
+        num_prompt_tokens = sum([s.num_prompt_tokens for s in stages if isinstance(s, Prefill)])
+        num_emitted = int(not visit.is_silent)
+        if num_emitted:
+            visit.first_token_at = visit.last_token_at = now
+        visit.num_output_tokens = num_emitted
+        if not visit.is_followed:
+            return
+
+        def release() -> None:
+            del self._held_entries[kept]
+            if let_go is not None:
+                let_go()
+            for watcher in self.view.watchers:
+                watcher(self.view)
+
+        form = self.traits.entries or KvForm()
+        num_blocks = -(-num_prompt_tokens // (form.block_size or 1))
+        visit.held_kv = kept = HeldKv(
+            self.name,
+            release,
+            num_tokens=num_prompt_tokens - visit.is_silent,
+            num_prompt_tokens=num_prompt_tokens,
+            num_output_tokens=num_emitted,
+            last_token_at=visit.last_token_at,
+            compute_time=now - visit.started_at,
+            num_bytes=num_blocks * (form.block_bytes or 0.0),
+        )
+        self._held_entries[kept] = None
+
+    def fetch_entries(self, visit: Visit, engine: int = 0) -> Event:
+        """Begin to copy the KV entries from which a visit goes on to an engine of the client.
+
+        They come over the network, in the form that its traits name; the client that kept them
+        may use their memory when they are here. Returns an event, whose value is True when they can
+        be used, and False where they were lost on the way, and the visit with them.
+        Raises ScenarioError for a visit without entries, and where they have no size or no way.
+        """
+        if engine not in self._inboxes:
+            form = self.traits.entries or KvForm()
+            entries = EntryForm(
+                block_bytes=form.block_bytes,
+                block_size=form.block_size or 1,
+                num_layers=form.num_layers,
+            )
+            seat = Seat(self.name, engine)
+            move = self.track.move
+            self._inboxes[engine] = Inbox(self.env, self.network, seat, entries, move)
+        return self._inboxes[engine].fetch(visit)
+
+    @property
+    def track(self) -> StepTrack:
+        """Where a client without lanes writes its steps, for its GPU time and energy."""
+        if self._step_track is None:
+            self._step_track = StepTrack(self.recorder, self.client_id)
+        return self._step_track
+
     # --- failures -------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
@@ -228,6 +323,10 @@ class Client(ABC):
             visit.outcome = Lost(reason)
             self.abort(visit)
 
+    def lose_entries(self, visit: Visit, reason: str) -> None:
+        """Note that the KV entries are lost with which a visit began, and has no copy of."""
+        self.lose(visit, reason)
+
     def restart(self) -> None:
         """Come back, empty, in the same run.
 
@@ -243,7 +342,20 @@ class Client(ABC):
     @property
     def held_kv(self) -> Iterable[HeldKv]:
         """KV entries that it keeps for other clients."""
-        return ()
+        return self._held_entries
+
+    @property
+    def num_reserved(self) -> int:
+        """Visits for whose KV entries it has taken memory, while these are still to be computed."""
+        return 0
+
+    def turn(self, role: Role, chunk: int, flow: FlowRule | None) -> None:
+        """Go on in another role and with another chunk, from the end of the step in flight on.
+
+        Only a client whose traits have a `slider` is asked to. chunk: tokens, not below
+        `max_num_seqs`. flow: when answers leave it from then on. Until the run ends.
+        """
+        raise InvariantError(f"{self.name} has no slider, so that it cannot become {role}")
 
     @property
     def is_empty(self) -> bool:

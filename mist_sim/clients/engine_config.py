@@ -15,31 +15,26 @@ from typing import Annotated, Any, Literal, Protocol
 from mist_sim.bounds import COPIES
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
+from mist_sim.clients.traits import (
+    FLOWING_ROLES,
+    ROLES,
+    ClientTraits,
+    EngineGroup,
+    KvForm,
+    Role,
+    Slider,
+)
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.overhead import EXPOSED
-from mist_sim.models import ModelSpec
+from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 from mist_sim.units import DollarsPerHour, Watts
-
-Role = Literal["prefill", "decode", "p_heavy", "d_heavy"]
-
-ROLES: Mapping[Role | None, frozenset[str]] = {
-    None: frozenset({Prefill.kind, Decode.kind}),
-    "prefill": frozenset({Prefill.kind}),
-    "decode": frozenset({Decode.kind}),
-    "p_heavy": frozenset({Prefill.kind, Decode.kind}),
-    "d_heavy": frozenset({Prefill.kind, Decode.kind}),
-}
-"""The stages that a client of each role serves."""
-
-FLOWING_ROLES: frozenset[Role | None] = frozenset({"p_heavy", "d_heavy"})
-"""Roles of clients between which answers flow (TaiChi)."""
 
 WeightDtype = Literal["fp8", "int8", "int4"]
 Count = Annotated[int, ">= 1"]
@@ -209,6 +204,59 @@ class EngineConfig:
                         "host time that async scheduling does not hide, and overhead.step has all "
                         "of it where nothing is hidden"
                     )
+
+    @property
+    def traits(self) -> ClientTraits:
+        """What a client with such engines is, as far as its options say.
+
+        `LlmClient` adds what its memory and step times say.
+        """
+        serves, scheduler = ROLES[self.role], self.scheduler
+        return ClientTraits(
+            serves=tuple(kind for kind in (Prefill.kind, Decode.kind) if kind in serves),
+            model=self.model if isinstance(self.model, str) else self.model.name,
+            role=self.role,
+            entries=KvForm(block_size=self.kv_cache.block_size, dtype=self._kv_dtype),
+            sends_entries=Prefill.kind in serves,
+            takes_entries=Decode.kind in serves and (scheduler is None or scheduler.takes_over),
+            reserves=True,
+            emits_first_token=self.speculative_config is None,
+            slider=self._slider,
+            engines=(
+                EngineGroup(
+                    self.data_parallel_size, self.pipeline_parallel_size, self.tensor_parallel_size
+                ),
+            ),
+            uses_links=bool(self.kv_cache.tiers),
+            deadline_option=self.uses_deadlines,
+            uses_priorities=self.uses_priorities,
+            turns_away=self.turns_away,
+        )
+
+    @property
+    def _kv_dtype(self) -> str:
+        """How entries are stored, by vLLM's name; the model says what `auto` is."""
+        dtype = self.kv_cache.kv_cache_dtype
+        if dtype != "auto":
+            return dtype
+        return (
+            load_model(self.model) if isinstance(self.model, str) else self.model
+        ).kv_cache_dtype
+
+    @property
+    def _slider(self) -> Slider | None:
+        """What can change during a run, of a client between which and others answers flow."""
+        scheduler = self.scheduler
+        if self.role not in FLOWING_ROLES:
+            return None
+        return Slider(
+            chunk=scheduler.max_num_batched_tokens
+            if isinstance(scheduler, ChunkedScheduler)
+            else None,
+            max_num_seqs=scheduler.max_num_seqs if scheduler else 1,
+            scheduler=type(scheduler).__name__,
+            obstacle="kv_cache.tiers" if self.kv_cache.tiers else "",
+        )
 
     @property
     def prefill_interval(self) -> int:

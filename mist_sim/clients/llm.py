@@ -10,45 +10,48 @@ from math import inf, nan
 
 from simpy.events import Event
 
-from mist_sim.clients.base import Client
-from mist_sim.clients.decode.draft_paths import DraftPaths
 from mist_sim.clients.decode.speculative_clock import Speculation
+from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.step_records import StepRecords
-from mist_sim.clients.engine_config import ROLES, EngineConfig, Role
+from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
-from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
+from mist_sim.clients.layouts.laid_out import LaidOutClient
+from mist_sim.clients.layouts.layout import EngineLayout, check_domain
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.scheduling import LaneState, Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.scheduling.flow import flow_of
 from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.stores.of_engines import EngineStores
+from mist_sim.clients.stores.other_clients import EntryForm
+from mist_sim.clients.stores.tiers import store_of
+from mist_sim.clients.traits import ClientTraits, KvForm, Role, TimesOrigin
 from mist_sim.core.flow import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
 from mist_sim.core.views import WAITING
-from mist_sim.core.visit import Failure, HeldKv, Visit
+from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.collectives.across_nodes import told
-from mist_sim.hardware.collectives.spans import Spans
+from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
+from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models.speculative import SpeculativeConfig
-from mist_sim.network import Fabric, Message, Seat, Store
+from mist_sim.network import Network
 from mist_sim.stages import Decode, Prefill, Recomputation
 
 
 @CLIENTS.register("llm")
-class LlmClient(Client):
+class LlmClient(LaidOutClient):
     """Takes visits of prefill and decode, and has engines serve them.
 
     config: what the engines are (see `EngineConfig`). The `max_num_seqs` of its scheduler is an
@@ -58,8 +61,8 @@ class LlmClient(Client):
         makes an engine a pipeline with as many lanes as ranks.
     memory: the KV cache of each engine.
     rules: what the version of its engines decides; None: as vLLM 0.12.
-    flow: when answers leave for another client; the simulation's policy of hand-overs sets it.
-    has_taker: returns whether one is up that would go on with them; None: one always is.
+    machine: its GPUs; None: nobody knows them. origin: where its step times come from; None: as the
+        predictor says, and nothing more is known.
     Raises ScenarioError for parts that do not go together.
     """
 
@@ -71,17 +74,16 @@ class LlmClient(Client):
         predictor: Predictor | PipelinePredictor,
         memory: EngineMemory,
         rules: EngineRules | None = None,
+        machine: Machine | None = None,
+        origin: TimesOrigin | None = None,
     ) -> None:
-        super().__init__(name, ROLES[config.role])
         if config.scheduler is None:
             raise ScenarioError("scheduler must be given; llm_client chooses one by the GPU")
         self.config = config
         self.rules = rules or EngineRules()
         self.scheduler = scheduler = config.scheduler
         self.predictor = self._predictor_inside = ranks_of(predictor)
-        self.shared_tiers: SharedTiers | None = None
         self.timed_across: Callable[[Spans], PipelinePredictor] | None = None
-        self.collectives = ""
         num_lanes = len(self.predictor.ranks)
         if num_lanes != config.pipeline_parallel_size:
             raise ScenarioError(
@@ -93,13 +95,12 @@ class LlmClient(Client):
             config.kv_cache,
             num_lanes,
             drafting=config.speculative_config,
-            swaps=scheduler.preemption == "swap",
+            swaps=scheduler.swaps,
+            swaps_overlap=scheduler.swaps_overlap,
             uncached_first=self.rules.uncached_first,
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
-        self.num_seats = config.data_parallel_size
-        self.served_model = config.model if isinstance(config.model, str) else config.model.name
         self.lockstep = config.lockstep
         self.max_model_len = config.max_model_len
         self.request_overhead = config.overhead.request or 0.0
@@ -107,16 +108,37 @@ class LlmClient(Client):
         self.speculative_config = config.speculative_config
         self.async_scheduling = bool(config.async_scheduling)
         self.admission = config.admission
-        self.role = config.role
-        self.flow: FlowRule | None = None
-        self.has_taker: Callable[[], bool] | None = None
-        self.reserves = True
         self.kv_block_bytes = memory.kv_block_bytes
         self._num_layers = memory.num_layers
-        self.estimate = self.predictor.traits.estimate
+        self._times = origin or TimesOrigin(estimate=self.predictor.traits.estimate)
+        super().__init__(name, self._describe(machine))
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             self._check_speculation(config.speculative_config)
+
+    def _describe(self, machine: Machine | None) -> ClientTraits:
+        """Return what the client is: what its options say, with its memory and step times."""
+        traits, memory = self.config.traits, self.memory
+        form = KvForm()  # what blocks hold, only a GPU says
+        if machine is not None and traits.entries is not None:
+            form = traits.entries
+        form = replace(form, block_bytes=self.kv_block_bytes, num_layers=self._num_layers)
+        slider = traits.slider
+        if slider is not None and memory.groups:
+            slider = replace(slider, obstacle="a model with sliding windows")
+        tiers = memory.tiers
+        return replace(
+            traits,
+            entries=form,
+            longest_prompt=self._longest_prompt,
+            slider=slider,
+            stores={tier.name: store_of(tier) for tier in tiers},
+            shared_tiers={
+                tier.name: (tier.num_blocks, memory.block_size) for tier in tiers if tier.shared
+            },
+            machine=machine,
+            times=self._times,
+        )
 
     def _check_speculation(self, config: SpeculativeConfig) -> None:
         if self.predictor.traits.needs_longest_context:
@@ -127,6 +149,13 @@ class LlmClient(Client):
         if problem := self.scheduler.cannot_verify(config.num_speculative_tokens):
             raise ScenarioError(f"scheduler must {problem}")
 
+    def join_network(self, network: Network | None) -> None:
+        """Time steps by the nodes that the ranks lie on."""
+        ways = network.ways if network is not None else None
+        if ways is None:
+            check_domain(self.name, self._machine, self.predictor)
+        self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
+
     def lie_on(self, spans: Spans) -> None:
         """Time steps by the nodes that the ranks lie on. spans: those on several.
 
@@ -134,6 +163,7 @@ class LlmClient(Client):
         `collectives` says what was done. Raises ScenarioError for a way to sum over nodes where
         there is one.
         """
+        self.traits = replace(self.traits, times=self._times)
         self.predictor, self.collectives = self._predictor_inside, ""
         if self.config.all_reduce == "hierarchical" and not spans.tensor:
             raise ScenarioError(
@@ -144,54 +174,57 @@ class LlmClient(Client):
             spans = replace(spans, replicas=None)  # they send one another nothing
         if not spans:
             return
+        self.traits = replace(self.traits, times=self._times.across_nodes())
         link = None
-        if self.timed_across is not None and self.machine is not None:
+        machine = self._machine
+        if self.timed_across is not None and machine is not None:
             self.predictor = self.timed_across(spans)
-            link = self.machine.cluster.gpu.interconnect
+            link = machine.cluster.gpu.interconnect
         self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
         super().start(env, client_id, recorder)
-        self.stays: dict[Visit, SequenceState]  # type: ignore[assignment]
+        self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
+        self._turned: tuple[Role, int, FlowRule | None] | None = None
+        self._engines = self._make_engines()
+        self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
+        self.view.kv = self._kv_state
+        self._show_layout()
+
+    def _make_engines(self) -> Engines:
+        """Return the engines of the present layout, with nothing in them."""
         self.lane_states: list[LaneState] = []  # engine by engine
-        self._reads_tiers = (
-            isinstance(self.network, Fabric)
-            and bool(self.memory.tiers)
-            and self.kv_block_bytes is not None
+        form = EntryForm(
+            block_bytes=self.kv_block_bytes,
+            block_size=self.memory.block_size,
+            num_layers=self._num_layers,
         )
-        self._tier_links = [self.memory.links() for _ in range(self.data_parallel_size)]
+        overlap = self.scheduler.swaps_overlap
+        self._kv_stores = EngineStores(
+            self.env, self.network, self.name, self.memory, form, swaps_overlap=overlap
+        )
         self._step_count = StepCount()
-        self._turned: tuple[Role, Scheduler, FlowRule | None] | None = None
-        self._engines = Engines(
-            env,
+        return Engines(
+            self.env,
             self._shares,
             self.predictor,
             self._lane,
             lockstep=self.lockstep,
             async_scheduling=self.async_scheduling,
-            client_id=client_id,
+            client_id=self.client_id,
         )
-        self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
-        self.view.kv = self._kv_state
-        self.view.prefill = PrefillEstimate(self._engines, self.predictor)
-        self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
-        self.view.role = self.role
-
-    @property
-    def stores(self) -> dict[str, Store]:
-        """Memory below the GPUs that it reads from, where a network says how: its KV tiers."""
-        return {tier.name: Store(tier.at, tier.read_bandwidth) for tier in self.memory.tiers}
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
         state = LaneState(
-            self.memory.manager(self._tier_links[engine], self.shared_tiers),
+            self.memory.manager(self.shared_tiers),
             EntriesFirst() if flow else self.scheduler.new_queue(),
             max_num_seqs=max_num_seqs,
             speculation=self._speculation(),
             swap_space=self.memory.swap_space,
+            swaps_overlap=self.scheduler.swaps_overlap,
             plans_ahead=self.async_scheduling,
             needs_longest_context=self.predictor.traits.needs_longest_context,
             by_piece=self.scheduler.by_piece,
@@ -205,13 +238,17 @@ class LlmClient(Client):
             self.env,
             self.scheduler,
             state,
-            records=StepRecords(self.recorder, self.client_id, self.predictor.traits.steps_inside),
+            records=StepRecords(
+                self.recorder,
+                self.client_id,
+                self.predictor.traits.steps_inside,
+                self._layout_number,
+            ),
             load=self.view,
             leave=self._leave,
-            receive=partial(self._receive, engine),
-            load_tier=partial(self._load_tier, engine) if self._reads_tiers else None,
+            stores=self._kv_stores.of(self._first_engine + engine),
             gate=self._gate,
-            engine_number=engine,
+            engine_number=self._first_engine + engine,
             block_bytes=self.kv_block_bytes or nan,
         )
 
@@ -247,7 +284,7 @@ class LlmClient(Client):
 
         The next turn's prompt is a visit of its own.
         """
-        first, serves = stages[0], self.serves
+        first, serves = stages[0], self.traits.serves
         if first.kind not in serves or (first.continues and not self.scheduler.takes_over):
             return 0
         num_stages = 1
@@ -259,7 +296,7 @@ class LlmClient(Client):
         return num_stages
 
     @property
-    def longest_prompt(self) -> tuple[float, str]:
+    def _longest_prompt(self) -> tuple[float, str]:
         """Return the tokens of the longest prompt that it can answer, and what says so."""
         limits = [(inf, "whose layers have windows")]
         if self.max_model_len is not None:
@@ -271,10 +308,12 @@ class LlmClient(Client):
     def new_stay(self, visit: Visit) -> SequenceState:
         """Return the engine's view of a visit: one prompt, and the tokens to generate.
 
-        One that continues an answer knows its prompt and the tokens that others emitted.
+        One that continues an answer knows its prompt and the tokens that others emitted. A prompt
+        may begin with entries that are kept elsewhere.
         """
         kv, num_prompt_tokens, num_output_tokens = visit.kv, 0, 0
-        if kv is not None:
+        first = visit.stages[0]
+        if kv is not None and first.continues:
             num_prompt_tokens = kv.num_prompt_tokens
             num_output_tokens = kv.num_output_tokens or 1  # if none, the first is this client's
         for stage in visit.stages:
@@ -284,15 +323,12 @@ class LlmClient(Client):
             elif isinstance(stage, Decode):
                 num_output_tokens += stage.num_tokens
         sequence = SequenceState(visit, num_prompt_tokens, num_output_tokens)
-        first = visit.stages[0]
         if isinstance(first, Recomputation):
             sequence.last_token_at = first.last_token_at
-        if kv is not None:
-            sequence.num_before = kv.num_output_tokens
-            sequence.num_tokens += sequence.num_before
-            sequence.num_queued_tokens = 0
-            sequence.incoming = kv
-            sequence.last_token_at = kv.last_token_at
+        if kv is not None and first.continues:
+            sequence.continue_from(kv)
+        elif kv is not None:
+            sequence.begin_from(kv)
         return sequence
 
     def accept(self, visit: Visit) -> None:
@@ -315,7 +351,8 @@ class LlmClient(Client):
             if busy is not None:
                 self.reject(visit, busy, is_busy=True)
                 return
-        if content and self.history and self.memory.caches_prefixes and visit.kv is None:
+        is_prompt = not visit.stages[0].continues
+        if content and self.history and self.memory.caches_prefixes and is_prompt:
             known = min(self.history.meet(content), sequence.num_prompt_tokens - 1)
             visit.num_known_tokens = known - known % self.memory.block_size
         delay = self._time_to_enter(sequence)
@@ -371,16 +408,14 @@ class LlmClient(Client):
             self._gate.prompt_is_done(sequence)
         self.finish(visit)
 
-    def turn(self, role: Role, scheduler: Scheduler, flow: FlowRule | None) -> None:
-        """Go on in another role and with another chunk, from the end of the step in flight on.
-
-        Whatever it serves stays. scheduler: like its own but for the chunk, which is not below
-        `max_num_seqs`. flow: when answers leave it from then on. Until the run ends.
-        """
-        self._turned = role, scheduler, flow
+    def turn(self, role: Role, chunk: int, flow: FlowRule | None) -> None:
+        """Go on in another role and with another chunk; what it serves stays."""
+        if not isinstance(self.scheduler, ChunkedScheduler):
+            raise InvariantError(f"{self.name} has no chunks, its scheduler is {self.scheduler}")
+        self._turned = role, chunk, flow
         flows = None if role == self.view.role else flow
         self.view.role = role
-        self._engines.turn(scheduler, flows)
+        self._engines.turn(replace(self.scheduler, max_num_batched_tokens=chunk), flows)
 
     def restart(self) -> None:
         """Come back, empty, in the role and with the chunk that it has been given."""
@@ -388,6 +423,25 @@ class LlmClient(Client):
         super().restart()
         if turned is not None:
             self.turn(*turned)
+
+    def lose_entries(self, visit: Visit, reason: str) -> None:
+        """An answer cannot go on without its entries; a prompt is computed from the start."""
+        sequence = self.stays[visit]
+        if sequence.has_rest and visit.outcome is None:
+            if not sequence.num_coming:
+                sequence.forget_brought()
+        else:
+            super().lose_entries(visit, reason)
+
+    def _adopt(self, layout: EngineLayout) -> None:
+        """Let all that is asked of the client be as a layout says."""
+        self.predictor, self.memory = layout.predictor, layout.memory
+        self._shares = list(layout.shares)
+        self.data_parallel_size, self.lockstep = layout.data_parallel_size, layout.lockstep
+        self.async_scheduling = layout.async_scheduling
+        self.num_gpu_blocks = layout.num_gpu_blocks
+        self.kv_block_bytes, self.collectives = layout.kv_block_bytes, layout.collectives
+        self.traits = layout.described(self.traits)
 
     def halt(self) -> None:
         """Lose the steps in flight; those that have ended count."""
@@ -401,41 +455,11 @@ class LlmClient(Client):
         """KV entries that it keeps for clients that go on from them."""
         return (kv for lane in self._engines.lanes for kv in lane.held_kv.values())
 
-    def _load_tier(self, engine: int, move: KvMove) -> Event:
-        """Begin to load blocks from a tier to an engine, over the links of the topology."""
-        if not isinstance(self.network, Fabric) or self.kv_block_bytes is None:
-            raise InvariantError(f"{self.name}: no topology says where {move.source} lies")
-        tier = next(tier for tier in self.memory.tiers if tier.name == move.source)
-        num_bytes = move.num_blocks * self.kv_block_bytes
-        store = Store(tier.at, tier.read_bandwidth)
-        return self.network.read([Seat(self.name, engine)], store, num_bytes, tier.latency)
-
-    def _receive(self, engine: int, move: KvMove) -> tuple[float, Event, float]:
-        """Begin to copy blocks that another client holds.
-
-        engine: number of the one that they come to.
-        Returns their bytes, the event when they are there, and seconds until they can be used.
-        """
-        if self.network is None or self.kv_block_bytes is None:
-            raise ScenarioError(
-                f"{self.name}: a network and kv_block_bytes are required for KV entries of other "
-                "clients to come here"
-            )
-        kv, num_blocks = move.sequence.incoming, move.num_blocks
-        if kv is None:
-            raise InvariantError(f"{self.name}: nobody holds what {move} moves")
-        if not self.network.destination_missing:
-            num_blocks = max(num_blocks, -(-kv.num_tokens // self.memory.block_size))
-        message = Message(
-            Seat(kv.source, kv.engine),
-            Seat(self.name, engine),
-            num_blocks * self.kv_block_bytes,
-            self._num_layers,
-            kv.compute_time,
-            num_blocks,
-        )
-        after = self.network.post_processing(message)
-        return message.num_bytes, self.network.send(message), after
+    @property
+    def num_reserved(self) -> int:
+        """Places that it keeps for entries which are still to be computed, or on their way."""
+        places = [stay for stay in self.stays.values() if stay.num_coming]
+        return sum(isinstance(stay.incoming, AwaitedKv) for stay in places)
 
     def _leave(self, visit: Visit, rejection: str | None) -> None:
         """Take back a visit from the engine."""

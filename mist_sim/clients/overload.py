@@ -65,6 +65,7 @@ class PromptBacklog:
         """Count a sequence that arrives, unless its first token would come after `time_left` s."""
         history = self._history
         num_cached = history.num_known_tokens(sequence) if history else 0
+        num_cached = max(num_cached, sequence.num_brought)
         num_tokens = sequence.num_prompt_tokens - num_cached
         batch = StepBatch(((num_tokens, num_cached),))
         seconds = [rank.step_time(batch) for rank in self._ranks]

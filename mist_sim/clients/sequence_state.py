@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from math import nan
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from mist_sim.clients.draft_paths import DraftPath
+from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.stay import Stay
+from mist_sim.core.views import WAITING
 from mist_sim.core.visit import HeldKv, Visit
-
-if TYPE_CHECKING:
-    from mist_sim.clients.decode.draft_paths import DraftPath
-    from mist_sim.clients.kv_cache.prefix_cache import Chain
 
 
 class Home(Protocol):
@@ -34,7 +33,10 @@ class SequenceState(Stay):
     first_step: the engine step with which its stay in the decode batch began, None outside.
     chain: what its blocks are, for a prefix cache; None when no other block can be like them.
     path: how many tokens its decode steps give, in an engine that drafts; None before the first.
-    incoming: its entries that another client keeps, until it goes on from a copy of them.
+    incoming: its entries that are kept elsewhere, until it goes on from a copy of them.
+    is_brought: whether entries of it come from elsewhere, until it goes on with them.
+    num_brought: tokens that have them.
+    has_rest: whether they are the first of a prompt, the rest of which is computed here.
     num_before: tokens of the answer that other clients emitted.
     num_coming: moves of its entries that are under way.
     The other fields belong to `DecodeClock`.
@@ -45,11 +47,14 @@ class SequenceState(Stay):
         "block_phase",
         "chain",
         "first_step",
+        "has_rest",
         "incoming",
+        "is_brought",
         "join_step",
         "lane",
         "last_token_at",
         "num_before",
+        "num_brought",
         "num_coming",
         "num_computed_tokens",
         "num_final_tokens",
@@ -75,9 +80,51 @@ class SequenceState(Stay):
         self.incoming: HeldKv | None = None
         self.num_coming = 0
         self.num_before = 0
+        self.is_brought = False
+        self.num_brought = 0
+        self.has_rest = False
         self.join_step = 0
         self.block_phase = 0
         self.ticket = 0
+
+    def continue_from(self, kv: HeldKv) -> None:
+        """Go on with an answer whose entries are kept elsewhere.
+
+        The tokens that others emitted are known, and nothing has to be computed again.
+        """
+        self.num_before = kv.num_output_tokens
+        self.num_tokens += self.num_before
+        self.num_queued_tokens = 0
+        self.bring(kv.num_tokens)
+        self.incoming = kv
+        self.last_token_at = kv.last_token_at
+
+    def begin_from(self, kv: HeldKv) -> None:
+        """Begin a prompt with entries that are kept elsewhere; its last token is computed here."""
+        self.bring(min(kv.num_tokens, self.num_prompt_tokens - 1), has_rest=True)
+        self.incoming = kv
+        self.num_queued_tokens = self.num_tokens - self.num_brought
+
+    def bring(self, num_tokens: int, *, has_rest: bool = False) -> None:
+        """Wait for entries of so many tokens; `has_rest`: more of its prompt is to be computed."""
+        self.is_brought, self.num_brought, self.has_rest = True, num_tokens, has_rest
+
+    def have_brought(self) -> None:
+        """Go on, with what has come or without it; nothing more does."""
+        self.incoming = None
+        self.is_brought, self.num_brought, self.has_rest = False, 0, False
+
+    def forget_brought(self) -> None:
+        """Wait to compute all of a prompt, since its entries are lost before they were here."""
+        self.have_brought()
+        if self.phase == WAITING:
+            self.load.num_waiting_tokens += self.num_tokens - self.num_queued_tokens
+        self.num_queued_tokens = self.num_tokens
+
+    @property
+    def waits_to_decode(self) -> bool:
+        """Whether all entries that its next decode step needs come from elsewhere."""
+        return self.is_brought and not self.has_rest
 
     @property
     def num_output_tokens(self) -> int:

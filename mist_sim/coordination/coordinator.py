@@ -16,9 +16,10 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.reservation import Reservation
 from mist_sim.clients.roster import Roster
 from mist_sim.coordination.dispatch import Dispatch
+from mist_sim.coordination.growth import grow
 from mist_sim.coordination.places_ahead import Absences, PlacesAhead, PromptVisit
 from mist_sim.core.hand_over import HandOver
-from mist_sim.core.request import Request, Stage
+from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
@@ -85,7 +86,7 @@ class Coordinator:
                 request.to_serve = stages[1:]
                 request.num_stages -= 1
                 continue
-            if kv is not None and kv.is_lost:
+            if kv is not None and not kv.is_there:
                 failure, kv, request.kv = self._without_entries(request, kv), None, None
                 continue
             chosen = self._choose(request, stages, kv)
@@ -109,7 +110,7 @@ class Coordinator:
                 ahead, later = place.ahead, later[place.num_over :]
                 is_followed = not place.num_over
             taken = None
-            if stage.continues:
+            if stage.continues or stage.may_continue:
                 taken, request.kv, kv = kv, None, None
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
@@ -119,7 +120,7 @@ class Coordinator:
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:
-                failure = yield from self._follow(request, client, visit, later)
+                failure = yield from self._follow(request, client, visit, later, ahead)
         request.kv = None
         _drop(kv)
         yield from _cancel(ahead, failure, visits)
@@ -161,12 +162,17 @@ class Coordinator:
         """Tell whether the stage after a visit continues from its KV entries."""
         if not later or (later[0].is_empty and not self._drops_first):
             return False
-        if client.asks_ahead:
+        if client.traits.asks_ahead:
             self._dispatch.ask_ahead(request, later[0], client.name)
         return later[0].continues
 
     def _follow(
-        self, request: Request, client: Client, visit: Visit, later: tuple[Stage, ...]
+        self,
+        request: Request,
+        client: Client,
+        visit: Visit,
+        later: tuple[Stage, ...],
+        ahead: Reservation | None = None,
     ) -> Generator[Event, Any, Failure | None]:
         """Do what the outcome of a client's visit says; return how the request failed, or None."""
         outcome = visit.outcome
@@ -183,14 +189,15 @@ class Coordinator:
                 f"request {request.request_id} left a client without an outcome at {self.env.now} s"
             )
         else:
-            request.to_serve = (*outcome.then, *later)
-            request.num_stages += len(outcome.then)
+            grow(request, outcome, client, visit, later, ahead)
             if outcome.children:
                 return (yield from self._await(request, outcome.children))
         return None
 
     def _without_entries(self, request: Request, kv: HeldKv) -> Failure | None:
-        """Walk on where the entries are lost from which the next stage would have continued."""
+        """Walk on where entries are gone from which the next stage would have continued."""
+        if not request.to_serve[0].continues:
+            return None  # it does without
         if self.absences is None:
             raise InvariantError(f"{kv.source} lost KV entries at {self.env.now} s, and is there")
         stage, *later = request.to_serve
@@ -234,6 +241,7 @@ class Coordinator:
             child.arrival_time = self.env.now
             child.model = child.model or parent.model
             child.limits = parent.limits_left(self.env.now)
+            child.num_prompt_tokens, child.num_output_tokens = token_totals(child.stages)
         ends = [self.spawn(child) for child in children]
         yield self.env.all_of(ends)
         return next((end.value for end in ends if end.value is not None), None)

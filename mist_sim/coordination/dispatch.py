@@ -6,7 +6,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.core.request import Request, Stage
-from mist_sim.errors import ScenarioError, brief
+from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.routers import RefusalError, Router
 from mist_sim.stages import Decode, Prefill
 
@@ -33,7 +33,9 @@ class Dispatch:
         """
         if request.chosen_ahead is not None:
             chosen, request.chosen_ahead = request.chosen_ahead, None
-            if (client := self.roster.get(chosen)) is not None and stage.kind in client.serves:
+            if (
+                client := self.roster.get(chosen)
+            ) is not None and stage.kind in client.traits.serves:
                 return client
         roster, kind, model = self.roster, stage.kind, request.model
         if source is not None:
@@ -49,10 +51,11 @@ class Dispatch:
             candidates = self._policy.among(request, stage, candidates)
         client_id = self.router.choose(request, stage, candidates)
         client = self.roster.get(client_id)
-        if client is None or stage.kind not in client.serves:
+        if client is None or stage.kind not in client.traits.serves:
             raise ScenarioError(
-                f"{type(self.router).__name__}.choose returned {client_id!r}, which is not the "
-                f"client_id of a candidate for {stage.kind}: {[v.client_id for v in candidates]}"
+                f"{type(self.router).__name__}.choose returned {brief(client_id)}, which is not "
+                f"the client_id of a candidate for {stage.kind}: "
+                f"{[v.client_id for v in candidates]}"
             )
         return client
 
@@ -68,7 +71,7 @@ class Dispatch:
         """Return how many of the next stages a client serves in a visit; 0: there is none."""
         num_stages = client.takes(stages) if client else 0
         policy = self._policy
-        if client and policy is not None and num_stages > 1 and client.reserves:
+        if client and policy is not None and num_stages > 1 and client.traits.reserves:
             if stages[0].continues or not stages[1].continues:
                 return num_stages
             others = self.roster.near(stages[1].kind, client.name, request.model)
@@ -79,7 +82,7 @@ class Dispatch:
     def _check_model(self, request: Request) -> None:
         """Raise ScenarioError for a request that names a model which nobody ever served."""
         if request.model is not None and request.model not in self.roster.models:
-            known = ", ".join(sorted(self.roster.models)) or "none"
+            known = listed(sorted(self.roster.models)) or "none"
             raise ScenarioError(
                 f"request {request.request_id} names the model {brief(request.model)}, which no "
                 f"client serves; they serve {known}"

@@ -101,7 +101,7 @@ class PlacesAhead:
         """Queue a request where it decodes; None where nobody reserves memory for it."""
         later, source = prompt.later, prompt.client.name
         client = self._dispatch.route(prompt.request, later[0], source)
-        num_stages = client.takes(later) if client and client.reserves else 0
+        num_stages = client.takes(later) if client and client.traits.reserves else 0
         num_tokens = sum([s.num_prompt_tokens for s in prompt.stages if isinstance(s, Prefill)])
         if client is None or not num_stages or not num_tokens:
             return None

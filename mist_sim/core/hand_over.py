@@ -9,6 +9,7 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
+from mist_sim.errors import brief
 
 FirstToken = Literal["prefill", "decode"]
 Transfer = Literal["pull", "push"]
@@ -66,11 +67,13 @@ class HandOver:
 
     def __post_init__(self) -> None:
         if self.first_token not in get_args(FirstToken):
-            raise ValueError(f"first_token must be prefill or decode, got {self.first_token!r}")
+            raise ValueError(
+                f"first_token must be prefill or decode, got {brief(self.first_token)}"
+            )
         if self.transfer not in get_args(Transfer):
-            raise ValueError(f"transfer must be pull or push, got {self.transfer!r}")
+            raise ValueError(f"transfer must be pull or push, got {brief(self.transfer)}")
         if self.pools not in get_args(Pools):
-            raise ValueError(f"pools must be global or local, got {self.pools!r}")
+            raise ValueError(f"pools must be global or local, got {brief(self.pools)}")
 
     @property
     def drops_first(self) -> bool:

@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 class Recorder(Protocol):
     """Where clients and the coordinator write what happened; `metrics` provides it."""
 
-    def add_track(self, client_id: int) -> int:
+    def add_track(self, client_id: int, layout: int = 0) -> int:
         """Open a track for steps of a client; return its number, from 0.
 
         A track holds the steps of one clock in order of time. A client has one for every lane:
-        one for each engine, and in a pipeline one for each micro-batch.
+        one for each engine, and in a pipeline one for each micro-batch; and others when it comes
+        back after a failure, or in another layout.
+        layout: number of that of the client, from 0.
         """
+
+    def record_layout(self, client_id: int, time: float, num_tracks: int) -> None:
+        """A client has another layout from `time` on, seconds, with so many tracks at a time."""
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """A request left a client, served or not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, nan
 from typing import ClassVar, NamedTuple, Protocol
@@ -23,10 +24,14 @@ class Stage:
     frozen dataclass with its own `kind`, and a client that knows how long it takes.
 
     continues: whether it continues from the KV entries that the stage before it left.
+    may_continue: whether it takes such entries where there are any, and does without as well.
+    is_again: whether it computes again what was computed, and lost with a client.
     """
 
     kind: ClassVar[str] = "stage"
     continues: ClassVar[bool] = False
+    may_continue: ClassVar[bool] = False
+    is_again: ClassVar[bool] = False
 
     @property
     def is_empty(self) -> bool:
@@ -37,6 +42,26 @@ class Stage:
     def num_emitted(self) -> int:
         """Tokens of its answer that were emitted before, and whose KV entries it computes again."""
         return 0
+
+    @property
+    def num_input_tokens(self) -> int:
+        """Tokens that it prompts a model with; 0 where the request has prompted with them before.
+
+        They are counted as input, once, whatever is computed again.
+        """
+        return 0
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Tokens that it emits."""
+        return 0
+
+    def longer(self, num_tokens: int) -> Stage:
+        """Return it with so many tokens more, or fewer where that is below 0.
+
+        Raises TypeError for a stage without a length, and ValueError for one that is too short.
+        """
+        raise TypeError(f"a stage {self.kind!r} has no length that can change")
 
     def with_rest(self, num_tokens: int) -> Stage:
         """Return what is left of it when `num_tokens` tokens are left (>= 1).
@@ -79,6 +104,23 @@ class KeptEntries(Protocol):
     def num_bytes(self) -> float: ...
 
 
+def token_totals(stages: Iterable[Stage]) -> tuple[int, int]:
+    """Return (prompt tokens, output tokens) summed over stages."""
+    prompt = output = 0
+    for stage in stages:
+        prompt += stage.num_input_tokens
+        output += stage.num_new_tokens
+    return prompt, output
+
+
+class Declared(NamedTuple):
+    """What a request was before an outcome changed its pipeline; its fields are named alike."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    content: Content
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One user input that walks its stages in order.
@@ -86,7 +128,8 @@ class Request:
     request_id: position in the injected workload, from 0; unique within a run.
     arrival_time: seconds since the start of the run; None until a closed-loop user sends it.
     stages: the pipeline as it is known at first, at least one stage.
-    num_prompt_tokens, num_output_tokens: totals over all its stages, for the records. They are
+    num_prompt_tokens, num_output_tokens: totals over these stages, as long as they are by now, for
+        the records: what is computed again after a loss does not count again. They are
         bookkeeping: no router or scheduler may read `num_output_tokens`, which a real system
         does not know in advance.
     session_id: groups the turns of one conversation; None for a request of its own.
@@ -103,6 +146,8 @@ class Request:
     model: that has to answer, by the name that clients serve; None: any.
     kv: entries that another client keeps for its next stage, while there are any.
     num_losses: how often it was lost with a client since then.
+    num_appended_input_tokens, num_appended_output_tokens: of stages that outcomes have appended.
+    declared: what it was when it was sent; None: that is what it still is.
     """
 
     request_id: int
@@ -123,9 +168,16 @@ class Request:
     model: str | None = None
     kv: KeptEntries | None = None
     num_losses: int = 0
+    num_appended_input_tokens: int = 0
+    num_appended_output_tokens: int = 0
+    declared: Declared | None = None
 
     def send(self, now: float) -> None:
-        """Begin an attempt to have it served."""
+        """Begin an attempt to have it served, with the stages that were declared."""
+        if self.declared is not None:
+            self.num_prompt_tokens, self.num_output_tokens, self.content = self.declared
+            self.num_appended_input_tokens = self.num_appended_output_tokens = 0
+            self.declared = None
         self.sent_at = now
         self.to_serve = self.stages
         self.num_stages = len(self.stages)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from operator import index
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from mist_sim.core.request import Request, Stage
+from mist_sim.core.request import Content, Request, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,15 +16,51 @@ FailureStatus = Literal["rejected", "timed_out", "cancelled", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
+class Longer:
+    """A stage that is still ahead has more tokens than it had, or fewer.
+
+    stage: its class; of several that are ahead the next one.
+    num_tokens: how many more; below 0: fewer. Those of a prompt are at its end.
+    every: whether all of this class that are ahead have, as prompts that repeat what was said.
+    """
+
+    stage: type[Stage]
+    num_tokens: int
+    every: bool = False
+
+    def __post_init__(self) -> None:
+        stage: Any = self.stage
+        if not isinstance(stage, type) or not issubclass(stage, Stage):
+            raise TypeError(f"stage must be a class of stages, such as Prefill, got {stage!r}")
+        object.__setattr__(self, "num_tokens", index(self.num_tokens))  # NumPy draws its own
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
-    """All stages of the visit are done.
+    """All stages of the visit are done, and what follows may be other than it was.
 
     then: stages that the request walks next, before those that it had left.
     children: requests that it waits for before its next stage (branches, tools).
+    changes: of the stages that it had left.
+    content: of its prompts from now on (`Request.content`); None: as it was, up to the first token
+        that changed. What is behind is like no other.
     """
 
     then: tuple[Stage, ...] = ()
     children: tuple[Request, ...] = ()
+    changes: tuple[Longer, ...] = ()
+    content: Content | None = None
+
+    def __post_init__(self) -> None:
+        for name, cls in (("then", Stage), ("children", Request), ("changes", Longer)):
+            items = getattr(self, name)
+            if not isinstance(items, list | tuple) or not all(isinstance(i, cls) for i in items):
+                raise TypeError(f"{name} must be a tuple of {cls.__name__}, got {items!r}")
+            object.__setattr__(self, name, tuple(items))
+        spans: Any = self.content or ()
+        for span in spans:
+            if not (isinstance(span, tuple) and len(span) == 2 and span[1] >= 1):
+                raise ValueError(f"content must be pairs (id, tokens >= 1), got {span!r} in it")
 
 
 SERVED = Served()
@@ -83,6 +120,8 @@ class Pace(NamedTuple):
 class HeldKv:
     """KV entries of a request that a client keeps after a visit, for the client of the next one.
 
+    Either all that its answer goes on from, or those of the first tokens of a prompt.
+
     source: name of the client that keeps them. engine: its number there.
     num_tokens: tokens that have entries.
     num_prompt_tokens, num_output_tokens: tokens of the prompt, and of the answer so far.
@@ -91,6 +130,8 @@ class HeldKv:
     num_bytes: of all entries; 0: not known.
     pace: of an answer that another client began to decode; None: it goes on from the latest token.
     """
+
+    is_awaited: ClassVar[bool] = False  # whether they may still have to be computed
 
     __slots__ = (
         "_is_copied",
@@ -135,6 +176,12 @@ class HeldKv:
         self._is_copied = False
         self._is_lost = False
 
+    def change_hands(self, let_go: Callable[[], None], engine: int, num_bytes: float) -> None:
+        """Note that another engine of the same client keeps them from now on."""
+        self._let_go = let_go
+        self.engine = engine
+        self.num_bytes = num_bytes
+
     def begin_copy(self) -> None:
         """A copy starts; until its end (`release`) the entries stay."""
         self._is_copied = True
@@ -144,6 +191,11 @@ class HeldKv:
         if self._let_go is not None:
             let_go, self._let_go = self._let_go, None
             let_go()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether they can be copied."""
+        return self._let_go is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -176,6 +228,8 @@ class AwaitedKv(HeldKv):
 
     Nobody knows `engine`, `last_token_at` and `compute_time` until they are there (`fill`).
     """
+
+    is_awaited: ClassVar[bool] = True
 
     __slots__ = ("_act", "_held", "_is_computed", "_reserved")
 
@@ -273,6 +327,7 @@ class Visit:
     num_cached_tokens: those of them that were found at the first admission.
     num_known_tokens: those that a prefix cache would have had which all clients share and which
         forgets nothing, when the request arrived.
+    num_fetched_tokens: prompt tokens whose entries came from elsewhere (`kv`), and were not cached.
     num_computed_tokens: prompt tokens computed, for a visit that ended without its first token.
     is_cut: whether the longest context left no room for a token of it.
     outcome: how it ends, once that is decided; work on a visit that is given up goes on until the
@@ -296,6 +351,7 @@ class Visit:
     num_queried_tokens: int = 0
     num_cached_tokens: int = 0
     num_known_tokens: int = 0
+    num_fetched_tokens: int = 0
     num_computed_tokens: int = 0
     is_cut: bool = False
     outcome: Outcome | None = None

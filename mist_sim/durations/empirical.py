@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
+from itertools import islice
 
 import numpy as np
 
+from mist_sim.bounds import MEASURED_TIMES, TABLE_BYTES
 from mist_sim.durations.base import DURATIONS, Floats, require_positive
-from mist_sim.errors import ScenarioError, TraceError
+from mist_sim.errors import ScenarioError, TraceError, brief
+from mist_sim.inputs.files import text_of
+from mist_sim.inputs.lines import lines_of
 from mist_sim.units import Seconds
 from mist_sim.user_paths import user_path
 
@@ -35,7 +41,9 @@ class EmpiricalDuration:
         if self.times is not None and self.path is not None:
             raise ValueError("times must be left out with path, got both")
         if self.path is not None:
-            values = tuple(_times_in(self.path))
+            values = tuple(islice(_times_in(self.path), MEASURED_TIMES + 1))
+            if len(values) > MEASURED_TIMES:
+                raise ScenarioError(f"{self.path}: must have <= {MEASURED_TIMES} times")
         else:
             values = tuple(self.times or ())
             for position, seconds in enumerate(values):
@@ -52,23 +60,22 @@ class EmpiricalDuration:
 
 def _times_in(path: str) -> Iterator[float]:
     """Yield the seconds of each line of a file."""
-    for number, line in enumerate(_text_of(path).splitlines(), start=1):
-        text = line.strip()
-        if not text or text.startswith("#"):
+    text = text_of(user_path(path), TABLE_BYTES)
+    for number, line in enumerate(lines_of(StringIO(text, newline=""), path), start=1):
+        said = line.strip()
+        if not said or said.startswith("#"):
             continue
-        try:
-            seconds = float(text)
-            require_positive("", seconds)
-        except ValueError:
-            problem = f"must be a finite number of seconds > 0, such as 0.25, got {text[:60]!r}"
-            raise TraceError(path, number, problem) from None
+        seconds = _number(said)
+        if seconds is None or not 0 < seconds < math.inf:
+            got = "other text" if seconds is None else brief(said)
+            problem = f"must be a finite number of seconds > 0, such as 0.25, got {got}"
+            raise TraceError(path, number, problem)
         yield seconds
 
 
-def _text_of(path: str) -> str:
+def _number(text: str) -> float | None:
+    """Return a number; None for other text, which messages do not show: it is that of any file."""
     try:
-        return user_path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"{path}: not UTF-8 text; give one number of seconds a line") from None
+        return float(text)
+    except ValueError:
+        return None

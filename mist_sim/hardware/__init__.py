@@ -4,10 +4,12 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.hosts import host_from_table, host_names, load_host
 from mist_sim.hardware.devices.loading import device_of, gpu_from_table, gpu_names, load_gpu
 from mist_sim.hardware.devices.specs import Efficiency, GpuSpec, HostSpec, Interconnect
+from mist_sim.hardware.execution import ExecutionPredictor
 
 __all__ = [
     "Cluster",
     "Efficiency",
+    "ExecutionPredictor",
     "GpuSpec",
     "HostSpec",
     "Interconnect",

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.drafter import Drafter
-from mist_sim.hardware.power import Array, Demand, Load, step_watts
+from mist_sim.hardware.gpu_group import GpuWork
+from mist_sim.hardware.power import Array, Demand, DrawConfidence, Load, step_watts
 from mist_sim.hardware.work import StepCounts, step_demand
 from mist_sim.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What serves a model: the GPUs of all engines of a client.
+    """What serves a model: the GPUs of all engines of a client, which are one group.
 
     num_drafts: draft tokens of each decode, verified in a step. drafter: what drafts them.
     power_limit: watts of a GPU that its steps do not exceed; None: the design power.
@@ -29,6 +31,37 @@ class Machine:
     drafter: Drafter | None = None
     power_limit: float | None = None
     price: float | None = None
+
+    @property
+    def groups(self) -> tuple[Machine]:
+        """Itself: all its GPUs are equal, and take turns in the same steps."""
+        return (self,)
+
+    @property
+    def gpu(self) -> GpuSpec:
+        """What each of them is."""
+        return self.cluster.gpu
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all engines."""
+        return self.cluster.num_gpus
+
+    @property
+    def gpus_an_engine(self) -> int:
+        """GPUs of one engine, which load its weights together."""
+        return self.cluster.tensor_parallel_size * self.cluster.pipeline_parallel_size
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of weights that one engine loads."""
+        ranks = self.cluster.tensor_parallel_size
+        return ranks * self.model.weight_bytes_per_rank(ranks, self.cluster.expert_parallel_size)
+
+    @property
+    def watts_origin(self) -> DrawConfidence:
+        """Whether watts were fitted on the device, or follow from its data sheet alone."""
+        return self.gpu.draw.confidence
 
     @property
     def gpus_a_step(self) -> int:
@@ -45,6 +78,11 @@ class Machine:
     def load(self) -> Load:
         """What loads the GPUs in all steps beside memory and arithmetic."""
         return load_of(self.model, self.cluster)
+
+    def work(self, counts: StepCounts, busy: Array) -> GpuWork:
+        """Return what the GPUs did in runs of steps. busy: seconds of each run."""
+        watts = self.watts(counts, np.where(busy > 0, busy, 1.0))
+        return GpuWork(busy * self.gpus_a_step, watts)
 
     def watts(self, counts: StepCounts, busy: Array) -> Array:
         """Return the mean watts of one GPU in runs of steps. busy: seconds of each run (> 0)."""

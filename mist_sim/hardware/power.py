@@ -21,6 +21,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.errors import brief
+
 Array = NDArray[np.float64]
 DrawConfidence = Literal["fitted", "spec-only"]
 
@@ -57,7 +59,9 @@ class PowerDraw:
         if not self.idle < 1:
             raise ValueError(f"idle must be < 1, the thermal design power, got {self.idle}")
         if self.confidence not in ("fitted", "spec-only"):
-            raise ValueError(f"confidence must be fitted or spec-only, got {self.confidence!r}")
+            raise ValueError(
+                f"confidence must be fitted or spec-only, got {brief(self.confidence)}"
+            )
 
 
 # For a card that nobody measured: between what was fitted for A100, H100 and B200.

@@ -9,7 +9,7 @@ from importlib import resources
 from statistics import median
 from typing import Literal, get_args
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 
 PriceKind = Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]
 """How a GPU is rented: by the hour, as long as nobody bids more, or for one or three years."""
@@ -107,4 +107,4 @@ def check_provider(name: str) -> None:
     known = sorted({offer.provider for offer in offers()})
     if name not in known:
         hint = did_you_mean(name, known)
-        raise ScenarioError(f"provider has no {name!r}{hint} Known: {', '.join(known)}")
+        raise ScenarioError(f"provider has no {brief(name)}{hint} Known: {', '.join(known)}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.devices.loading import gpu_names, load_gpu
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.models.spec import ModelSpec
 
 
@@ -26,6 +29,25 @@ class Setting:
     parallel: str
 
 
+class Borrowed(NamedTuple):
+    """A setting without an error bar, since what was measured is of something else.
+
+    why: what is known, and what is not, for the line of the error bar.
+    """
+
+    why: str
+
+
+def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Borrowed:
+    """Return the setting of a model on a cluster, if what was measured may be compared with it.
+
+    It may not where the figures of the GPU are a user's. source: as in `Setting`.
+    """
+    if why := _borrowed(cluster.gpu):
+        return Borrowed(why)
+    return setting_of(source, model, cluster)
+
+
 def setting_of(source: str, model: ModelSpec, cluster: Cluster) -> Setting:
     """Return the setting of a model on a cluster. source: as in `Setting`."""
     stored = model.quantization
@@ -36,6 +58,31 @@ def setting_of(source: str, model: ModelSpec, cluster: Cluster) -> Setting:
         weights=stored.name if stored else "bf16",
         parallel=_parallel(cluster),
     )
+
+
+def _borrowed(gpu: GpuSpec) -> str:
+    """Return what measurements like those of a GPU would not be of; empty: nothing."""
+    if gpu.based_on not in gpu_names():
+        return f"not known: {gpu.name} is a GPU of your own, whose kernels nobody timed"
+    listed = load_gpu(gpu.based_on)
+    link = replace(
+        listed.interconnect,
+        host=gpu.interconnect.host,
+        all_reduce=gpu.interconnect.all_reduce,
+    )
+    same = replace(
+        listed, name=gpu.name, sources=gpu.sources, confidence=gpu.confidence, interconnect=link
+    )
+    if gpu == same:
+        return ""
+    return f"not known: {gpu.name} has figures of your own; what was timed is {gpu.based_on}"
+
+
+ACROSS_NODES = Borrowed("not known: GPUs on several nodes; what was timed are ranks on one")
+"""The setting of an engine whose ranks sum over several nodes."""
+
+CAPPED = Borrowed("not known: a power cap; what was timed are GPUs at their design power")
+"""The setting of an engine whose GPUs are capped."""
 
 
 def _kind(model: ModelSpec) -> str:

@@ -53,13 +53,13 @@ def step_demand(model: ModelSpec, cluster: Cluster, counts: StepCounts) -> Deman
     num_tokens = counts.num_prefill_tokens + counts.num_queries
     demand = _linear(model, cluster, counts, num_tokens)
     if model.moe is not None:
-        demand = demand + _experts(model, model.moe, cluster, counts, num_tokens * replicas)
+        demand = demand + expert_demand(model, model.moe, cluster, counts, num_tokens * replicas)
     full = model.num_layers - len(model.window_layers)
     if full:
-        demand = demand + _attention(model, cluster, counts, full, None)
+        demand = demand + attention_demand(model, cluster, counts, full, None)
     if model.window_layers:
         layers = len(model.window_layers)
-        demand = demand + _attention(model, cluster, counts, layers, model.sliding_window)
+        demand = demand + attention_demand(model, cluster, counts, layers, model.sliding_window)
     return demand
 
 
@@ -69,12 +69,12 @@ def _linear(model: ModelSpec, cluster: Cluster, counts: StepCounts, num_tokens: 
     found = Demand(np.zeros_like(num_tokens), np.zeros_like(num_tokens))
     parts = (operators.token_operators(model, n, t, False, replicas) for n in (0, 1))
     for (layers, none), (_, one) in zip(*parts, strict=True):
-        found = found + _of(cluster.gpu, none, one, num_tokens, layers * counts.num_steps)
+        found = found + demand_of(cluster.gpu, none, one, num_tokens, layers * counts.num_steps)
     none, one = (operators.logits(model, n, t) for n in (0, 1))
-    return found + _of(cluster.gpu, none, one, counts.num_samples, counts.num_steps)
+    return found + demand_of(cluster.gpu, none, one, counts.num_samples, counts.num_steps)
 
 
-def _of(
+def demand_of(
     gpu: GpuSpec, none: Sequence[Operator], one: Sequence[Operator], number: Array, times: Array
 ) -> Demand:
     """Return what operators ask, given for no token and for one and linear between."""
@@ -84,7 +84,7 @@ def _of(
     return Demand(times * number * compute, times * (weights + number * traffic))
 
 
-def _experts(
+def expert_demand(
     model: ModelSpec, moe: MoeSpec, cluster: Cluster, counts: StepCounts, routed: Array
 ) -> Demand:
     """Return what the routed experts of a GPU ask, on average over the ranks."""
@@ -111,7 +111,7 @@ def _reached(moe: MoeSpec, routed: Array) -> Array:
     return np.asarray(moe.num_experts * (1.0 - missed**routed))
 
 
-def _attention(
+def attention_demand(
     model: ModelSpec, cluster: Cluster, counts: StepCounts, layers: int, window: int | None
 ) -> Demand:
     """Return what attention asks in some layers, which see all keys or those of a window."""

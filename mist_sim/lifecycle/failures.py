@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 
 from numpy.random import Generator as Rng
 
-from mist_sim.network.ways.outages import Cable
+from mist_sim.errors import brief
+from mist_sim.network import Cable
 from mist_sim.units import Seconds
 
 
@@ -147,7 +148,7 @@ class OnFailure:
 
     def __post_init__(self) -> None:
         if self.policy not in ("retry", "resume", "fail"):
-            raise ValueError(f"policy must be retry, resume or fail, got {self.policy!r}")
+            raise ValueError(f"policy must be retry, resume or fail, got {brief(self.policy)}")
         if self.policy == "fail" and self.max_retries != OnFailure.max_retries:
             raise ValueError("max_retries must be left out with policy: fail, which has none")
         if self.max_retries < 0:

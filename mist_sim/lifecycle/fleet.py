@@ -14,6 +14,7 @@ from mist_sim.core.recorder import Recorder
 from mist_sim.core.states import State
 from mist_sim.core.views import ClientState
 from mist_sim.environment import CHANGE, Environment
+from mist_sim.errors import brief
 
 
 class Listener(Protocol):
@@ -39,9 +40,9 @@ class Need(NamedTuple):
 
     def is_met_by(self, client: Client) -> bool:
         """Tell whether a client would do."""
-        is_model = self.model is None or client.served_model in (None, self.model)
+        is_model = self.model is None or client.traits.model in (None, self.model)
         is_near = self.near is None or client.name in self.near
-        return self.kind in client.serves and is_model and is_near
+        return self.kind in client.traits.serves and is_model and is_near
 
 
 class Member:
@@ -109,7 +110,7 @@ class Fleet:
         why = f"all that do have failed or left for good: {gone}" if gone else "none is there"
         of = "" if need.model is None else f" of {need.model}"
         where = "" if need.near is None else " in the node of the prompt's client (pools: local)"
-        return f"no client serves the stage {need.kind!r}{of}{where}; {why}"
+        return f"no client serves the stage {brief(need.kind)}{of}{where}; {why}"
 
     # --- failures -------------------------------------------------------------------------
 
@@ -134,12 +135,14 @@ class Fleet:
         self.listener.went_away()
 
     def _lose_entries(self) -> None:
-        """Give up visits that would go on from KV entries which were lost."""
+        """Tell clients of visits that would go on from KV entries which were lost."""
         for member in self.members.values():
             client = member.client
             for visit in [v for v in client.stays if v.kv is not None and v.kv.is_lost]:
                 source = visit.kv.source if visit.kv else ""
-                client.lose(visit, f"{source}: failed while it kept KV entries of the request")
+                client.lose_entries(
+                    visit, f"{source}: failed while it kept KV entries of the request"
+                )
 
     def repair(self, names: Sequence[str]) -> None:
         """Let clients start that have failed, unless something else keeps them down."""

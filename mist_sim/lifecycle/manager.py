@@ -23,8 +23,7 @@ from mist_sim.lifecycle.gateway import Gateway
 from mist_sim.lifecycle.options import Lifecycle
 from mist_sim.lifecycle.start_up import StartTimes
 from mist_sim.lifecycle.starts import Starts
-from mist_sim.network import Fabric, Network
-from mist_sim.network.ways.outages import Cable
+from mist_sim.network import Cable, Network, Ways
 from mist_sim.rng import Streams
 
 
@@ -61,9 +60,9 @@ class Manager:
         for group in options.autoscaling:
             self._controllers.append(self._controller(group, attainment()))
         for position, failure in enumerate(options.failures):
-            if failure.cable is not None and isinstance(network, Fabric):
+            if failure.cable is not None and network is not None and network.ways is not None:
                 stream = f"failures {position}: link"
-                env.start(self._fail_link(failure, failure.cable, network, stream))
+                env.start(self._fail_link(failure, failure.cable, network.ways, stream))
                 continue
             names = options.failing(failure, network)
             if failure.mtbf is not None:
@@ -98,15 +97,15 @@ class Manager:
                 self._fleet.fail(names, for_good=what == "leave")
 
     def _fail_link(
-        self, failure: Failures, cable: Cable, network: Fabric, stream: str
+        self, failure: Failures, cable: Cable, ways: Ways, stream: str
     ) -> Generator[Event, Any, None]:
         """Let a cable be down, and be repaired."""
         for time, what in failure.changes(self._streams.generator(stream)):
             yield self._change(failure, time, what)
             if what == "repair":
-                network.repair_link(cable)
+                ways.repair_link(cable)
             else:
-                network.fail_link(cable)
+                ways.fail_link(cable)
 
     def _change(self, failure: Failures, time: float, what: str) -> Event:
         """Return the event of a failure or a repair; what comes at random always comes again."""

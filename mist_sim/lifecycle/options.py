@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mist_sim.clients import Client
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.lifecycle.autoscaling import Autoscaling, SloAttainment
 from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
 from mist_sim.lifecycle.start_up import StartUp
 from mist_sim.lifecycle.starts import loads_over, seats_of
-from mist_sim.network import Fabric, Network
-from mist_sim.network.ways.outages import Cable
+from mist_sim.network import Cable, Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Lifecycle:
                 continue
             for name in self.failing(failure, network, place):
                 _check_name(name, known, f"{place}.clients")
-                if not known[name].can_fail:
+                if not known[name].traits.can_fail:
                     raise ScenarioError(
                         f"{place}: {name} must not fail, since {type(known[name]).__name__} does "
                         "not lose what is in flight"
@@ -56,32 +55,34 @@ class Lifecycle:
         for position, drain in enumerate(self.drains):
             for name in drain.clients:
                 _check_name(name, known, f"drains.{position}.clients")
+                _check_drains(known[name], f"drains.{position}")
         self._check_groups(known)
         self._check_weights(clients, network)
 
     def _check_weights(self, clients: Sequence[Client], network: Network | None) -> None:
         """Raise ScenarioError for weights that lie nowhere; name the links that loads take."""
         for client in clients:
-            fabric = loads_over(self.start_up, client, network)
-            if fabric is None or self.start_up is None:
+            ways = loads_over(self.start_up, client, network)
+            if ways is None or self.start_up is None:
                 continue
             try:
-                fabric.reads(seats_of(client), self.start_up.store)
+                ways.check_stores(seats_of(client), self.start_up.store)
             except ScenarioError as error:
                 raise ScenarioError(f"start_up.weights_{error}") from None
 
     def _check_link(self, cable: Cable, network: Network | None, place: str) -> None:
         """Raise ScenarioError for a link that is not there, or whose loss nothing survives."""
-        if not isinstance(network, Fabric):
+        ways = network.ways if network is not None else None
+        if ways is None:
             raise ScenarioError(
                 f"{place}.link must be left out without network.topology, which has links"
             )
         try:
-            network.check_link(cable)
+            ways.check_link(cable)
         except ScenarioError as error:
             raise ScenarioError(f"{place}.link must be the ends of a link: {error}") from None
         gone = [one.cable for one in self.failures if one.cable and one.is_for_good]
-        if cable in gone and (ends := network.cut_off(gone)):
+        if cable in gone and (ends := ways.cut_off(gone)):
             raise ScenarioError(
                 f"{place}.link must leave a route from {ends[0]} to {ends[1]}, where KV entries "
                 f"go, got {' - '.join(cable)} for good; say when it is back with repair, or let "
@@ -98,14 +99,15 @@ class Lifecycle:
         """
         if failure.node is None:
             return failure.clients
-        if not isinstance(network, Fabric):
+        ways = network.ways if network is not None else None
+        if ways is None:
             raise ScenarioError(
                 f"{place}.node must be left out without network.topology, which has nodes"
             )
-        names = tuple(network.clients_on(failure.node))
+        names = tuple(ways.clients_on(failure.node))
         if not names:
             raise ScenarioError(
-                f"{place}.node must be one that a client has GPUs on, got {failure.node!r}: a "
+                f"{place}.node must be one that a client has GPUs on, got {brief(failure.node)}: a "
                 "failure of nobody"
             )
         return names
@@ -116,7 +118,7 @@ class Lifecycle:
         if failure.mtbf is None or start is None:
             return
         if start.time is None:
-            seconds = start.seconds(client.machine, client.name)
+            seconds = start.seconds(client.traits.machine, client.name)
         elif isinstance(start.time, float | int):
             seconds = start.time
         else:
@@ -131,13 +133,14 @@ class Lifecycle:
         for position, group in enumerate(self.autoscaling):
             for name in group.clients:
                 _check_name(name, known, f"autoscaling.{position}.clients")
-            first, *others = (known[name] for name in group.clients)
-            for other in others:
-                if {*other.serves, other.served_model} != {*first.serves, first.served_model}:
+                _check_drains(known[name], f"autoscaling.{position}")
+            first, *others = ((name, known[name].traits) for name in group.clients)
+            for name, other in others:
+                if {*other.serves, other.model} != {*first[1].serves, first[1].model}:
                     raise ScenarioError(
                         f"autoscaling.{position}.clients must serve the same stages and model, got "
-                        f"{first.name}: {', '.join(sorted(first.serves))}; "
-                        f"{other.name}: {', '.join(sorted(other.serves))}"
+                        f"{first[0]}: {', '.join(sorted(first[1].serves))}; "
+                        f"{name}: {', '.join(sorted(other.serves))}"
                     )
             if problem := group.problem(len(group.clients)):
                 raise ScenarioError(f"autoscaling.{position}.{problem}")
@@ -161,9 +164,17 @@ class Lifecycle:
         return comes_back or bool(self.autoscaling) or any(d.back for d in self.drains)
 
 
+def _check_drains(client: Client, place: str) -> None:
+    if not client.traits.can_drain:
+        raise ScenarioError(
+            f"{place}: {client.name} must stay, since {type(client).__name__} cannot be drained "
+            "(can_drain is False)"
+        )
+
+
 def _check_name(name: str, known: dict[str, Client], place: str) -> None:
     if name not in known:
         raise ScenarioError(
-            f"{place} must name clients, got {name!r}{did_you_mean(name, known)} "
-            f"Known: {', '.join(known)}"
+            f"{place} must name clients, got {brief(name)}{did_you_mean(name, known)} "
+            f"Known: {listed(known)}"
         )

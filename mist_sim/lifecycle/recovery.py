@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import nan
 
 from mist_sim.core.request import Stage
 from mist_sim.core.visit import HeldKv, Visit
@@ -11,7 +12,11 @@ from mist_sim.stages import Decode, Prefill, Recomputation
 
 def rest_of(visit: Visit) -> tuple[Stage, ...]:
     """Return the stages that do what a lost visit has not done."""
-    return rest(visit.stages, visit.kv, visit.num_output_tokens, visit.last_token_at)
+    stages = rest(visit.stages, visit.kv, visit.num_output_tokens, visit.last_token_at)
+    first, *later = stages
+    if isinstance(first, Prefill) and not first.is_again and visit.num_queried_tokens:
+        return (_again(first.num_prompt_tokens), *later)
+    return stages
 
 
 def rest(
@@ -32,16 +37,23 @@ def rest(
     elif isinstance(first, Decode) and kv is not None:
         num_emitted = kv.num_output_tokens + num_new
         if not num_emitted:  # the first token was to come from here, too
-            return (Prefill(num_prompt_tokens=kv.num_prompt_tokens), *stages)
+            return (_again(kv.num_prompt_tokens), *stages)
         num_known = kv.num_prompt_tokens + kv.num_output_tokens
         num_left_out = num_new + (kv.num_output_tokens > 0)
         last_token_at = last_token_at if num_new else kv.last_token_at
     else:
         return tuple(stages)
-    again = Recomputation(
-        num_prompt_tokens=num_known + num_new, num_before=num_emitted, last_token_at=last_token_at
-    )
+    again = _again(num_known + num_new, num_emitted, last_token_at)
     return (again, *_without(stages, num_left_out))
+
+
+def _again(
+    num_prompt_tokens: int, num_before: int = 0, last_token_at: float = nan
+) -> Recomputation:
+    """Return the prefill of a prompt that was looked up in a prefix cache before."""
+    return Recomputation(
+        num_prompt_tokens=num_prompt_tokens, num_before=num_before, last_token_at=last_token_at
+    )
 
 
 def _without(stages: Sequence[Stage], num_tokens: int) -> Iterator[Stage]:
@@ -57,9 +69,9 @@ def _without(stages: Sequence[Stage], num_tokens: int) -> Iterator[Stage]:
 def num_lost_tokens(visit: Visit) -> int:
     """Return how many tokens had KV entries that were lost with a visit."""
     kv, num_new = visit.kv, visit.num_output_tokens
-    if kv is not None:
-        return kv.num_tokens * kv.is_computed + num_new
     first = visit.stages[0]
+    if kv is not None and first.continues:
+        return kv.num_tokens * kv.is_computed + num_new
     if isinstance(first, Prefill) and num_new:
         return first.num_prompt_tokens + num_new - 1
     return visit.num_computed_tokens

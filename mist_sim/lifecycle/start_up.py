@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mist_sim.durations import SecondsOrLaw, draws
-from mist_sim.errors import ScenarioError
-from mist_sim.hardware.machine import Machine
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.network import Store
 from mist_sim.rng import Streams
 from mist_sim.units import BytesPerSecond, Seconds
@@ -73,7 +73,7 @@ class StartUp:
             if self.time is not None and getattr(self, name) != getattr(StartUp, name):
                 raise ValueError(f"{name} must be left out with time, which is all of the start")
         if self.format not in ("safetensors", "sllm"):
-            raise ValueError(f"format must be safetensors or sllm, got {self.format!r}")
+            raise ValueError(f"format must be safetensors or sllm, got {brief(self.format)}")
         for name in ("compilation", "graph_capture", "other"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
@@ -107,27 +107,22 @@ class StartUp:
         """Seconds of an engine's start when its weights are there."""
         return self.compilation + self.graph_capture + self.other
 
-    def seconds(self, machine: Machine | None, name: str) -> float:
+    def seconds(self, machine: GpuMachine | None, name: str) -> float:
         """Return how long a client takes whose time is not given.
 
-        machine: its GPUs; a client without any has no weights and no engine. name: for messages.
+        machine: its GPUs, which all load at once; a client without any has no weights and no
+            engine. name: for messages.
         Raises ScenarioError for weights of an engine whose GPUs nobody knows.
         """
         if machine is None:
             raise ScenarioError(
                 f"start_up must have a time, since nobody knows the GPUs and weights of {name}"
             )
-        cluster = machine.cluster
-        num_gpus = cluster.tensor_parallel_size * cluster.pipeline_parallel_size
-        load = self.load_seconds(weight_bytes(machine), num_gpus, cluster.gpu.host_bandwidth)
+        load = max(
+            self.load_seconds(group.weight_bytes, group.gpus_an_engine, group.gpu.host_bandwidth)
+            for group in machine.groups
+        )
         return load + self.compilation + self.graph_capture + self.other
-
-
-def weight_bytes(machine: Machine) -> float:
-    """Return the bytes of weights that one engine loads."""
-    cluster = machine.cluster
-    ranks = cluster.tensor_parallel_size
-    return ranks * machine.model.weight_bytes_per_rank(ranks, cluster.expert_parallel_size)
 
 
 class StartTimes:
@@ -138,7 +133,7 @@ class StartTimes:
         self._streams = streams
         self._drawn: dict[str, Iterator[float]] = {}
 
-    def seconds(self, name: str, machine: Machine | None) -> float:
+    def seconds(self, name: str, machine: GpuMachine | None) -> float:
         """Return how long the next start of a client takes; nothing where nobody says."""
         options = self._options
         if options is None:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from mist_sim.hardware.setting import Setting
+from mist_sim.hardware.setting import Borrowed, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +35,31 @@ class ErrorBar:
         return self.high - self.low
 
 
-def error_bar(setting: Setting | None, metric: str) -> ErrorBar | None:
+def error_bar(setting: Setting | Borrowed | None, metric: str) -> ErrorBar | None:
     """Return the expected error of a setting; None without measurements like it."""
-    return None if setting is None else _bars().get((setting, metric))
+    if setting is None or isinstance(setting, Borrowed):
+        return None
+    return _bars().get((setting, metric))
 
 
 def expected_errors(
-    settings: Mapping[str, Mapping[str, Setting | None]],
+    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]],
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """Return the expected errors of clients by metric, as a summary has them.
 
     settings: as in `Result`.
     """
     return {
-        name: {metric: _shown(error_bar(setting, metric)) for metric, setting in of_client.items()}
+        name: {metric: _shown(setting, metric) for metric, setting in of_client.items()}
         for name, of_client in settings.items()
     }
 
 
-def _shown(bar: ErrorBar | None) -> dict[str, Any] | None:
+def _shown(setting: Setting | Borrowed | None, metric: str) -> dict[str, Any] | None:
+    """Return an error bar as data; one that is borrowed has no ends, and says why."""
+    if isinstance(setting, Borrowed):
+        return {"low": None, "high": None, "num_points": 0, "like": setting.why}
+    bar = error_bar(setting, metric)
     if bar is None:
         return None
     return {"low": bar.low, "high": bar.high, "num_points": bar.num_points, "like": bar.like}

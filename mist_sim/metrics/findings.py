@@ -1,23 +1,50 @@
-"""What is found by simulating: it shows itself, and is saved as files."""
+"""What is found by simulating: it is shown, and saved as files."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mist_sim.output import output_folder
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+
+class Presenter(Protocol):
+    """Shows findings of one kind; what makes these gives it to them (`report.presenters`)."""
+
+    def show(self, found: Any, /) -> None:
+        """Print them."""
+
+    def as_html(self, found: Any, /) -> str:
+        """Return what a notebook shows of them."""
+
+
+@dataclass(frozen=True)
+class OneLine:
+    """Shows findings as `print` does, for those to which nothing else was given."""
+
+    def show(self, found: Any) -> None:
+        print(found)  # noqa: T201 - on demand
+
+    def as_html(self, found: Any) -> str:
+        return f"<pre>{escape(repr(found))}</pre>"
+
+
+ONE_LINE = OneLine()
 
 
 class Findings(ABC):
     """What one run, or a search of many, has found.
 
-    A subclass says which tables it has, and which files.
+    A subclass says which files it has.
+
+    presenter: shows it.
     """
+
+    presenter: Presenter = ONE_LINE
 
     @property
     @abstractmethod
@@ -25,24 +52,16 @@ class Findings(ABC):
         """Everything as plain data."""
 
     @abstractmethod
-    def _shown(self) -> tuple[str, RenderableType]:
-        """Return a title, "" for none, and the tables below it."""
-
-    @abstractmethod
     def write_files(self, folder: Path) -> None:
         """Write what `save` does into a folder that is there and empty."""
 
     def show(self) -> None:
         """Print the tables that the `mist` command for it prints."""
-        from mist_sim.report.elements.shown import show
-
-        show(*self._shown())
+        self.presenter.show(self)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the same tables."""
-        from mist_sim.report.elements.shown import as_html
-
-        return as_html(*self._shown())
+        return self.presenter.as_html(self)
 
     def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write the files of `write_files` into a new or empty folder; return it.

@@ -136,14 +136,18 @@ def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     pairs of query and key that causality leaves them in all steps of the run. busy: seconds of
     work in the run, on all ranks. num_waiting: queue length when the run ended. num_used_blocks:
     KV blocks held in its last step. num_extrapolated: steps outside what a predictor's times were
-    measured for.
+    measured for. layout: number of the client's layout, from 0; only where a client changed its
+    own, which has other tracks in each.
     """
     import pandas as pd
 
-    parts = []
+    parts, some_change = [], any(recorder.track_layouts)
     for track, table in enumerate(recorder.steps):
         client = client_names[recorder.track_clients[track]]
-        parts.append(_runs(table, run_periods(recorder, track)[1], client, track))
+        part = _runs(table, run_periods(recorder, track)[1], client, track)
+        if some_change:
+            part.insert(2, "layout", recorder.track_layouts[track])
+        parts.append(part)
     return pd.concat(parts or [_runs(step_table(), np.empty(0), "", 0)], ignore_index=True)
 
 
@@ -242,8 +246,10 @@ def clients_frame(
     busy: seconds of work in engine steps, added up over engines and ranks of a pipeline; for
     clients without steps, in service, over all workers. mean_decodes: decodes a step, over steps
     that decode. peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV
-    cache); the peaks of several engines are added up. prefix_cache_hit_rate: share of the prompt
-    tokens looked up that were cached; NaN without look-ups.
+    cache); the peaks of several engines are added up, and one that came back has one peak; of
+    several layouts the highest counts, as does the one with the most blocks.
+    prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
+    look-ups.
     """
     import pandas as pd
 
@@ -252,6 +258,7 @@ def clients_frame(
     for client_id, name in enumerate(client_names):
         tracks = [_track_totals(recorder, k) for k in recorder.tracks_of(client_id)]
         totals = {key: sum(track[key] for track in tracks) for key in _TOTALS}
+        totals["peak_used_blocks"] = _peak(recorder, client_id, tracks)
         num_decodes, decode_steps = totals.pop("num_decodes"), totals.pop("decode_steps")
         mine = visits["client_id"] == client_id
         service = visits["finished_at"][mine] - visits["started_at"][mine]
@@ -284,6 +291,21 @@ _TOTALS = (
     "num_decodes",
     "decode_steps",
 )
+
+
+def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, Any]]) -> int:
+    """Return the sum of the peaks of a client's engines, in the layout where it is highest.
+
+    An engine that came back has tracks in each of its lives, and one peak.
+    """
+    peaks: dict[int, list[int]] = {}
+    for track, totals in zip(recorder.tracks_of(client_id), tracks, strict=True):
+        peaks.setdefault(recorder.track_layouts[track], []).append(totals["peak_used_blocks"])
+    sums = [0]
+    for layout, found in peaks.items():
+        num_tracks = recorder.num_tracks(client_id, layout) or len(found)
+        sums.append(sum(max(found[k::num_tracks], default=0) for k in range(num_tracks)))
+    return max(sums)
 
 
 def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,10 +52,10 @@ def over_time_frame(
     parts = []
     for client_id, name in enumerate(client_names):
         sums = _sums(recorder, client_id, edges)
-        tracks = recorder.num_tracks(client_id)
+        tracks = [recorder.mean_tracks(client_id, *period) for period in pairwise(edges.tolist())]
         seconds = np.diff(edges)
         rates = {key: np.diff(sum_) / seconds for key, sum_ in sums.items()}
-        rates["utilisation"] = rates["busy"] / (tracks or math.nan)
+        rates["utilisation"] = rates["busy"] / [number or math.nan for number in tracks]
         if any(ledger.machines):
             rates["power"] = np.diff(_energy(ledger, client_id, edges)) / seconds
         when = {"client": name, "start": edges[:-1], "end": edges[1:]}
@@ -123,17 +124,17 @@ def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Arr
 
 def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
     """Return the joules of a client up to each time; those of a run come evenly over its steps."""
-    machine = ledger.machines[client_id]
     joules = np.zeros(len(edges))
-    if machine is None:
-        return joules
-    busy = np.zeros(len(edges))
-    for runs in ledger.runs[client_id]:
-        joules += _linear(runs.start, runs.end, runs.energy, edges)
-        busy += _linear(runs.start, runs.end, runs.gpu_seconds, edges)
     left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
-    powered = (ledger.lives.seconds(client_id, POWERED) - np.array(left)) * machine.cluster.num_gpus
-    return np.asarray(joules + (powered - busy) * ledger.idle_watts(machine))
+    powered = ledger.lives.seconds(client_id, POWERED) - np.array(left)
+    for number, group in enumerate(ledger.groups(client_id)):
+        busy = np.zeros(len(edges))
+        for runs in ledger.runs[client_id]:
+            if runs.group == number:
+                joules += _linear(runs.start, runs.end, runs.energy, edges)
+                busy += _linear(runs.start, runs.end, runs.gpu_seconds, edges)
+        joules = joules + (powered * group.num_gpus - busy) * ledger.idle_watts(group)
+    return joules
 
 
 def _events(times: Array, counts: Array, edges: Array) -> Array:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
 from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
 
 CONFIDENCE_LEVEL = 0.95
 # keys of a summary that are the same in every run
@@ -73,19 +72,21 @@ class Replications(Findings):
 
     seeds: one for each run. summaries: what each run's `Result.summary` says, in that order.
     scenario: the resolved scenario as YAML text. title: what was simulated, in words.
+    presenter: shows them as tables.
     """
 
     seeds: tuple[int, ...]
     summaries: tuple[Mapping[str, Any], ...]
     scenario: str
     title: str = ""
+    presenter: Presenter = ONE_LINE
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """A row a run: its seed, and every number of its summary."""
         import pandas as pd
 
-        rows = [dict(_numbers(summary)) for summary in self.summaries]
+        rows = [dict(numbers_of(summary)) for summary in self.summaries]
         return pd.DataFrame(
             [{"seed": seed} | row for seed, row in zip(self.seeds, rows, strict=True)]
         )
@@ -137,11 +138,6 @@ class Replications(Findings):
             "confidence_intervals": intervals,
         }
 
-    def _shown(self) -> tuple[str, RenderableType]:
-        from mist_sim.report import replications_table
-
-        return self.title, replications_table(self)
-
     def __repr__(self) -> str:
         return f"<Replications: {len(self.seeds)} runs>"
 
@@ -152,12 +148,12 @@ class Replications(Findings):
         self.runs.to_parquet(folder / "replications.parquet", index=False)
 
 
-def _numbers(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def numbers_of(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a summary; those in a mapping get names with a dot."""
     for name, value in summary.items():
         if name == "expected_errors":  # of the simulation, not of its random numbers
             continue
         if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", item) for inner, item in _numbers(value))
+            yield from ((f"{name}.{inner}", item) for inner, item in numbers_of(value))
         elif isinstance(value, int | float):
             yield name, value

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.sliders import Sliders
-from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.hardware.machine import Machine
-from mist_sim.hardware.setting import Setting
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.hardware.gpu_group import GpuMachine
+from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import frames
+from mist_sim.metrics.clients.layouts import layouts_summary
 from mist_sim.metrics.clients.lives import states_frame
-from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.over_time import over_time_frame
@@ -24,12 +26,13 @@ from mist_sim.metrics.spending.added import add_to_clients, add_to_requests, spe
 from mist_sim.metrics.spending.cost import Bill, CostOptions
 from mist_sim.metrics.spending.energy import Ledger, PowerOptions
 from mist_sim.metrics.summary import summarise
+from mist_sim.metrics.timeline import TABLES as TIMELINE_TABLES
+from mist_sim.metrics.timeline import timeline
 from mist_sim.output import output_file, output_folder
 from mist_sim.output.texts import json_text, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
 
 TABLES = (
     "requests",
@@ -60,10 +63,12 @@ class Result(Findings):
     scenario: the resolved scenario as YAML text, when the run came from one. title: what was
     simulated, in words. client_groups: for each client the name of the group of equal clients that
     it belongs to; empty where nobody said. machines: the GPUs of each client, None without any.
+    layouts: how the model lay on them, by client, for those where that changed during the run.
     collectives: how those of each client that lies on several nodes are timed.
     client_models: the model that each client serves, empty for none.
     power: what draws power beside them. cost: which prices count; None: nobody asked.
     sliders: when TaiChi's sliders moved (seconds), and where; None: nobody moves them.
+    presenter: shows it as tables.
     """
 
     recorder: ColumnRecorder
@@ -75,17 +80,19 @@ class Result(Findings):
     estimates: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     assumed_hosts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    settings: dict[str, Mapping[str, Setting | None]] = field(default_factory=dict)
+    settings: dict[str, Mapping[str, Setting | Borrowed | None]] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
     scenario: str | None = None
     title: str = ""
     client_groups: list[str] = field(default_factory=list)
-    machines: list[Machine | None] = field(default_factory=list)
+    machines: list[GpuMachine | None] = field(default_factory=list)
+    layouts: dict[str, tuple[LayoutPeriod, ...]] = field(default_factory=dict)
     collectives: dict[str, str] = field(default_factory=dict)
     client_models: list[str] = field(default_factory=list)
     power: PowerOptions = field(default_factory=PowerOptions)
     cost: CostOptions | None = None
     sliders: tuple[tuple[float, Sliders], ...] | None = None
+    presenter: Presenter = ONE_LINE
 
     @cached_property
     def loop(self) -> str:
@@ -110,6 +117,8 @@ class Result(Findings):
             assumed_hosts=self.assumed_hosts,
             settings=self.settings,
         )
+        if self.layouts:
+            found["layouts"] = layouts_summary(self.layouts)
         if self.collectives:
             found["collectives"] = dict(self.collectives)
         if self.sliders is not None:
@@ -134,11 +143,16 @@ class Result(Findings):
         """
         known = self.machines and not self.power_unknown
         machines = self.machines if known else [None] * len(self.client_names)
-        return Ledger(self.recorder, machines, self.power)
+        by_layout = {
+            self.client_names.index(name): [period.machine for period in periods]
+            for name, periods in self.layouts.items()
+            if known
+        }
+        return Ledger(self.recorder, machines, self.power, by_layout)
 
     @property
     def power_unknown(self) -> list[str]:
-        """Engines that were made without `llm_client`, of which nobody knows the GPUs."""
+        """Clients with steps of which nobody knows the GPUs, such as bundles without `gpu`."""
         machines = dict(zip(self.client_names, self.machines, strict=True)) if self.machines else {}
         return [name for name in self.estimates if machines.get(name) is None]
 
@@ -197,11 +211,6 @@ class Result(Findings):
         """Return when each output token of a request was emitted, in seconds."""
         return frames.token_times(self.recorder, request_id)
 
-    def _shown(self) -> tuple[str, RenderableType]:
-        from mist_sim.report import results_table
-
-        return self.title, results_table(self)
-
     def __repr__(self) -> str:
         c: dict[str, Any] = self.recorder.requests.columns()
         own = c["parent_id"] == c["request_id"]
@@ -228,10 +237,8 @@ class Result(Findings):
 
         replace: also a file that is there. Raises ScenarioError where none can be written.
         """
-        from mist_sim.report.timeline import TABLES, timeline
-
         with output_file(path, replace=replace) as file:
-            file.write(timeline({name: getattr(self, name) for name in TABLES}))
+            file.write(timeline({name: getattr(self, name) for name in TIMELINE_TABLES}))
 
     def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
         """Write summary.json, scenario.resolved.yaml of a run from a scenario, and the tables."""
@@ -254,5 +261,6 @@ def check_tables(names: Collection[str]) -> None:
     for name in names:
         if name not in TABLES:
             raise ScenarioError(
-                f"tables has no {name!r}{did_you_mean(name, TABLES)} Known: {', '.join(TABLES)}"
+                f"tables has no {brief(name)}{did_you_mean(name, TABLES)} "
+                f"Known: {', '.join(TABLES)}"
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mist_sim.hardware.setting import Setting
+from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import stats
 from mist_sim.metrics.clients.lives import Lives, lives_summary
 from mist_sim.metrics.clients.step_figures import peak_token_rate, pooled_gaps, utilisation
@@ -34,7 +34,7 @@ def summarise(
     estimates: Mapping[str, str],
     assumed: Mapping[str, tuple[str, ...]],
     assumed_hosts: Mapping[str, Mapping[str, Any]],
-    settings: Mapping[str, Mapping[str, Setting | None]],
+    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]],
 ) -> dict[str, Any]:
     """Return the metrics of a run; the parameters are as in `Result`.
 
@@ -152,6 +152,7 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
         memory["tier_hit_rates"] = tier_hit_rates
     request_ids = c["request_id"][counted]
     memory |= _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
+    memory |= _fetches(recorder, request_ids)
     return memory | communication(recorder, request_ids)
 
 
@@ -172,16 +173,33 @@ def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
 
 def _hand_overs(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
     """Return what clients handed over to others, and how long the entries of a request took."""
-    moves: dict[str, Any] = recorder.moves.columns()
-    is_hand_over = moves["kind"] == recorder.move_names.code("hand_over")
-    mine = is_hand_over & np.isin(moves["request_id"], request_ids)
-    if not mine.any():
+    count, num_tokens, mean = _moves_of(recorder, "hand_over", request_ids)
+    if not count:
         return {}
     return {
-        "num_hand_overs": int(mine.sum()),
-        "handed_over_tokens": int(moves["num_tokens"][mine].sum()),
-        "mean_hand_over_ms": float((moves["end"][mine] - moves["start"][mine]).mean()) * _MS,
+        "num_hand_overs": count,
+        "handed_over_tokens": num_tokens,
+        "mean_hand_over_ms": mean,
     }
+
+
+def _fetches(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+    """Return what prompts began from that was kept elsewhere, and how long it took to come."""
+    count, num_tokens, mean = _moves_of(recorder, "fetch", request_ids)
+    if not count:
+        return {}
+    return {"num_fetches": count, "fetched_tokens": num_tokens, "mean_fetch_ms": mean}
+
+
+def _moves_of(recorder: ColumnRecorder, kind: str, request_ids: Any) -> tuple[int, int, float]:
+    """Return how many moves of a kind there were, their tokens, and their mean milliseconds."""
+    moves: dict[str, Any] = recorder.moves.columns()
+    is_kind = moves["kind"] == recorder.move_names.code(kind)
+    mine = is_kind & np.isin(moves["request_id"], request_ids)
+    if not mine.any():
+        return 0, 0, 0.0
+    mean = float((moves["end"][mine] - moves["start"][mine]).mean()) * _MS
+    return int(mine.sum()), int(moves["num_tokens"][mine].sum()), mean
 
 
 def _extrapolated(recorder: ColumnRecorder) -> float:

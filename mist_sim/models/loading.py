@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.inputs.files import text_of
 from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import texts_in
-from mist_sim.user_paths import read_spec, user_path
+from mist_sim.user_paths import user_path
 
 
 def model_names() -> list[str]:
@@ -35,9 +36,10 @@ def load_model(name_or_path: str) -> ModelSpec:
     if path.is_dir() and name_or_path:
         path /= "config.json"
     if path.is_file() or path.name == "config.json":
+        config = _read_config(path)
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
         try:
-            return ModelSpec.from_config(_read_config(path), name=name, source=str(path))
+            return ModelSpec.from_config(config, name=name, source=str(path))
         except (OverflowError, TypeError) as error:
             raise ScenarioError(f"{path}: a value has the wrong type or size: {error}") from error
     hint = did_you_mean(name_or_path.lower(), _all_names())
@@ -89,7 +91,7 @@ def _read_config(path: Path) -> Mapping[str, object]:
 
 
 def _read_file(path: Path) -> Mapping[str, object]:
-    return _parse(read_spec(path), str(path))
+    return _parse(text_of(path), str(path))
 
 
 def _parse(text: str, where: str) -> Mapping[str, object]:
@@ -106,6 +108,6 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     keys: dict[str, object] = {}
     for key, value in pairs:
         if key in keys:
-            raise ValueError(f"key {key!r} is given twice")
+            raise ValueError(f"key {brief(key)} is given twice")
         keys[key] = value
     return keys

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mist_sim.errors import did_you_mean
+from mist_sim.errors import brief, did_you_mean
 
 
 def check_name(field: str, name: str, known: Iterable[str]) -> None:
@@ -14,7 +14,7 @@ def check_name(field: str, name: str, known: Iterable[str]) -> None:
     names = list(known)
     if name not in names:
         hint = did_you_mean(name, names)
-        raise ValueError(f"{field} has no {name!r}{hint} Known: {', '.join(names)}")
+        raise ValueError(f"{field} has no {brief(name)}{hint} Known: {', '.join(names)}")
 
 
 Part = Literal[

@@ -90,25 +90,52 @@ class ModelSpec(ModelSizes):
         of latent attention lie whole on every rank. Of a quantized `kv_b_proj` vLLM keeps a
         16-bit copy beside it for decodes (`W_UK_T`, `W_UV` in its MLA backend).
         """
-        ranks = tensor_parallel_size
-        self.check_tensor_parallel(ranks, expert_parallel_size)
+        self.check_tensor_parallel(tensor_parallel_size, expert_parallel_size)
+        matrices, plain = self._attention_params_held(tensor_parallel_size)
+        ffn, more = self._ffn_params_held(tensor_parallel_size, expert_parallel_size)
+        return self._bytes_of(matrices | ffn, plain + more)
+
+    def attention_weight_bytes_per_rank(self, tensor_parallel_size: int) -> int:
+        """Bytes of all weights on one rank but those of the FFN; the vocabulary is among them."""
+        return self._bytes_of(*self._attention_params_held(tensor_parallel_size))
+
+    def ffn_weight_bytes_per_rank(
+        self, tensor_parallel_size: int, expert_parallel_size: int = 1
+    ) -> int:
+        """Bytes of the weights of MLPs, experts and routers on one rank; parts are rounded down."""
+        return self._bytes_of(*self._ffn_params_held(tensor_parallel_size, expert_parallel_size))
+
+    def _bytes_of(self, matrices: dict[Part, int], plain: int) -> int:
+        """Return the bytes of parameters: of matrices, by part, and others, which have 16 bits."""
+        size = sum(count * self.bytes_per_param(part) for part, count in matrices.items())
+        return math.ceil(size + plain * self.dtype_bytes)
+
+    def _ffn_params_held(self, ranks: int, expert_ranks: int) -> tuple[dict[Part, int], int]:
+        """Return what a rank holds of MLPs and experts: their matrices by part, and others."""
         matrices: dict[Part, int] = {
-            "attention": self.num_layers * self._attention_params_per_rank(ranks),
-            "attention_output": self.num_layers
-            * self.attention_output_params(self.num_attention_heads // ranks),
-            "mlp": self.num_dense_layers * self.mlp_params_per_layer // ranks,
+            "mlp": self.num_dense_layers * self.mlp_params_per_layer // ranks
         }
-        plain = self.num_layers * self.vector_params_per_layer + self.vector_params_outside_layers
+        plain = 0
         if self.moe:
             moe, layers = self.moe, self.num_moe_layers
             shared = self.mlp_params(moe.shared_intermediate_size)
             matrices["shared_experts"] = layers * shared // ranks
-            held = -(-moe.num_experts // expert_parallel_size)
-            slices = ranks if expert_parallel_size == 1 else 1
+            held = -(-moe.num_experts // expert_ranks)
+            slices = ranks if expert_ranks == 1 else 1
             routed = self.mlp_params(held * moe.intermediate_size)
             matrices["routed_experts"] = layers * routed // slices
             plain += layers * self._router_params(moe)
             plain += layers * held * moe.expert_vector_params // slices
+        return matrices, plain
+
+    def _attention_params_held(self, ranks: int) -> tuple[dict[Part, int], int]:
+        """Return what a rank holds of all else: its matrices by part, and other parameters."""
+        matrices: dict[Part, int] = {
+            "attention": self.num_layers * self._attention_params_per_rank(ranks),
+            "attention_output": self.num_layers
+            * self.attention_output_params(self.num_attention_heads // ranks),
+        }
+        plain = self.num_layers * self.vector_params_per_layer + self.vector_params_outside_layers
         if self.mla and self.quantization_of("attention"):
             heads = self.num_attention_heads // ranks
             plain += self.num_layers * self.mla.kv_up_params(heads)
@@ -116,8 +143,7 @@ class ModelSpec(ModelSizes):
         plain += vocabulary if self.has_own_embedding else 0
         if self.has_head:
             matrices["lm_head"] = vocabulary
-        size = sum(count * self.bytes_per_param(part) for part, count in matrices.items())
-        return math.ceil(size + plain * self.dtype_bytes)
+        return matrices, plain
 
     def _attention_params_per_rank(self, ranks: int) -> int:
         heads = self.num_attention_heads // ranks

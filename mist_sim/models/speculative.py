@@ -8,6 +8,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Literal, get_args
 
+from mist_sim.errors import brief
 from mist_sim.models.quantization import check_name
 from mist_sim.units import Seconds
 
@@ -54,8 +55,8 @@ class SpeculativeConfig:
         drafts = self.method == "draft_model"
         if drafts != (self.model is not None):
             raise ValueError(
-                f"model must be given with method draft_model and no other, got {self.model!r} "
-                f"with {self.method}"
+                "model must be given with method draft_model and no other, "
+                f"got {brief(self.model)} with {self.method}"
             )
         if self.draft_tensor_parallel_size is not None and not drafts:
             raise ValueError(

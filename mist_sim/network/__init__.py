@@ -1,19 +1,30 @@
 """What lies between clients: links, who is where, and what is under way."""
 
-from mist_sim.network.base import Message, Network, Reach, Seat, Store, Tenant
+from mist_sim.network.base import (
+    Cable,
+    Exchange,
+    Message,
+    Network,
+    Reach,
+    Seat,
+    Store,
+    Tenant,
+    Ways,
+)
 from mist_sim.network.connectors import (
     CONNECTORS,
     Connector,
     MooncakeConnector,
     NixlConnector,
 )
-from mist_sim.network.fabric import Exchange, Fabric
+from mist_sim.network.fabric import Fabric
 from mist_sim.network.links import Link
 from mist_sim.network.topology.graph import Topology
 from mist_sim.network.topology.loading import load_topology, topology_names
 
 __all__ = [
     "CONNECTORS",
+    "Cable",
     "Connector",
     "Exchange",
     "Fabric",
@@ -27,6 +38,7 @@ __all__ = [
     "Store",
     "Tenant",
     "Topology",
+    "Ways",
     "load_topology",
     "topology_names",
 ]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from simpy.events import Event
 
 from mist_sim.environment import Environment
+from mist_sim.hardware.collectives.spans import Spans
 
 Granularity = Literal["full", "layerwise"]
+
+Cable = tuple[str, str]
+"""The places that a cable connects, in either order."""
 
 
 class Seat(NamedTuple):
@@ -86,6 +90,16 @@ class Tenant(NamedTuple):
         return self.data * self.pipeline * self.tensor
 
 
+class Exchange(NamedTuple):
+    """What it takes when each of some GPUs sends an equal part to each of some others.
+
+    latency: seconds of the longest route. time_per_byte: seconds for each byte of all parts.
+    """
+
+    latency: float
+    time_per_byte: float
+
+
 class Reach(NamedTuple):
     """How far an engine is from another on a network that nobody else uses.
 
@@ -100,13 +114,73 @@ class Reach(NamedTuple):
         return self.latency + num_bytes * self.seconds_per_byte
 
 
+class Ways(Protocol):
+    """The links of a network with a topology, for all that travels beside hand-overs."""
+
+    def spans(self, client: str) -> Spans:
+        """Return the groups of a client's ranks that lie on several nodes."""
+
+    def lay_out(self, client: str, num_engines: int, num_ranks: int) -> tuple[int, Spans]:
+        """Let a client have other engines on its GPUs, each of so many pipeline ranks.
+
+        Returns the number of the first of them, and the groups of ranks that lie on several nodes.
+        The engines that it had before stay known; equal ones have equal numbers. Raises
+        ScenarioError where its GPUs cannot be divided so.
+        """
+
+    def check_stores(self, seats: Sequence[Seat], store: Store) -> None:
+        """Raise ScenarioError where engines read from a place that is not there, or unreachable.
+
+        Every store has to be named before the run.
+        """
+
+    def check_route(self, source: str, destination: str) -> None:
+        """Raise ScenarioError where a place is not there, or there is no route to it."""
+
+    def read(self, seats: Sequence[Seat], store: Store, num_bytes: float, latency: float) -> Event:
+        """Begin to bring bytes to the GPUs of some engines; the event happens when all are there.
+
+        num_bytes: of all engines together. latency: seconds, routes included.
+        """
+
+    def write(self, seats: Sequence[Seat], store: Store, num_bytes: float, latency: float) -> Event:
+        """Begin to bring bytes from the GPUs of some engines to a store, as `read` does back."""
+
+    def carry(self, source: str, destinations: Sequence[str], num_bytes: float) -> Event:
+        """Begin to send bytes from a place to others; the event happens when all are everywhere."""
+
+    def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
+        """Return what it takes when each GPU of some engines sends an equal part to others'."""
+
+    def clients_on(self, node: str) -> list[str]:
+        """Return the clients that have GPUs on a node. Raises ScenarioError for no such node."""
+
+    def check_link(self, cable: Cable) -> None:
+        """Raise ScenarioError unless two places are the ends of a link."""
+
+    def cut_off(self, gone: Iterable[Cable]) -> Cable | None:
+        """Return two places that have no route when cables are gone, and need one; or None."""
+
+    def fail_link(self, cable: Cable) -> None:
+        """Let a cable be down: what travels over it takes another way, or waits."""
+
+    def repair_link(self, cable: Cable) -> None:
+        """Let a cable be up again."""
+
+
 class Network(Protocol):
     """Carries what engines hand over to one another.
 
+    has_topology: whether its clients have places, and other traffic shares its links.
     destination_missing: whether blocks that the destination has cached stay where they are.
     """
 
+    has_topology: ClassVar[bool]
     destination_missing: bool
+
+    @property
+    def ways(self) -> Ways | None:
+        """The links of its topology; None for a network without one."""
 
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Find places for clients. Raises ScenarioError where there is no place, or no route."""

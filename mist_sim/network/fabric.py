@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import NamedTuple
+from itertools import islice, product
+from typing import ClassVar
 
 from simpy.events import Event
 
@@ -14,12 +14,15 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives.spans import Spans
 from mist_sim.network.base import (
+    Cable,
+    Exchange,
     Granularity,
     Message,
     Reach,
     Seat,
     Store,
     Tenant,
+    Ways,
     bytes_left,
 )
 from mist_sim.network.connectors import PLAIN, Connector
@@ -30,7 +33,7 @@ from mist_sim.network.topology.loading import load_topology
 from mist_sim.network.topology.places import find_places
 from mist_sim.network.transfers import Flow, Transfers
 from mist_sim.network.ways.crossings import Crossings
-from mist_sim.network.ways.outages import Cable, Outages
+from mist_sim.network.ways.outages import Outages
 from mist_sim.network.ways.ranks import Between, RankWay, between
 from mist_sim.network.ways.routes import Routes
 from mist_sim.network.ways.supplies import Supplies
@@ -49,16 +52,6 @@ _OF_THE_TOPOLOGY = (
     "storage",
     "remote_storage",
 )
-
-
-class Exchange(NamedTuple):
-    """What it takes when each of some GPUs sends an equal part to each of some others.
-
-    latency: seconds of the longest route. time_per_byte: seconds for each byte of all parts.
-    """
-
-    latency: float
-    time_per_byte: float
 
 
 @dataclass(kw_only=True)
@@ -85,6 +78,8 @@ class Fabric:
     Raises ScenarioError for a topology that is not known, or that makes no sense.
     """
 
+    has_topology: ClassVar[bool] = True
+
     topology: str | Topology
     nodes: int | None = None
     nodes_per_rack: int | None = None
@@ -109,18 +104,27 @@ class Fabric:
         self.resolved = replace(base, **said)
         """The topology with what was said."""
 
+    @property
+    def ways(self) -> Ways:
+        """Its links, for all that travels beside hand-overs."""
+        return self
+
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Find places for clients. Raises ScenarioError where there is no place, or no route."""
         self.routes = Routes(self.resolved.graph())
         gpus_of = find_places(self.routes.graph, tenants, spans_nodes=self.spans_nodes)
         self._node_of: dict[str, str] = {}  # of a bundle it is that of its attention workers
         self._ranks: dict[Seat, list[list[str]]] = {}  # GPUs by pipeline and tensor rank
+        # engines of each client by their number and ranks, those that it has at first before others
+        self._layouts: dict[str, dict[tuple[int, int], list[Seat]]] = {}
         for tenant, own in zip(tenants, gpus_of, strict=True):
             gpus, nodes = iter(own), dict.fromkeys(gpu.rpartition("/")[0] for gpu in own)
             self._node_of.setdefault(tenant.name, ", ".join(nodes))
             for seat in tenant.seats:
                 ranks = [[next(gpus) for _ in range(tenant.tensor)] for _ in range(tenant.pipeline)]
                 self._ranks[seat] = ranks
+            if not tenant.first:
+                self._layouts[tenant.name] = {(tenant.data, tenant.pipeline): tenant.seats}
         self._ways: dict[tuple[Seat, Seat], Between] = {}
         self._reaches: dict[tuple[Seat, Seat], Reach] = {}
         links = sorted(self.routes.graph.edges.values(), key=lambda link: link["number"])
@@ -177,17 +181,46 @@ class Fabric:
         most = self._between(message.source, message.destination).of_layers
         return self.connector.after(message.num_blocks, message.num_layers * most)
 
+    def lay_out(self, client: str, num_engines: int, num_ranks: int) -> tuple[int, Spans]:
+        """Let a client have other engines on its GPUs, which are divided in their order."""
+        layouts, shape = self._layouts[client], (num_engines, num_ranks)
+        if shape not in layouts:
+            gpus = [*self._gpus(next(iter(layouts.values())))]
+            size, rest = divmod(len(gpus), num_engines * num_ranks)
+            if rest:
+                raise ScenarioError(
+                    f"{client}: {len(gpus)} GPUs cannot be {num_engines} engines of {num_ranks} "
+                    "equal ranks"
+                )
+            first = sum(map(len, layouts.values()))
+            layouts[shape] = seats = [Seat(client, first + n) for n in range(num_engines)]
+            left = iter(gpus)
+            for seat in seats:
+                self._ranks[seat] = [[*islice(left, size)] for _ in range(num_ranks)]
+        seats = layouts[shape]
+        return seats[0].engine, self._spans([self._ranks[seat] for seat in seats])
+
+    def _spans(self, engines: Sequence[list[list[str]]]) -> Spans:
+        return Crossings(self.routes, self._capacities).spans(engines)
+
     def spans(self, client: str) -> Spans:
         """Return the groups of a client's ranks that lie on several nodes."""
         engines = [ranks for seat, ranks in self._ranks.items() if seat.client == client]
-        return Crossings(self.routes, self._capacities).spans(engines)
+        return self._spans(engines)
 
-    def reads(self, seats: Sequence[Seat], store: Store) -> list[Path]:
-        """Return the links over which the GPUs of engines read, each engine for itself.
+    def check_stores(self, seats: Sequence[Seat], store: Store) -> None:
+        """Raise ScenarioError where engines read from a place that is not there, or unreachable.
 
-        Every store has to be named before the run. Raises ScenarioError for a place that is not
-        there, or without a route.
+        Every store has to be named before the run.
         """
+        self._reads(seats, store)
+
+    def check_route(self, source: str, destination: str) -> None:
+        """Raise ScenarioError where a place is not there, or there is no route to it."""
+        self.routes.between(source, destination)
+
+    def _reads(self, seats: Sequence[Seat], store: Store) -> list[Path]:
+        """Return the links over which the GPUs of engines read, each engine for itself."""
         return [
             path for seat in seats for path in self._supplies.paths([*self._gpus([seat])], store)
         ]
@@ -198,7 +231,17 @@ class Fabric:
         num_bytes: of all engines together; each GPU gets an equal part. latency: from a byte's
         leaving to its coming, routes included. A connector plays no part in it.
         """
-        paths = self.reads(seats, store)
+        paths = self._reads(seats, store)
+        share = num_bytes / len(paths) * self.connector.efficiency
+        return self._transfers.send_alike(tuple(paths), share, latency)
+
+    def write(self, seats: Sequence[Seat], store: Store, num_bytes: float, latency: float) -> Event:
+        """Begin to bring bytes from the GPUs of some engines to a store, as `read` does back."""
+        paths = [
+            path
+            for seat in seats
+            for path in self._supplies.paths([*self._gpus([seat])], store, back=True)
+        ]
         share = num_bytes / len(paths) * self.connector.efficiency
         return self._transfers.send_alike(tuple(paths), share, latency)
 
@@ -292,7 +335,7 @@ class Fabric:
         for tenant in tenants:
             for name, store in tenant.stores:
                 try:
-                    self.reads(tenant.seats, store)
+                    self._reads(tenant.seats, store)
                 except ScenarioError as error:
                     raise ScenarioError(f"{tenant.title}: tier {name}: {error}") from None
 

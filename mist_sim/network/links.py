@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from simpy.events import Event
 
@@ -28,6 +29,8 @@ class Link:
     Raises ValueError for values outside these ranges.
     """
 
+    has_topology: ClassVar[bool] = False
+
     bandwidth: BytesPerSecond
     latency: Seconds = 0.0
     granularity: Granularity = "full"
@@ -41,6 +44,10 @@ class Link:
             raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
         self._bandwidth = self.bandwidth * self.connector.efficiency
         self._transfers = Transfers([self._bandwidth])
+
+    @property
+    def ways(self) -> None:
+        """Nothing: all that travels beside hand-overs has no links."""
 
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Everybody is at the link."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from simpy.events import Event
 
-from mist_sim.environment import MOVE, SHARE, Environment
+from mist_sim.environment import ARRIVE, SHARE, Environment
 from mist_sim.network.fair_shares import Path, fill_up
 from mist_sim.network.flows import Flows
 from mist_sim.network.ways.outages import Way
@@ -32,14 +32,18 @@ class Flow(NamedTuple):
 
 
 class _Transfer:
-    """Flows that began together: how many are under way, and when the others are there."""
+    """Flows that began together: how many are under way, and when the others are there.
 
-    __slots__ = ("arrival", "end", "num_left")
+    phase: in which all are there, by the order of sending.
+    """
 
-    def __init__(self, end: Event, now: float, num_flows: int) -> None:
+    __slots__ = ("arrival", "end", "num_left", "phase")
+
+    def __init__(self, end: Event, now: float, num_flows: int, phase: int) -> None:
         self.end = end
         self.num_left = num_flows
         self.arrival = now
+        self.phase = phase
 
 
 class _Part(NamedTuple):
@@ -91,6 +95,7 @@ class Transfers:
         self._routes: dict[Path, Path] = {}  # of each way, when no link is down
         self._next_end: Event | None = None
         self._is_changed = False
+        self._phase = ARRIVE  # of the latest transfer
 
     def send(self, flows: Sequence[Flow]) -> Event:
         """Begin to send; the event happens when the last flow has arrived.
@@ -100,9 +105,10 @@ class Transfers:
         """
         env = self._env
         self._end_solitude()
-        transfer = _Transfer(Event(env), env.now, len(flows))
+        self._phase += 1
+        transfer = _Transfer(Event(env), env.now, len(flows), self._phase)
         if not flows:
-            env.trigger(transfer.end, env.now, MOVE)
+            env.trigger(transfer.end, env.now, self._phase)
         for path, num_bytes, latency in flows:
             self._begin(_Part(transfer, path, latency), num_bytes)
         return transfer.end
@@ -115,8 +121,9 @@ class Transfers:
             end += num_bytes / self._rate_alone(paths)
         if end <= now:
             return self.send([Flow(path, num_bytes, latency) for path in paths])
-        transfer = _Transfer(Event(env), now, len(paths))
-        arrival = env.at(end + latency, MOVE)
+        self._phase += 1
+        transfer = _Transfer(Event(env), now, len(paths), self._phase)
+        arrival = env.at(end + latency, self._phase)
         arrival.callbacks.append(lambda _: env.happen(transfer.end))
         self._alone = _Alone(transfer, paths, num_bytes, latency, now, end, arrival)
         return transfer.end
@@ -171,18 +178,20 @@ class Transfers:
         transfer.num_left -= 1
         transfer.arrival = max(transfer.arrival, now + latency)
         if not transfer.num_left:
-            self._env.trigger(transfer.end, transfer.arrival, MOVE)
+            self._env.trigger(transfer.end, transfer.arrival, transfer.phase)
 
     def change_ways(self) -> None:
         """Let all that is under way, and what waits, go the ways that are there from now on.
 
-        Bytes that have left arrive; the others of a flow take its new way, or wait.
+        Bytes that have left arrive, the last of which may do so just now; the others of a flow take
+        its new way, or wait.
         """
         now, ways = self._env.now, self._way
         if ways is None:
             return
         self._end_solitude()
         self._rates_alone.clear()
+        self._let_leave()
         self._flows.settle(now)
         begin, self._waiting = self._waiting, []
         for path in self._flows.paths:
@@ -207,12 +216,16 @@ class Transfers:
             self._next_end = None
         end = self._flows.settle(self._env.now)
         if end < inf:
-            self._next_end = self._env.at(end, MOVE)
+            self._next_end = self._env.at(end, ARRIVE)
             self._next_end.callbacks.append(self._end)
 
     def _end(self, _: Event) -> None:
         self._next_end = None
-        for part, latency in self._flows.ended(self._env.now):
-            self._has_left(part, latency)
+        self._let_leave()
         if self._flows:
             self._share_later()
+
+    def _let_leave(self) -> None:
+        """Take out the flows whose last byte leaves by now."""
+        for part, latency in self._flows.ended(self._env.now):
+            self._has_left(part, latency)

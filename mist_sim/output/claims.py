@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from mist_sim.errors import ScenarioError
+from mist_sim.output import journals, replacement
 from mist_sim.output.locks import lock, unlock
 
 SUFFIX = ".mist-partial"
@@ -21,11 +23,12 @@ def claim(target: Path) -> Iterator[Path]:
 
     The private folder is `.NAME.mist-partial` beside the target, from where a whole result is
     renamed into place. It is gone at the end; one that a killed process left behind is used
-    again. Folders above the target are made, and removed again if nothing came into them.
+    again, after a replacement that this one had begun is finished. Folders above the target are
+    made, and removed again if nothing came into them.
 
     target: an absolute path without links.
     Raises BlockingIOError when another process, or thread, has the claim; OSError when the
-    folders cannot be made.
+    folders cannot be made; ScenarioError when a replacement cannot be finished.
     """
     room = _room_of(target)
     above = [folder for folder in (room.parent, *room.parent.parents) if not folder.exists()]
@@ -34,6 +37,7 @@ def claim(target: Path) -> Iterator[Path]:
             at_the_end.callback(_remove_if_empty, folder)
         file = _enter(room)
         at_the_end.callback(_leave, room, file)
+        replacement.finish(room, target)
         _clear(room)
         yield room
 
@@ -50,6 +54,14 @@ def telling(what: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise ScenarioError(f"{what}: cannot be written: {error.strerror or error}") from error
+
+
+def without_links(path: Path) -> Path:
+    """Return the absolute path that a path leads to. Raises OSError for links in a circle."""
+    target = Path(os.path.realpath(path))
+    if any(place.is_symlink() for place in (target, *target.parents)):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
 
 
 def is_room(path: Path) -> bool:
@@ -77,6 +89,8 @@ def _enter(room: Path) -> int:
             if os.path.lexists(room) and not room.is_dir():  # somebody's file
                 raise
             continue  # its last owner has just removed it
+        if room.is_symlink():  # somebody's folder
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         file = lock(room / _LOCK)
         if file is not None:
             return file
@@ -91,13 +105,18 @@ def _leave(room: Path, file: int) -> None:
 
 
 def _clear(room: Path) -> None:
-    for entry in room.iterdir():
-        if entry.name == _LOCK:
-            continue
+    """Remove what a claim left in its private folder, but for rows of a study that was stopped.
+
+    Nothing is removed where a replacement needs it.
+    """
+    if replacement.is_under_way(room):
+        return
+    journals.tidy(room)
+    for entry in (room / name for name in replacement.OWN):
         if entry.is_dir() and not entry.is_symlink():
             rmtree(entry, ignore_errors=True)
         else:
-            entry.unlink()
+            entry.unlink(missing_ok=True)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from stat import S_IMODE
 
 from mist_sim.errors import ScenarioError
-from mist_sim.output.claims import claim, telling
+from mist_sim.output.claims import claim, telling, without_links
 from mist_sim.output.texts import write_text
 from mist_sim.user_paths import user_path
 
@@ -56,7 +56,7 @@ def output_file(named: str | Path, *, replace: bool = False) -> Iterator[OutputF
         target, room = path, None
         if not is_special:
             with telling(f"{path}"):
-                target = Path(os.path.realpath(path))
+                target = without_links(path)
                 room = stack.enter_context(claim(target))
         yield OutputFile(path, target, room, replace)
 
@@ -72,7 +72,7 @@ def write_whole(named: str | Path, text: str) -> None:
 
 def _require_place(path: Path, *, replace: bool) -> None:
     """Raise ScenarioError where no file can be written."""
-    folder = path.parent
+    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     if path.is_dir():
         raise ScenarioError(f"{path}: cannot be written: is a folder; name a file")
     if not folder.is_dir():

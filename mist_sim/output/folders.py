@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from shutil import move
 from typing import NoReturn
 
 from mist_sim.errors import ScenarioError
-from mist_sim.output.claims import claim, is_room, telling
+from mist_sim.output import journals, replacement
+from mist_sim.output.claims import claim, is_room, telling, without_links
 from mist_sim.output.sums import write_sums, written_here
 from mist_sim.user_paths import user_path
 
@@ -37,13 +37,19 @@ class OutputFolder:
         took the place during the run, theirs stays, and the results are kept beside it.
         """
         with telling(f"output folder {self.path}"):
-            new = self.room / "new"
+            new = self.room / replacement.NEW
             new.mkdir()
             write(new)
             write_sums(new)
             names = sorted(file.name for file in new.iterdir())
             self._put_in_place(new, names)
+            self.journal.unlink(missing_ok=True)
         return names
+
+    @property
+    def journal(self) -> Path:
+        """Where a study notes its results until they are whole; it outlives a process."""
+        return self.room / journals.NAME
 
     def _put_in_place(self, new: Path, names: list[str]) -> None:
         if not os.path.lexists(self.target):
@@ -56,11 +62,18 @@ class OutputFolder:
         ours = self._replaceable()
         taken = [n for n in names if os.path.lexists(self.target / n) and n not in ours]
         if taken or not self.target.is_dir():
-            self._keep_beside(new, ", ".join(taken) or "a file")
-        old = self.room / "old"
-        old.mkdir()
-        away = [(self.target / name, old / name) for name in ours]
-        _move_all([*away, *((new / name, self.target / name) for name in names)])
+            put = ", ".join(taken) or "a file"
+            self._keep_beside(new, f"somebody else put {put} there during the run")
+        try:
+            replacement.replace(self.room, self.target, ours, names)
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror or error}"
+            if not replacement.is_under_way(self.room):
+                self._keep_beside(new, problem)
+            raise ScenarioError(
+                f"output folder {self.path}: {problem}; some files are moved, and the next run "
+                "into this folder moves the others"
+            ) from error
 
     def _replaceable(self) -> list[str]:
         """Return the files that make room: earlier results, as they were written."""
@@ -68,45 +81,51 @@ class OutputFolder:
             return []
         return [name for name, unchanged in written_here(self.target).items() if unchanged]
 
-    def _keep_beside(self, new: Path, taken: str) -> NoReturn:
-        beside = _free_name(self.target)
+    def _keep_beside(self, new: Path, problem: str) -> NoReturn:
+        beside = _free_name(self.room.parent, self.target.name)
         new.rename(beside)
+        where = os.path.relpath(beside)
+        if self.path.is_absolute() or where.startswith(os.pardir):
+            where = str(beside)
         raise ScenarioError(
-            f"output folder {self.path}: somebody else put {taken} there during the run; the "
-            f"results are in {self.path.with_name(beside.name)}"
-        )
+            f"output folder {self.path}: {problem}; the results are in {where}"
+        ) from None
 
 
 @contextmanager
-def output_folder(named: str | Path, *, replace: bool = False) -> Iterator[OutputFolder]:
+def output_folder(
+    named: str | Path, *, replace: bool = False, resume: bool = False
+) -> Iterator[OutputFolder]:
     """Claim a folder for results; it stays as it is until it is filled.
 
     named: new or empty. replace: or a folder of earlier results, which make room; files of others
-    stay. Raises ScenarioError when it is neither, cannot be written, or is in use.
+    stay. resume: the journal that a study left is gone on with; without it, `replace` drops it.
+    Raises ScenarioError when the folder is neither, holds a journal that is not asked for, cannot
+    be written, or is in use.
     """
     path = user_path(named)
     with ExitStack() as stack:
         with telling(f"output folder {path}"):
-            target = Path(os.path.realpath(path))
+            target = without_links(path)
             if target.exists() and not target.is_dir():
                 raise ScenarioError(f"output folder {path}: is a file; name a folder")
             room = stack.enter_context(claim(target))
             _require_place(path, target, replace=replace)
+            _require_no_journal(path, room, replace=replace, resume=resume)
         yield OutputFolder(path, target, room, replace)
 
 
 def is_free(named: str | Path) -> bool:
     """Tell whether a folder is new or empty, and nobody is about to write it."""
     target = Path(os.path.realpath(named))
-    if target.exists() and not (target.is_dir() and not _entries(target)):
-        return False
     try:
-        with claim(target):
-            return True
-    except BlockingIOError:
+        with claim(target) as room:
+            is_new = not os.path.lexists(target) or (target.is_dir() and not _entries(target))
+            return is_new and not journals.holds_rows(room)
+    except (BlockingIOError, ScenarioError):
         return False
     except OSError:
-        return True  # nobody has it; why it cannot be written shows when it is claimed
+        return not os.path.lexists(target)  # why it cannot be written shows when it is claimed
 
 
 def _require_place(path: Path, target: Path, *, replace: bool) -> None:
@@ -137,26 +156,24 @@ def _require_place(path: Path, target: Path, *, replace: bool) -> None:
         )
 
 
+def _require_no_journal(path: Path, room: Path, *, replace: bool, resume: bool) -> None:
+    """Raise ScenarioError where the journal of a study that was stopped would be lost."""
+    if resume or not journals.holds_rows(room):
+        return
+    if not replace:
+        raise ScenarioError(
+            f"output folder {path}: a study that was stopped has left its results so far; the same "
+            "command with --resume goes on with them, --force begins anew"
+        )
+    (room / journals.NAME).unlink()
+
+
 def _entries(folder: Path) -> list[Path]:
     """Return what is in a folder, without what a claim puts there."""
     return [entry for entry in folder.iterdir() if not is_room(entry)]
 
 
-def _free_name(target: Path) -> Path:
-    """Return the first of NAME-2, NAME-3, ... that does not exist."""
-    names = (target.with_name(f"{target.name}-{number}") for number in count(2))
-    return next(path for path in names if not os.path.lexists(path))
-
-
-def _move_all(moves: Iterable[tuple[Path, Path]]) -> None:
-    """Move files; when one cannot be moved, or on an interruption, all are moved back."""
-    begun: list[tuple[Path, Path]] = []
-    try:
-        for source, destination in moves:
-            begun.append((source, destination))
-            move(source, destination)
-    except BaseException:
-        for source, destination in reversed(begun):
-            if not os.path.lexists(source):
-                move(destination, source)
-        raise
+def _free_name(folder: Path, name: str) -> Path:
+    """Return the first of NAME-2, NAME-3, ... that a folder does not hold."""
+    places = (folder / f"{name}-{number}" for number in count(2))
+    return next(place for place in places if not os.path.lexists(place))

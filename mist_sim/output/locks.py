@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(file: int) -> None:
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def lock(path: Path) -> int | None:
@@ -26,15 +15,15 @@ def lock(path: Path) -> int | None:
     Returns None where its last owner has just removed it: ask again. Raises BlockingIOError when
     somebody else has it, OSError when it cannot be made or locked.
     """
+    from filelock import lock_descriptor
+
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except FileNotFoundError:
         return None
     try:
-        try:
-            _lock(file)
-        except PermissionError as error:  # what Windows calls a file that somebody else has locked
-            raise BlockingIOError(*error.args) from error
+        if not lock_descriptor(file, blocking=False):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), path.stat()):
                 return file

@@ -6,6 +6,7 @@ that others wrote.
 
 from __future__ import annotations
 
+import os
 from hashlib import file_digest
 from pathlib import Path
 
@@ -15,7 +16,7 @@ _HEADER = "# Results of mist-sim"
 
 def write_sums(folder: Path) -> None:
     """Write the sums of all files of a folder beside them."""
-    sums = [f"{_sum(file)}  {file.name}" for file in sorted(folder.iterdir())]
+    sums = [f"{of_file(file)}  {file.name}" for file in sorted(folder.iterdir())]
     text = "\n".join([_HEADER, *sums]) + "\n"
     (folder / NAME).write_text(text, encoding="utf-8", newline="\n")
 
@@ -23,7 +24,8 @@ def write_sums(folder: Path) -> None:
 def written_here(folder: Path) -> dict[str, bool]:
     """Return the files that mist-sim wrote into a folder and that are there.
 
-    The values tell whether they are as they were then. Empty where mist-sim wrote nothing.
+    The values tell whether they are as they were then; a link in the place of one is not. Empty
+    where mist-sim wrote nothing.
     """
     lines = _lines(folder / NAME)
     if not lines or lines[0] != _HEADER:
@@ -32,18 +34,26 @@ def written_here(folder: Path) -> dict[str, bool]:
     for line in lines[1:]:
         known, _, name = line.partition("  ")
         file = folder / name
-        if name and file.name == name and file.is_file() and not file.is_symlink():
-            found[name] = _sum(file) == known
+        if name and file.name == name and os.path.lexists(file):
+            found[name] = is_unchanged(file, known)
     return found
 
 
+def is_unchanged(file: Path, known: str) -> bool:
+    """Tell whether a path is a file, and no link, with a known sum."""
+    return file.is_file() and not file.is_symlink() and of_file(file) == known
+
+
+def of_file(file: Path) -> str:
+    """Return the sum of a file, as `sha256sum` prints it."""
+    with file.open("rb") as content:
+        return file_digest(content, "sha256").hexdigest()
+
+
 def _lines(file: Path) -> list[str]:
+    if file.is_symlink():
+        return []
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         return []
-
-
-def _sum(file: Path) -> str:
-    with file.open("rb") as content:
-        return file_digest(content, "sha256").hexdigest()

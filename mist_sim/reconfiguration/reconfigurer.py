@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from simpy.events import Event
 
-from mist_sim.clients import Client, LlmClient
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients import Client
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.sliders import Sliders, all_sliders
 from mist_sim.environment import CHANGE, Environment
@@ -113,8 +111,7 @@ class Reconfigurer:
             if position == before:
                 continue
             role, chunk = position
-            scheduler = replace(_chunked(client), max_num_batched_tokens=chunk)
-            client.turn(role, scheduler, self._policy.flow(role))
+            client.turn(role, chunk, self._policy.flow(role))
         self._positions = later
         self.moved.append((self._env.now, sliders))
 
@@ -130,15 +127,8 @@ class Reconfigurer:
             yield ("p_heavy", sliders.s_p) if number in p_heavy else ("d_heavy", sliders.s_d)
 
 
-def _position(client: LlmClient) -> _Position:
-    role = client.config.role
-    if role not in ("p_heavy", "d_heavy"):
+def _position(client: Client) -> _Position:
+    role, slider = client.traits.role, client.traits.slider
+    if role not in ("p_heavy", "d_heavy") or slider is None or slider.chunk is None:
         raise InvariantError(f"{client.name} has no slider, its role is {role}")
-    return role, _chunked(client).max_num_batched_tokens
-
-
-def _chunked(client: LlmClient) -> ChunkedScheduler:
-    scheduler = client.scheduler
-    if not isinstance(scheduler, ChunkedScheduler):
-        raise InvariantError(f"{client.name} has no chunks, its scheduler is {scheduler}")
-    return scheduler
+    return role, slider.chunk

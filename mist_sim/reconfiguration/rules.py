@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mist_sim.clients import Client, LlmClient
-from mist_sim.clients.engine_config import FLOWING_ROLES
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError
 from mist_sim.reconfiguration.options import Reconfigure
 
 
-def sliding(clients: Iterable[Client]) -> list[LlmClient]:
+def sliding(clients: Iterable[Client]) -> list[Client]:
     """Return the clients whose role and chunk may change, in their order."""
-    return [c for c in clients if isinstance(c, LlmClient) and c.config.role in FLOWING_ROLES]
+    return [client for client in clients if client.traits.slider is not None]
 
 
 def check_reconfigure(options: Reconfigure, clients: Sequence[Client]) -> None:
@@ -40,15 +38,15 @@ def _chunks(options: Reconfigure) -> Iterable[tuple[str, int]]:
         yield "on_change.chunks", min(options.on_change.chunks)
 
 
-def _check_chunk(client: LlmClient, key: str, chunk: int) -> None:
-    scheduler = client.scheduler
-    if not isinstance(scheduler, ChunkedScheduler):
+def _check_chunk(client: Client, key: str, chunk: int) -> None:
+    slider = client.traits.slider
+    if slider is None or slider.chunk is None:
+        found = slider.scheduler if slider else "none"
         raise ScenarioError(
-            f"{client.name}: scheduler must be chunked with reconfigure, got "
-            f"{type(scheduler).__name__}"
+            f"{client.name}: scheduler must be chunked with reconfigure, got {found}"
         )
-    if chunk < scheduler.max_num_seqs:
+    if chunk < slider.max_num_seqs:
         raise ScenarioError(
-            f"{key} must be >= max_num_seqs of {client.name} ({scheduler.max_num_seqs}), since "
+            f"{key} must be >= max_num_seqs of {client.name} ({slider.max_num_seqs}), since "
             f"every running request may need one token of a step, got {chunk}; lower max_num_seqs"
         )

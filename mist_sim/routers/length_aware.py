@@ -12,6 +12,7 @@ from numpy.random import Generator
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
+from mist_sim.errors import brief
 from mist_sim.routers.base import ROUTERS, RefusalError
 from mist_sim.routers.flowing_policy import D_HEAVY, P_HEAVY
 from mist_sim.units import Seconds
@@ -43,7 +44,9 @@ class LengthAwareRouter:
         if not 0 < self.ttft < inf:
             raise ValueError(f"ttft must be finite and > 0 s, got {self.ttft}")
         if self.if_none not in get_args(IfNone):
-            raise ValueError(f"if_none must be {', '.join(get_args(IfNone))}, got {self.if_none!r}")
+            raise ValueError(
+                f"if_none must be {', '.join(get_args(IfNone))}, got {brief(self.if_none)}"
+            )
 
     def seed(self, rng: Generator) -> None:
         self._rng = rng

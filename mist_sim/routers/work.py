@@ -10,6 +10,7 @@ import numpy as np
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientView
+from mist_sim.errors import brief
 
 Work = Literal["input_length", "kv_cache", "tokens_remaining"]
 """The three loads of MIST §III-C1; there is none of the true length of an answer."""
@@ -18,7 +19,7 @@ Work = Literal["input_length", "kv_cache", "tokens_remaining"]
 def check_work(by: str) -> None:
     """Raise ValueError for a measure of work that there is not."""
     if by not in get_args(Work):
-        raise ValueError(f"by must be one of {', '.join(get_args(Work))}, got {by!r}")
+        raise ValueError(f"by must be one of {', '.join(get_args(Work))}, got {brief(by)}")
 
 
 def least_loaded(candidates: Candidates, by: Work) -> ClientView:
@@ -55,6 +56,8 @@ def weight(request: Request, candidates: Candidates, by: Work) -> float:
     answer it is what may be emitted at these candidates; 0 before any answer has ended there.
     """
     kv = request.kv
+    if kv is not None and request.to_serve and request.to_serve[0].may_continue:
+        kv = None  # they are a part of its prompt
     if by == "input_length" or (by == "kv_cache" and kv is None):
         return request.num_prompt_tokens
     if kv is not None and by == "kv_cache":

@@ -3,7 +3,6 @@
 from mist_sim.scenario.build import build, simulate
 from mist_sim.scenario.engines.llm_client import llm_client
 from mist_sim.scenario.engines.server_defaults import server_limits
-from mist_sim.scenario.parallel.replicate import replicate
 from mist_sim.scenario.schema import Scenario
 
-__all__ = ["Scenario", "build", "llm_client", "replicate", "server_limits", "simulate"]
+__all__ = ["Scenario", "build", "llm_client", "server_limits", "simulate"]

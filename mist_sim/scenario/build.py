@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from mist_sim.clients import Client
 from mist_sim.errors import ScenarioError, TraceError
-from mist_sim.hand_over_rules import tenants
+from mist_sim.hand_over_rules import Members
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.paths import Origin
@@ -63,7 +63,7 @@ def build(scenario: Scenario) -> Simulation:
     with found.at(("network",), type(scenario.network or scenario)):
         network = scenario.network.make() if scenario.network else None
         if network is not None:
-            network.admit(tenants(clients, any_splits=hand_over.policy is not None))
+            network.admit(Members(clients, any_splits=hand_over.policy is not None).tenants)
     found.raise_any()
     lives = made(scenario.lifecycle, scenario.clients) if scenario.lifecycle else None
     with found.at(("lifecycle",), type(scenario.lifecycle or scenario)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mist_sim.scenario.engines.version_origins import engine_line
-from mist_sim.scenario.sections.clients import ClientPart, LlmPart
+from mist_sim.scenario.sections.clients import ClientPart
 
 
 def headline(
@@ -19,13 +19,9 @@ def headline(
 
 def imitated(clients: Sequence[ClientPart]) -> str:
     """Return which engines the options of clients imitate; empty where none has a model."""
-    return engine_line(client.engine for client in clients if isinstance(client, LlmPart))
+    return engine_line(client.engine for client in clients if client.engine is not None)
 
 
 def _client(client: ClientPart, model: str | None) -> str:
     copies = f"{client.count} x " if client.count > 1 else ""
-    if not isinstance(client, LlmPart):
-        return f"{copies}{client.name} ({', '.join(client.stages)})"
-    ranks = client.tensor_parallel_size
-    gpus = f"{ranks} x {client.gpu}" if ranks > 1 else client.gpu
-    return f"{copies}{client.name} ({client.model or model} on {gpus})"
+    return f"{copies}{client.title(model)}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +12,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from mist_sim.bounds import COPIES, SEED
-from mist_sim.clients.engine_config import FLOWING_ROLES
+from mist_sim.clients.traits import FLOWING_ROLES
+from mist_sim.errors import brief, listed
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.scenario.format.families import ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
@@ -19,14 +22,12 @@ from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.headline import headline, imitated
-from mist_sim.scenario.load import as_text, from_text, load, validated
+from mist_sim.scenario.load import as_data, as_text, from_text, load, validated
 from mist_sim.scenario.sections.clients import (
-    AfdPart,
     AnyClient,
     EngineName,
-    LlmPart,
     ModelName,
-    SequentialPart,
+    NamedTraits,
     client_problems,
     with_engine,
 )
@@ -126,23 +127,38 @@ class Scenario(Strict):
             self._origin = context
 
     @classmethod
-    def load(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
+    def load(
+        cls,
+        path: str | Path,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        allow_programs: bool = True,
+    ) -> Scenario:
         """Return the scenario of a YAML file, or of a preset that `mist list presets` names.
 
         overrides: values by dotted path, as `--set` gives them: {"clients.0.count": 8}.
+        allow_programs: whether programs that the file names may run, as `--allow-programs` says on
+            the command line; False is for files of others.
         Raises ScenarioError that lists every problem of the file, a line each.
         """
-        return load(cls, path, overrides or {})
+        return load(cls, path, overrides or {}, allow_programs=allow_programs)
 
     @classmethod
     def from_yaml(
-        cls, text: str, overrides: Mapping[str, Any] | None = None, *, source: str = "scenario"
+        cls,
+        text: str,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        source: str = "scenario",
+        allow_programs: bool = True,
     ) -> Scenario:
         """Return the scenario of YAML text; relative paths in it start at the working directory.
 
-        source: what messages call it. Raises ScenarioError as `load` does.
+        source: what messages call it. allow_programs: as in `load`. Raises ScenarioError as `load`
+        does.
         """
-        return from_text(cls, text, overrides or {}, Origin(source, None, tuple(overrides or {})))
+        origin = Origin(source, None, tuple(overrides or {}), allow_programs)
+        return from_text(cls, text, overrides or {}, origin)
 
     @classmethod
     def from_dict(
@@ -150,7 +166,17 @@ class Scenario(Strict):
     ) -> Scenario:
         """Return the scenario of what a file would hold. Raises ScenarioError as `load` does."""
         origin = Origin(overrides=tuple(overrides or {}))
-        return validated(cls, dict(data), overrides or {}, origin)
+        return validated(cls, deepcopy(dict(data)), overrides or {}, origin)
+
+    def changed(self, overrides: Mapping[str, Any]) -> Scenario:
+        """Return what its file says with more overrides; defaults follow from what is set then.
+
+        overrides: as in `load`. Raises ScenarioError as `load` does.
+        """
+        origin = self._origin
+        data = as_data(self) if origin.said is None else origin.said
+        more = replace(origin, overrides=(*origin.overrides, *overrides))
+        return validated(type(self), dict(data), overrides, more)
 
     @property
     def origin(self) -> Origin:
@@ -204,17 +230,17 @@ class Scenario(Strict):
         yield from self._hand_overs()
         yield from places_of_nobody(self.network, self.clients)
         routers = [self.router, *self.routers.values()]
-        yield from router_problems(self.routers, self.workload, self.clients)
+        yield from router_problems(self.routers, self.workload, self.clients, self.model)
         yield from poll_problems(self.view_interval, self.counts_sent, routers)
         yield from model_problems(self.workload, served_models(self.clients, self.model))
-        yield from useless_options(self.workload, self.clients, routers, self.lifecycle)
+        yield from useless_options(self.workload, self.clients, routers, self.model, self.lifecycle)
         limits = self.slo.make()
         yield from problems_of_lives(
             self.lifecycle, self.clients, self.network, has_slo=limits.is_set
         )
         yield from problems_of_sliders(
             self.reconfigure,
-            [client.part for client in self.clients],
+            [client.describe(self.model).role for client in self.clients],
             has_slo=limits.is_set,
             has_polls=self.view_interval is not None,
         )
@@ -224,14 +250,14 @@ class Scenario(Strict):
 
         Clients of types of one's own may hand over, too.
         """
-        clients = dict(enumerate(self.clients))
-        roles: dict[int, str | None] = {k: c.part for k, c in clients.items() if c.part}
-        only_ours = all(isinstance(c, LlmPart | SequentialPart | AfdPart) for c in self.clients)
+        described = [client.describe(self.model) for client in self.clients]
+        roles: dict[int, str | None] = {k: c.role for k, c in enumerate(described) if c.role}
+        only_ours = all(client.is_ours for client in self.clients)
         if self.hand_over.parameters()["policy"] is not None:
-            roles |= {k: c.part for k, c in clients.items() if c.engine}
+            roles |= {k: c.role for k, c in enumerate(described) if c.entries is not None}
             only_ours = False  # what roles do not say, the policy may
         used = roles or names_nodes(self.lifecycle)
-        used = used or is_shared(self.network, self.clients, self.lifecycle)
+        used = used or is_shared(self.network, described, self.lifecycle)
         if self.network is not None and not used and only_ours:
             yield Problem(("network",), "has no effect: no client has a role")
         if not roles and only_ours:
@@ -247,10 +273,11 @@ class Scenario(Strict):
             yield self._nothing_to_decode(next(iter(roles)))
         if roles:
             by_model = self.workload.all_name_models
-            yield from unlike_engines(clients, self.model, by_model=by_model)
+            named = map(NamedTraits, [client.name for client in self.clients], described)
+            yield from unlike_engines(dict(enumerate(named)), by_model=by_model)
 
     def _nothing_to_decode(self, position: int) -> Problem:
-        if isinstance(self.clients[position], AfdPart):
+        if "role" not in self.clients[position].parameters():
             text = "decodes what a client with role prefill began, and there is none; add one"
             return Problem(("clients", position), text)
         text = "has no effect: no client has role prefill; the others decode what they prefill"
@@ -264,13 +291,14 @@ class Scenario(Strict):
             if stage not in served:
                 offers = (f"{client.name}: {', '.join(client.stages)}" for client in self.clients)
                 yield Problem(
-                    place, f"no client serves {stage!r}; the clients serve {'; '.join(offers)}"
+                    place,
+                    f"no client serves {brief(stage)}; the clients serve {listed(offers, '; ')}",
                 )
             elif stage == Decode.kind and stages[position - 1] not in (Prefill.kind, Decode.kind):
                 yield Problem(
                     place,
                     f"decode must follow prefill or decode directly, which leave the KV entries "
-                    f"on the client; got it after {stages[position - 1]!r}",
+                    f"on the client; got it after {brief(stages[position - 1])}",
                 )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mist_sim.clients import EngineConfig
+from mist_sim.clients.traits import ClientTraits
+from mist_sim.errors import listed
+from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.sections.clients import ClientPart
@@ -16,16 +18,17 @@ def useless_options(
     workload: WorkloadSpec,
     clients: Iterable[ClientPart],
     routers: Iterable[Part],
+    model: str | None,
     lives: Part | None = None,
 ) -> Iterable[Problem]:
     """Yield the options of a workload that no client looks at, and those that clients miss.
 
+    model: the scenario's.
     Plugins of others may look at anything, so beside them nothing counts as useless.
     """
     clients = list(clients)
-    engines = [engine for client in clients if (engine := client.engine)]
-    plugins = [router.plugin for router in routers]
-    are_ours = all(plugin.__module__.startswith("mist_sim.") for plugin in plugins)
+    engines = [client.describe(model) for client in clients]
+    are_ours = all(comes_with_package(router.plugin) for router in routers)
     if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
         yield from _useless_priorities(workload, engines)
@@ -53,8 +56,8 @@ def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Itera
                 )
 
 
-def _useless_deadlines(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
-    if workload.ttft_deadline is None or any(engine.uses_deadlines for engine in engines):
+def _useless_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
+    if workload.ttft_deadline is None or any(engine.deadline_option for engine in engines):
         return
     yield Problem(
         ("workload", "ttft_deadline"),
@@ -63,13 +66,13 @@ def _useless_deadlines(workload: WorkloadSpec, engines: list[EngineConfig]) -> I
     )
 
 
-def _missing_deadlines(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
-    used = [using for engine in engines if (using := engine.uses_deadlines)]
+def _missing_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
+    used = [using for engine in engines if (using := engine.deadline_option)]
     if workload.ttft_deadline is None and used:
         yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
 
 
-def _useless_priorities(workload: WorkloadSpec, engines: list[EngineConfig]) -> Iterable[Problem]:
+def _useless_priorities(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
     by_priority = isinstance(workload.ttft_deadline, dict)
     if workload.priorities is None or by_priority:
         return
@@ -85,7 +88,7 @@ def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
     if not isinstance(workload.ttft_deadline, dict):
         return
     known = workload.priorities or {0: 1.0}
-    said = ", ".join(map(str, known)) if workload.priorities else "none, so all have 0"
+    said = listed(known) if workload.priorities else "none, so all have 0"
     for priority in sorted(set(workload.ttft_deadline) - set(known)):
         yield Problem(
             ("workload", "ttft_deadline", str(priority)),
@@ -94,7 +97,7 @@ def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
 
 
 def _useless_retries(
-    workload: WorkloadSpec, engines: list[EngineConfig], *, may_fail: bool
+    workload: WorkloadSpec, engines: list[ClientTraits], *, may_fail: bool
 ) -> Iterable[Problem]:
     if workload.retries is None:
         return

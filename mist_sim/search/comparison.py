@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
@@ -12,20 +12,21 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel.replicate import run_with_seed, seeds_from
-from mist_sim.scenario.parallel.runs import each_in_parallel
-from mist_sim.search.counting import Counted
-from mist_sim.search.goodput import GoodputOptions, find_goodputs
+from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.gpus import num_gpus
 from mist_sim.search.same_workload import check_same_workload
-from mist_sim.search.slo_plane import PlaneOptions, SloPlane, slo_plane
+from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.replications import run_with_seed
+from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.task import Failure, Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
 
 Better = Literal["more", "less"]
 
@@ -60,7 +61,8 @@ rate that is attained (`find_goodput`), requests per second."""
 class Case:
     """One scenario of a comparison.
 
-    summaries: of its runs, one a seed. goodput: None where nobody asked.
+    summaries: of its runs, one a seed; none where one failed. goodput: None where nobody asked, or
+    a run failed. failure: why there are no figures, or no goodput.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Case:
     num_gpus: int | None
     summaries: tuple[Mapping[str, Any], ...]
     goodput: Goodput | None
+    failure: Failure | None = None
 
     @property
     def figures(self) -> dict[str, float]:
@@ -83,13 +86,14 @@ class Case:
     @property
     def expected_errors(self) -> Mapping[str, Any]:
         """How far its TTFT and TPOT may be from a real engine's, as a run's summary has it."""
-        found: Mapping[str, Any] = self.summaries[0].get("expected_errors", {})
+        first = self.summaries[0] if self.summaries else {}
+        found: Mapping[str, Any] = first.get("expected_errors", {})
         return found
 
     @property
     def warnings(self) -> list[str]:
         """What a reader of the figures has to know."""
-        found = []
+        found = [f"failed: {self.failure}"] if self.failure else []
         if not all(summary["completed"] for summary in self.summaries):
             found.append("no request finished")
         if any(summary["unstable"] for summary in self.summaries):
@@ -103,6 +107,8 @@ class Case:
 @dataclass(frozen=True, repr=False)
 class Comparison(Findings):
     """Scenarios on one workload. plane: who has most goodput under which limits, if asked for."""
+
+    presenter = COMPARISON
 
     cases: tuple[Case, ...]
     plane: SloPlane | None = None
@@ -137,13 +143,9 @@ class Comparison(Findings):
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "warnings": {case.name: case.warnings for case in self.cases},
+            "failed": [case.name for case in self.cases if case.failure],
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
-
-    def _shown(self) -> tuple[str, RenderableType]:
-        from mist_sim.report.comparison import comparison_table
-
-        return "", comparison_table(self.summary)
 
     def __repr__(self) -> str:
         return f"<Comparison: {', '.join(case.name for case in self.cases)}>"
@@ -164,51 +166,106 @@ def compare(
     same_workload: bool = True,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
 ) -> Comparison:
     """Run scenarios and compare them; the result does not depend on `jobs`.
 
-    scenarios: by name, two or more. goodput: search that of each, too. plane: compare goodput
-    under many limits, too. same_workload: refuse scenarios whose requests, limits or warm-up
-    differ. progress: called with the runs done.
-    Raises ScenarioError for fewer than two, different workloads, and what `simulate` raises.
+    scenarios: by name, two or more. One that cannot be built or run has no figures, and a warning
+    says why. goodput: search that of each, too. plane: compare goodput under many limits, too.
+    same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
+    the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
+    no run is repeated.
+    Raises ScenarioError for fewer than two, different workloads, the journal of another study, and
+    what `simulate` raises where it does for all.
     """
     if len(scenarios) < 2:
         raise ScenarioError(f"scenarios must be two or more to compare, got {len(scenarios)}")
-    if same_workload:
-        check_same_workload(scenarios)
-    count = Counted(progress)
-    gpus = {name: num_gpus(scenario) for name, scenario in scenarios.items()}
-    summaries = _run_once(scenarios, jobs, count)
-    goodputs: Sequence[Goodput | None] = [None] * len(scenarios)
-    if goodput is not None:
-        goodputs = find_goodputs(list(scenarios.values()), goodput, jobs=jobs, progress=count.more)
-        count.done()
-    found = None
-    if plane is not None:
-        found = slo_plane(scenarios, plane, gpus, jobs=jobs, progress=count.more)
-    return Comparison(
-        tuple(
-            Case(name, scenario.headline, gpus[name], runs, of_case)
-            for (name, scenario), runs, of_case in zip(
-                scenarios.items(), summaries, goodputs, strict=True
-            )
-        ),
-        found,
-    )
+    cases = {name: _Case(Built(scenario)) for name, scenario in scenarios.items()}
+    for case in cases.values():
+        case.attempt(lambda built: built.simulation)
+    if same_workload and any(case.works for case in cases.values()):
+        check_same_workload({name: case.built for name, case in cases.items() if case.works})
+    subjects = {name: as_data(scenario) for name, scenario in scenarios.items()}
+    options = {"goodput": goodput, "plane": plane}
+    with studying(
+        "compare", subjects, options, jobs=jobs, progress=progress, journal=journal, resume=resume
+    ) as driver:
+        _run_once(cases, driver)
+        if goodput is not None:
+            _search(cases, goodput, driver)
+        _raise_if_all_failed(cases)
+        found = None
+        if plane is not None:
+            working = {name: case.built for name, case in cases.items() if case.works}
+            found, failed = run_plane(working, plane, driver)
+            for name, row in failed.items():
+                cases[name].failed = row
+            _raise_if_all_failed(cases)
+    return Comparison(tuple(case.case(name) for name, case in cases.items()), found)
 
 
-def _run_once(
-    scenarios: Mapping[str, Scenario], jobs: int | None, count: Counted
-) -> list[tuple[dict[str, Any], ...]]:
-    """Return the summaries of each scenario as it stands, one a seed."""
-    seeds = [seeds_from(s.seed, s.replications) for s in scenarios.values()]
-    arguments = [
-        (as_data(scenario), seed)
-        for scenario, mine in zip(scenarios.values(), seeds, strict=True)
-        for seed in mine
-    ]
-    runs = iter(
-        each_in_parallel(run_with_seed, arguments, what="compare", jobs=jobs, progress=count.more)
-    )
-    count.done()
-    return [tuple(next(runs) for _ in mine) for mine in seeds]
+@dataclass
+class _Case:
+    """A scenario while it is compared. failed: the row that says why nothing more of it runs."""
+
+    built: Built
+    summaries: tuple[Mapping[str, Any], ...] = ()
+    goodput: Goodput | None = None
+    failed: Row | None = None
+
+    @property
+    def works(self) -> bool:
+        return self.failed is None
+
+    def attempt(self, ask: Callable[[Built], object]) -> None:
+        """Ask the built scenario for something; note where that is bad input."""
+        try:
+            ask(self.built)
+        except ScenarioError as error:
+            self.failed = Row((), failure=Failure.of(error), error=error)
+
+    def case(self, name: str) -> Case:
+        """Return it as it is shown."""
+        failure = self.failed.failure if self.failed else None
+        gpus = self.built.num_gpus if self.summaries else None
+        title = self.built.scenario.headline
+        return Case(name, title, gpus, self.summaries, self.goodput, failure)
+
+
+def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
+    """Run each scenario as it stands, once a seed."""
+    tasks = []
+    for name, case in cases.items():
+        if case.works:
+            scenario = case.built.scenario
+            data = as_data(scenario)
+            seeds = seeds_from(scenario.seed, scenario.replications)
+            tasks += [Task((name, seed), run_with_seed, (data, seed)) for seed in seeds]
+    for row in driver.run(tasks, keep_errors=True):
+        case = cases[str(row.key[0])]
+        if row.failure is None:
+            case.summaries += (row.result,)
+        else:
+            case.failed = case.failed or row
+    for case in cases.values():
+        if not case.works:
+            case.summaries = ()
+
+
+def _search(cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver) -> None:
+    """Search the goodput of each scenario."""
+    working = [case for case in cases.values() if case.works]
+    builts = [case.built for case in working]
+    found = search_goodputs(builts, options, driver, keep_errors=True)
+    for case, each in zip(working, found, strict=True):
+        if isinstance(each, Row):
+            case.failed = each
+        else:
+            case.goodput = each
+
+
+def _raise_if_all_failed(cases: Mapping[str, _Case]) -> None:
+    rows = [case.failed for case in cases.values() if case.failed]
+    if len(rows) == len(cases):
+        raise rows[0].error or ScenarioError(str(rows[0].failure))

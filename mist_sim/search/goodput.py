@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel.replicate import seeds_from
-from mist_sim.scenario.parallel.runs import each_in_parallel
 from mist_sim.search.bracketing import Bracket, Search, around, between
-from mist_sim.search.counting import Counted
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.gpus import expected_errors_of, num_gpus
-from mist_sim.search.rates import Rates, check_rates
 from mist_sim.search.request_times import Target
-from mist_sim.search.trials import Trial, try_rate
+from mist_sim.search.trials import Trial, trial_data
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.rates import Rates, check_rates
+from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.task import Row, Task
 
 _NARROWEST = 1e-4  # tolerance; rates have six digits
 
@@ -72,6 +73,8 @@ def find_goodput(
     *,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
 ) -> Goodput:
     """Return the largest arrival rate at which a scenario attains its SLO.
 
@@ -79,9 +82,14 @@ def find_goodput(
     depend on `jobs`.
 
     jobs: processes at a time, by default one a core. progress: called with the runs done.
-    Raises ScenarioError for arrivals without a rate, no limits, and what `simulate` raises.
+    journal: a file for the results of the runs as they come. resume: go on with it; no run is
+    repeated.
+    Raises ScenarioError for arrivals without a rate, no limits, the journal of another study, and
+    what `simulate` raises.
     """
-    return find_goodputs([scenario], options, jobs=jobs, progress=progress)[0]
+    return find_goodputs(
+        [scenario], options, jobs=jobs, progress=progress, journal=journal, resume=resume
+    )[0]
 
 
 def find_goodputs(
@@ -90,25 +98,49 @@ def find_goodputs(
     *,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
 ) -> list[Goodput]:
     """Return the goodput of each scenario, searched side by side; see `find_goodput`."""
     options = options or GoodputOptions()
+    subjects = {str(k): as_data(scenario) for k, scenario in enumerate(scenarios)}
+    with studying(
+        "goodput",
+        subjects,
+        vars(options),
+        jobs=jobs,
+        progress=progress,
+        journal=journal,
+        resume=resume,
+    ) as driver:
+        found = search_goodputs([Built(scenario) for scenario in scenarios], options, driver)
+    return [each for each in found if isinstance(each, Goodput)]
+
+
+def search_goodputs(
+    builts: Sequence[Built], options: GoodputOptions, driver: Driver, *, keep_errors: bool = False
+) -> list[Goodput | Row]:
+    """Return the goodput of each scenario, searched side by side in a study.
+
+    keep_errors: where a run fails, that scenario has the row of it in place of a goodput, and the
+    others go on; without it the error is raised.
+    """
+    scenarios = [built.scenario for built in builts]
     targets = [options.target(scenario) for scenario in scenarios]
-    all_rates = [Rates(scenario) for scenario in scenarios]
+    all_rates = [Rates(built.scenario, built) for built in builts]
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
     data = [as_data(scenario) for scenario in scenarios]
-    count = Counted(progress)
+    failed: dict[int, Row] = {}
 
-    def run(asked: Sequence[tuple[_Key, float]]) -> list[Trial]:
-        arguments = [
-            (data[k], all_rates[k].at(rate), seed, rate, targets[k], all_rates[k].num_requests)
-            for (k, seed), rate in asked
-        ]
-        found = each_in_parallel(
-            try_rate, arguments, what="goodput", jobs=jobs, progress=count.more
-        )
-        count.done()
-        return found
+    def run(asked: Sequence[tuple[_Key, float]]) -> list[Trial | None]:
+        tasks = []
+        for (k, seed), rate in asked:
+            rates = all_rates[k]
+            arguments = data[k], rates.at(rate), seed, rate, targets[k], rates.num_requests
+            tasks.append(Task((k, seed, rate), trial_data, arguments))
+        rows = driver.run(tasks, keep_errors=keep_errors)
+        failed.update({int(row.key[0]): row for row in reversed(rows) if row.failure})
+        return [None if row.failure else Trial.of(row.result) for row in rows]
 
     searches = {
         (k, seed): options.search(all_rates[k].own)
@@ -117,18 +149,19 @@ def find_goodputs(
     }
     found = _drive(searches, run)
     return [
-        Goodput(
+        failed.get(k)
+        or Goodput(
             searches=tuple(found[k, seed] for seed in all_seeds[k]),
             target=targets[k],
             tolerance=options.tolerance,
             num_requests=all_rates[k].num_requests,
-            num_gpus=num_gpus(scenario),
-            scenario=scenario.resolved(),
-            title=scenario.headline,
-            expected_errors=expected_errors_of(scenario),
+            num_gpus=built.num_gpus,
+            scenario=built.scenario.resolved(),
+            title=built.scenario.headline,
+            expected_errors=built.expected_errors,
             settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
         )
-        for k, scenario in enumerate(scenarios)
+        for k, built in enumerate(builts)
     ]
 
 
@@ -143,9 +176,13 @@ _Key = tuple[int, int]  # position of a scenario, and a seed
 
 
 def _drive(
-    searches: Mapping[_Key, Search], run: Callable[[Sequence[tuple[_Key, float]]], list[Trial]]
+    searches: Mapping[_Key, Search],
+    run: Callable[[Sequence[tuple[_Key, float]]], list[Trial | None]],
 ) -> dict[_Key, SeedGoodput]:
-    """Take all searches to their end; what they ask for at a time is run side by side."""
+    """Take all searches to their end; what they ask for at a time is run side by side.
+
+    A search of which a run gives nothing ends without a goodput.
+    """
     trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}
     asked = {key: next(search) for key, search in searches.items()}
@@ -153,8 +190,11 @@ def _drive(
         pairs = [(key, rate) for key, rates in asked.items() for rate in rates]
         answers: dict[_Key, dict[float, bool]] = {key: {} for key in asked}
         for (key, rate), trial in zip(pairs, run(pairs), strict=True):
-            trials[key].append(trial)
-            answers[key][rate] = trial.attained
+            if trial is None:
+                answers.pop(key, None)
+            elif key in answers:
+                trials[key].append(trial)
+                answers[key][rate] = trial.attained
         asked = {}
         for key, answer in answers.items():
             try:

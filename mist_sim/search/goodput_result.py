@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.request_times import Target
 from mist_sim.search.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Goodput(Findings):
     the scenario for the rate found; nothing with several seeds, or where none was found.
     expected_errors: how far TTFT and TPOT may be from a real engine's, as a run's summary has it.
     """
+
+    presenter = GOODPUT
 
     searches: tuple[SeedGoodput, ...]
     target: Target
@@ -143,11 +145,6 @@ class Goodput(Findings):
             "seeds": [_seed_data(search) for search in self.searches],
             "warnings": self.warnings,
         }
-
-    def _shown(self) -> tuple[str, RenderableType]:
-        from mist_sim.report.goodput import goodput_table
-
-        return self.title, goodput_table(self.summary)
 
     def __repr__(self) -> str:
         found = self.status if isnan(self.rate) else f"{self.rate:g} /s"

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from mist_sim.core.request import Request
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.rng import Streams
-from mist_sim.scenario import Scenario, build
+from mist_sim.studies.built import Built
 
 _ASKED = (
     "arrival_time",
@@ -24,10 +24,11 @@ _ASKED = (
 _HINT = "Give all the same workload and seed; --any-workload compares them as they are"
 
 
-def check_same_workload(scenarios: Mapping[str, Scenario]) -> None:
+def check_same_workload(scenarios: Mapping[str, Built]) -> None:
     """Raise ScenarioError unless all scenarios have the same requests, sent in the same way.
 
-    scenarios: by name, for the message. The limits of the slo and the warm-up have to agree, too.
+    scenarios: by name, for the message; one or more. The limits of the slo and the warm-up have
+    to agree, too.
     """
     (first, one), *others = scenarios.items()
     for name, other in others:
@@ -39,9 +40,10 @@ def check_same_workload(scenarios: Mapping[str, Scenario]) -> None:
             )
 
 
-def _difference(one: Scenario, other: Scenario) -> str | None:
+def _difference(first: Built, second: Built) -> str | None:
     """Return what differs, with both values; None where nothing does."""
-    mine, yours = build(one), build(other)
+    one, other = first.scenario, second.scenario
+    mine, yours = first.simulation, second.simulation
     for limit in (field.name for field in fields(mine.slo)):
         values = getattr(mine.slo, limit), getattr(yours.slo, limit)
         if (found := _unlike(f"slo.{limit}", *values)) is not None:

@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.findings import Findings
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel.runs import each_in_parallel
-from mist_sim.search.counting import Counted
-from mist_sim.search.goodput import GoodputOptions, find_goodputs
+from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.rates import Rates
 from mist_sim.search.sliders import DESIGNS, Design, Slidable, Sliders, all_sliders
-from mist_sim.search.trials import Trial, try_rate
+from mist_sim.search.trials import trial_data
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.task import Failure, Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
 
 CHUNKS = (128, 256, 512, 1024, 2048)
 """Chunks to try: those of TaiChi's Figures 5 and 15, and twice the largest."""
@@ -44,13 +45,14 @@ class Entry:
     """What became of a position.
 
     goodput: of one that was searched. missed_at: the rate (requests per second) that another one
-    missed at once. num_runs: of both.
+    missed at once. num_runs: of both. failure: why a run of it failed, or it cannot be built.
     """
 
     sliders: Sliders
     goodput: Goodput | None
     missed_at: float = nan
     num_runs: int = 1
+    failure: Failure | None = None
 
     @property
     def rate(self) -> float:
@@ -61,6 +63,8 @@ class Entry:
 @dataclass(frozen=True, repr=False)
 class SliderSearch(Findings):
     """The race: every position, in the order in which they were tried."""
+
+    presenter = SLIDERS
 
     entries: tuple[Entry, ...]
     title: str
@@ -82,9 +86,13 @@ class SliderSearch(Findings):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a position: its design, sliders, goodput, and the rate that it missed at once."""
+        """A row a position: its design, sliders, goodput, and the rate that it missed at once.
+
+        error: why it failed; the column is there where one did.
+        """
         import pandas as pd
 
+        has_errors = any(entry.failure for entry in self.entries)
         return pd.DataFrame(
             [
                 {
@@ -98,6 +106,7 @@ class SliderSearch(Findings):
                     "missed_at": entry.missed_at,
                     "num_runs": entry.num_runs,
                 }
+                | ({"error": str(entry.failure or "")} if has_errors else {})
                 for entry in self.entries
             ]
         )
@@ -118,11 +127,6 @@ class SliderSearch(Findings):
             "num_runs": self.num_runs,
             "positions": self.table.to_dict("records"),
         }
-
-    def _shown(self) -> tuple[str, RenderableType]:
-        from mist_sim.report.sliders import sliders_table
-
-        return self.title, sliders_table(self.summary)
 
     def __repr__(self) -> str:
         return f"<SliderSearch: {len(self.entries)} positions, {self.num_runs} runs>"
@@ -145,6 +149,8 @@ def search_sliders(
     designs: Sequence[Design] = DESIGNS,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
 ) -> SliderSearch:
     """Return the best sliders of each design for a workload and its limits.
 
@@ -152,9 +158,11 @@ def search_sliders(
     watermarks: parts of a D-heavy client's blocks above which answers leave it (> 0, <= 1), each
     tried with every hybrid; None: as it is.
     jobs: processes at a time, by default one a core; the result does not depend on it.
-    progress: called with the runs done.
-    Raises ScenarioError for scenarios without sliders, several replications, and what
-    `find_goodput` raises.
+    progress: called with the runs done. journal: a file for the results of the runs as they come.
+    resume: go on with it; no run is repeated. A position that fails is left out, and the others go
+    on.
+    Raises ScenarioError for scenarios without sliders, several replications, the journal of another
+    study, and what `find_goodput` raises where it does for all positions.
     """
     if scenario.replications > 1:
         raise ScenarioError(
@@ -163,41 +171,49 @@ def search_sliders(
         )
     slidable, options = Slidable(scenario), options or GoodputOptions()
     positions = list(all_sliders(slidable.num_clients, chunks, watermarks))
-    race = _Race(slidable, options, jobs, Counted(progress))
     entries: list[Entry] = []
-    for design in designs:
-        entries += race.run([each for each in positions if each.design == design])
+    with studying(
+        "sliders",
+        {"scenario": as_data(scenario)},
+        {**vars(options), "chunks": chunks, "watermarks": watermarks, "designs": designs},
+        jobs=jobs,
+        progress=progress,
+        journal=journal,
+        resume=resume,
+    ) as driver:
+        race = _Race(slidable, options, driver)
+        for design in designs:
+            entries += race.run([each for each in positions if each.design == design])
+    if entries and all(entry.failure for entry in entries):
+        raise race.first_error or ScenarioError(str(entries[0].failure))
     return SliderSearch(tuple(entries), scenario.headline)
 
 
 class _Race:
     """Positions of one design after the other, against the best so far."""
 
-    def __init__(
-        self, slidable: Slidable, options: GoodputOptions, jobs: int | None, count: Counted
-    ) -> None:
+    def __init__(self, slidable: Slidable, options: GoodputOptions, driver: Driver) -> None:
         self._slidable = slidable
         self._options = options
-        self._jobs = jobs
-        self._count = count
+        self._driver = driver
+        self.first_error: Exception | None = None
 
     def run(self, positions: Sequence[Sliders]) -> list[Entry]:
-        """Return what became of each; the first one is searched in any case."""
+        """Return what became of each; the first one that works is searched in any case."""
+        entries: list[Entry] = []
+        while positions and (not entries or entries[-1].failure):
+            entries += self._search(positions[:1], None)
+            positions = positions[1:]
         if not positions:
-            return []
-        entries = self._search(positions[:1], None)
-        best, lowest = entries[0].rate, _missed_below(entries[0])
-        for first in range(1, len(positions), _SIDE_BY_SIDE):
-            some = positions[first : first + _SIDE_BY_SIDE]
+            return entries
+        best, lowest = entries[-1].rate, _missed_below(entries[-1])
+        for first in range(0, len(positions), _SIDE_BY_SIDE):
+            some = list(positions[first : first + _SIDE_BY_SIDE])
             rate = _six_digits(best * (1 + self._options.tolerance)) if best == best else lowest
             if rate is not None:
-                verdicts = self._try_each(some, rate)
-                entries += [
-                    Entry(each, None, rate if best == best else nan)
-                    for each, trial in zip(some, verdicts, strict=True)
-                    if not trial.attained
-                ]
-                some = [s for s, trial in zip(some, verdicts, strict=True) if trial.attained]
+                tried = self._try_each(some, rate, nan if best != best else rate)
+                entries += [entry for entry in tried if isinstance(entry, Entry)]
+                some = [each for each in tried if isinstance(each, Sliders)]
             entries += self._search(some, rate)
             rates = [entry.rate for entry in entries if entry.rate == entry.rate]
             best = max(rates, default=nan)
@@ -205,33 +221,60 @@ class _Race:
 
     def _search(self, some: Sequence[Sliders], rate: float | None) -> list[Entry]:
         """Search the goodput of each, from a rate on that it attains; None: from its own."""
-        scenarios = [self._at(each, rate) for each in some]
-        found = find_goodputs(scenarios, self._options, jobs=self._jobs, progress=self._count.more)
-        self._count.done()
-        tried = int(rate is not None)
-        return [
-            Entry(each, goodput, num_runs=goodput.num_runs + tried)
-            for each, goodput in zip(some, found, strict=True)
-        ]
-
-    def _try_each(self, some: Sequence[Sliders], rate: float) -> list[Trial]:
-        arguments = []
-        for each in some:
-            scenario = self._slidable.at(each)
-            rates, target = Rates(scenario), self._options.target(scenario)
-            data = as_data(scenario), rates.at(rate), scenario.seed
-            arguments.append((*data, rate, target, rates.num_requests))
-        found = each_in_parallel(
-            try_rate, arguments, what="sliders", jobs=self._jobs, progress=self._count.more
+        builts = {each: self._built(each, rate) for each in some}
+        whole = {each: built for each, built in builts.items() if isinstance(built, Built)}
+        searched = search_goodputs(
+            list(whole.values()), self._options, self._driver, keep_errors=True
         )
-        self._count.done()
-        return found
+        found = dict(zip(whole, searched, strict=True))
+        tried = int(rate is not None)
+        entries = []
+        for each, built in builts.items():
+            goodput = found[each] if isinstance(built, Built) else built
+            if isinstance(goodput, Row):
+                entries.append(self._failed(each, goodput))
+            else:
+                entries.append(Entry(each, goodput, num_runs=goodput.num_runs + tried))
+        return entries
 
-    def _at(self, sliders: Sliders, rate: float | None) -> Scenario:
-        scenario = self._slidable.at(sliders)
-        if rate is None:
-            return scenario
-        return Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
+    def _try_each(
+        self, some: Sequence[Sliders], rate: float, missed_at: float
+    ) -> list[Entry | Sliders]:
+        """Try each at a rate; return those that attain it as they are."""
+        found: dict[Sliders, Entry | Sliders] = {}
+        tasks = {}
+        for each in some:
+            built = self._built(each, None)
+            if isinstance(built, Row):
+                found[each] = self._failed(each, built)
+                continue
+            rates, target = Rates(built.scenario, built), self._options.target(built.scenario)
+            data = as_data(built.scenario), rates.at(rate), built.scenario.seed
+            arguments = (*data, rate, target, rates.num_requests)
+            tasks[each] = Task((each.name, rate), trial_data, arguments)
+        rows = self._driver.run(list(tasks.values()), keep_errors=True)
+        for each, row in zip(tasks, rows, strict=True):
+            if row.failure:
+                found[each] = self._failed(each, row)
+            else:
+                found[each] = each if row.result["attained"] else Entry(each, None, missed_at)
+        return [found[each] for each in some]
+
+    def _failed(self, sliders: Sliders, row: Row) -> Entry:
+        self.first_error = self.first_error or row.error
+        return Entry(sliders, None, failure=row.failure)
+
+    def _built(self, sliders: Sliders, rate: float | None) -> Built | Row:
+        """Return the scenario of a position, at a rate if one is given; or why there is none."""
+        try:
+            built = Built(self._slidable.at(sliders))
+            if rate is not None:
+                changes = Rates(built.scenario, built).at(rate)
+                built = Built(Scenario.from_dict(as_data(built.scenario), changes))
+            _ = built.simulation
+        except ScenarioError as error:
+            return Row((), failure=Failure.of(error), error=error)
+        return built
 
 
 def _missed_below(entry: Entry) -> float | None:

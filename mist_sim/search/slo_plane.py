@@ -20,10 +20,12 @@ from mist_sim.errors import ScenarioError
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.load import as_data
-from mist_sim.scenario.parallel.replicate import seeds_from
-from mist_sim.scenario.parallel.runs import each_in_parallel
-from mist_sim.search.rates import Rates, check_rates
 from mist_sim.search.request_times import Array, RequestTimes, check_attainment
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.rates import Rates, check_rates
+from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.task import Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,34 +250,62 @@ class SloPlane:
 def slo_plane(
     scenarios: Mapping[str, Scenario],
     options: PlaneOptions,
-    num_gpus: Mapping[str, int | None],
     *,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> SloPlane:
     """Run each scenario at every rate, to its end, and return the plane.
 
-    num_gpus: by scenario. With replications the requests of all seeds count.
+    With replications the requests of all seeds count.
     """
-    own = {name: Rates(scenario) for name, scenario in scenarios.items()}
+    subjects = {name: as_data(scenario) for name, scenario in scenarios.items()}
+    builts = {name: Built(scenario) for name, scenario in scenarios.items()}
+    with studying("plane", subjects, vars(options), jobs=jobs, progress=progress) as driver:
+        plane, failed = run_plane(builts, options, driver)
+    for row in failed.values():
+        raise row.error or ScenarioError(str(row.failure))
+    return plane
+
+
+def run_plane(
+    builts: Mapping[str, Built], options: PlaneOptions, driver: Driver
+) -> tuple[SloPlane, dict[str, Row]]:
+    """Do `slo_plane` in a study; return the plane of those whose runs worked, and failed rows."""
+    own = {name: Rates(built.scenario, built) for name, built in builts.items()}
     first = next(iter(own.values())).own
     ends = options.rates or (first * _AROUND[0], first * _AROUND[1])
     check_rates(ends)
     rates = np.geomspace(*ends, options.num_rates)
-    keys = [(name, rate) for name in scenarios for rate in rates.tolist()]
-    data = {name: as_data(scenario) for name, scenario in scenarios.items()}
-    arguments = [
-        (data[name], own[name].at(rate), seeds_from(s.seed, s.replications))
-        for name, rate in keys
-        for s in (scenarios[name],)
-    ]
-    runs = each_in_parallel(run_times, arguments, what="compare", jobs=jobs, progress=progress)
-    times: dict[str, list[RequestTimes]] = {name: [] for name in scenarios}
-    for (name, rate), found in zip(keys, runs, strict=True):
+    tasks = []
+    for name, built in builts.items():
+        data = as_data(built.scenario)
+        seeds = seeds_from(built.scenario.seed, built.scenario.replications)
+        tasks += [
+            Task((name, rate), times_data, (data, own[name].at(rate), seeds))
+            for rate in rates.tolist()
+        ]
+    times: dict[str, list[RequestTimes]] = {name: [] for name in builts}
+    failed: dict[str, Row] = {}
+    for row in driver.run(tasks, keep_errors=True):
+        name, rate = str(row.key[0]), row.key[1]
+        if row.failure is not None:
+            failed.setdefault(name, row)
+            continue
+        found = RequestTimes(**{kind: np.array(values) for kind, values in row.result.items()})
         if not len(found):
             raise ScenarioError(f"warmup must end before the last request arrives; at {rate:g} /s")
         times[name].append(found)
-    return SloPlane(times, rates, *options.limits, options.attainment, dict(num_gpus))
+    whole = {name: runs for name, runs in times.items() if name not in failed}
+    gpus = {name: builts[name].num_gpus for name in whole}
+    return SloPlane(whole, rates, *options.limits, options.attainment, gpus), failed
+
+
+def times_data(
+    data: dict[str, Any], changes: dict[str, Any], seeds: Sequence[int]
+) -> dict[str, list[float]]:
+    """Do `run_times`, as a task of a study; return the latencies as lists."""
+    times = run_times(data, changes, seeds)
+    return {name: column.tolist() for name, column in vars(times).items()}
 
 
 def run_times(data: dict[str, Any], changes: dict[str, Any], seeds: Sequence[int]) -> RequestTimes:

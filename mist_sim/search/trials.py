@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
@@ -32,6 +32,20 @@ class Trial:
     attainment: float
     is_whole: bool
     stability: str | None = None
+
+    def data(self) -> dict[str, Any]:
+        """Return it as plain data, of which `of` makes it again."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """Return the trial that plain data says."""
+        return cls(**data)
+
+
+def trial_data(*arguments: Any) -> dict[str, Any]:
+    """Do `try_rate`, as a task of a study; return the trial as plain data."""
+    return try_rate(*arguments).data()
 
 
 def try_rate(

@@ -14,15 +14,29 @@ from mist_sim.stages.registry import STAGES
 class Prefill(Stage):
     """Compute KV entries for a prompt and emit the first output token.
 
+    It may begin with entries that are kept elsewhere, and computes the rest then.
+
     num_prompt_tokens: prompt length in tokens (> 0).
     """
 
     kind: ClassVar[str] = "prefill"
+    may_continue: ClassVar[bool] = True
     num_prompt_tokens: int
 
     def __post_init__(self) -> None:
         if self.num_prompt_tokens <= 0:
             raise ValueError(f"num_prompt_tokens must be > 0, got {self.num_prompt_tokens}")
+
+    @property
+    def num_input_tokens(self) -> int:
+        return self.num_prompt_tokens
+
+    @property
+    def num_new_tokens(self) -> int:
+        return 1
+
+    def longer(self, num_tokens: int) -> Prefill:
+        return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +49,18 @@ class Recomputation(Prefill):
     emitted. last_token_at: when the latest was, seconds; NaN without any.
     """
 
+    is_again: ClassVar[bool] = True
     num_before: int
     last_token_at: float
 
     @property
     def num_emitted(self) -> int:
         return self.num_before
+
+    @property
+    def num_input_tokens(self) -> int:
+        """None: its request has prompted with these before."""
+        return 0
 
 
 @STAGES.register("decode")
@@ -64,6 +84,13 @@ class Decode(Stage):
         """True of an answer of one token, which prefill emits."""
         return self.num_tokens == 0
 
+    @property
+    def num_new_tokens(self) -> int:
+        return self.num_tokens
+
+    def longer(self, num_tokens: int) -> Decode:
+        return replace(self, num_tokens=self.num_tokens + num_tokens)
+
     def with_rest(self, num_tokens: int) -> Decode:
         return replace(self, num_tokens=num_tokens)
 
@@ -82,3 +109,10 @@ class Reasoning(Stage):
     def __post_init__(self) -> None:
         if self.num_tokens < 0:
             raise ValueError(f"num_tokens must be >= 0, got {self.num_tokens}")
+
+    @property
+    def num_new_tokens(self) -> int:
+        return self.num_tokens
+
+    def longer(self, num_tokens: int) -> Reasoning:
+        return replace(self, num_tokens=self.num_tokens + num_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mist_sim.core.request import Stage
@@ -27,6 +27,9 @@ class Preprocess(Stage):
     def __post_init__(self) -> None:
         _require_tokens(self.num_tokens)
 
+    def longer(self, num_tokens: int) -> Preprocess:
+        return replace(self, num_tokens=self.num_tokens + num_tokens)
+
 
 @STAGES.register("postprocess")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,9 @@ class Postprocess(Stage):
 
     def __post_init__(self) -> None:
         _require_tokens(self.num_tokens)
+
+    def longer(self, num_tokens: int) -> Postprocess:
+        return replace(self, num_tokens=self.num_tokens + num_tokens)
 
 
 @STAGES.register("tool_call")

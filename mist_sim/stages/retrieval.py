@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mist_sim.core.request import Stage
@@ -45,3 +45,6 @@ class KvRetrieval(Stage):
     def __post_init__(self) -> None:
         if self.num_tokens <= 0:
             raise ValueError(f"num_tokens must be > 0, got {self.num_tokens}")
+
+    def longer(self, num_tokens: int) -> KvRetrieval:
+        return replace(self, num_tokens=self.num_tokens + num_tokens)

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from mist_sim.clients import Client
+from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.request import Limits, Request, Stage
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
@@ -43,8 +44,8 @@ def check_client(
     require(isinstance(client, Client), f"{kind} must be a subclass of Client")
     require(client.name, f"{kind} must have a name")
     require(
-        client.serves and all(isinstance(stage, str) for stage in client.serves),
-        f"{kind}.serves must name the kinds of stages it serves, got {client.serves!r}",
+        isinstance(getattr(client, "traits", None), ClientTraits),
+        f"{kind}.traits must say what it is; call super().__init__(name, traits)",
     )
     hash(client)
     paths = list(pipelines) if pipelines is not None else _pipelines(client)
@@ -101,7 +102,10 @@ def _run(client: Client, requests: list[Request], until: float | None = None) ->
     until: when the run is cut, in the middle of its work, seconds.
     """
     env = Environment()
-    run, others = WatchedRun(client, env), Others("others", _kinds(requests) - set(client.serves))
+    run, others = (
+        WatchedRun(client, env),
+        Others("others", _kinds(requests) - set(client.traits.serves)),
+    )
     try:
         start(run, others, requests)
         env.run(until=until)
@@ -110,7 +114,7 @@ def _run(client: Client, requests: list[Request], until: float | None = None) ->
     except Exception as error:
         raise AssertionError(f"{name_of(client)} raised {error!r} at {env.now} s") from error
     if until is None:
-        run.rule(run.stays, f"was sent no visit; it serves {client.serves}: pass pipelines")
+        run.rule(run.stays, f"was sent no visit; it serves {client.traits.serves}: pass pipelines")
         run.rule(run.num_open == 0, f"must hand every visit back; {run.num_open} never came")
         run.rule(
             others.num_kept == 0,
@@ -142,19 +146,25 @@ def _requests(
 
 
 def _pipelines(client: Client) -> list[Pipeline]:
-    """Return pipelines of the stages that a client serves: completions, others, all of these."""
+    """Return pipelines of the stages that a client serves.
+
+    They are completions, each of the others with a completion after it, and all others in a row.
+    """
     draws = stream_of("check_client: lengths")
     found: list[Pipeline] = []
-    others = [kind for kind in client.serves if kind not in (Prefill.kind, Decode.kind)]
+    others = [kind for kind in client.traits.serves if kind not in (Prefill.kind, Decode.kind)]
     for _ in range(8):
-        if Prefill.kind in client.serves or Decode.kind in client.serves:
-            prompt, output = draws.integers(1, _LONGEST, 2).tolist()
-            found.append(completion(prompt, output))
+        prompt, output = draws.integers(1, _LONGEST, 2).tolist()
+        after = completion(prompt, output)  # which the outcome of a stage may lengthen
+        if Prefill.kind in client.traits.serves or Decode.kind in client.traits.serves:
+            found.append(after)
         singles = [_example(kind, client, draws.integers(1, _LONGEST)) for kind in others]
-        found += [(stage,) for stage in singles]
+        found += [(stage, *after) for stage in singles]
         if len(singles) > 1:
             found.append(singles)
-    require(found, f"{name_of(client)} serves {client.serves}; pass pipelines of these stages")
+    require(
+        found, f"{name_of(client)} serves {client.traits.serves}; pass pipelines of these stages"
+    )
     return found
 
 

@@ -16,7 +16,8 @@ def check_stage(cls: type[Stage], **parameters: object) -> None:
     """Check that a stage is an immutable value with a kind of its own, and refuses nonsense.
 
     parameters: values of fields without a default; not needed for numbers and strings. A field
-    that counts something (`num_...`) must refuse -1 with a ValueError that names it.
+    that counts something (`num_...`) must refuse -1 with a ValueError that names it. One that can
+    become longer is as before when it becomes as much shorter again, and counts what it gained.
     """
     name, plugin = cls.__name__, cast(Any, cls)
     require(issubclass(plugin, Stage), f"{name} must be a subclass of Stage")
@@ -38,11 +39,31 @@ def check_stage(cls: type[Stage], **parameters: object) -> None:
         pass
     else:
         raise AssertionError(f"{name} must be frozen: @dataclass(frozen=True)")
+    _check_length(one)
     for field in values:
         if field.startswith("num_"):
             other = cls(**(values | {field: 7}))
             require(one != other, f"{name} must differ when {field} differs")
             _check_refusal(cls, values | {field: -1}, field)
+
+
+def _check_length(stage: Stage) -> None:
+    name, gained = type(stage).__name__, 3
+    try:
+        more = stage.longer(gained)
+    except TypeError:
+        return  # it has no length
+    require(type(more) is type(stage), f"{name}.longer must return a stage of its class")
+    require(
+        stage.longer(0) == stage != more and more.longer(-gained) == stage,
+        f"{name}.longer must add what it is told, and take it off where that is below 0",
+    )
+    for count in ("num_input_tokens", "num_new_tokens"):
+        added = getattr(more, count) - getattr(stage, count)
+        require(
+            added in (0, gained),
+            f"{name}.{count} must grow by {gained} with the stage, or not at all, got {added}",
+        )
 
 
 def example_values(cls: type[Stage]) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TextIO
 
 from mist_sim.bounds import COUNT
-from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean, in_words
+from mist_sim.inputs.files import check_ordinary, is_there, names_in
+from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TraceRow
 
 _MAX_DIGITS = 15  # longer texts are garbage, not numbers
@@ -21,9 +23,10 @@ _MAX_DIGITS = 15  # longer texts are garbage, not numbers
 def open_trace(path: str) -> Iterator[TextIO]:
     """Open a trace as UTF-8 text (a byte-order mark is dropped, line ends are kept).
 
-    Raises ScenarioError when the file is missing, unreadable or not text.
+    Raises ScenarioError when the file is missing, unreadable, not text, or no ordinary file.
     """
     try:
+        check_ordinary(Path(path))
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             yield file
     except FileNotFoundError:
@@ -39,9 +42,9 @@ def open_trace(path: str) -> Iterator[TextIO]:
 
 def _similar_file(path: str) -> str:
     folder = Path(path).parent
-    if not folder.is_dir():
+    if not is_there(folder):
         return f"; there is no folder {folder} either"
-    return did_you_mean(Path(path).name, [file.name for file in folder.iterdir()])
+    return did_you_mean(Path(path).name, names_in(folder))
 
 
 def csv_records(
@@ -52,7 +55,7 @@ def csv_records(
     Columns may stand in any order and beside others; blank lines are skipped. Raises TraceError
     for an empty file, a header without one of the columns, or a row of another width.
     """
-    reader = csv.reader(file, strict=True)
+    reader = csv.reader(lines_of(file, path), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         places = [_place(path, header, name, columns) for name in columns]
@@ -73,17 +76,21 @@ def csv_records(
 
 
 def _place(path: str, header: list[str], name: str, needed: Sequence[str]) -> int:
-    """Return the position of a column in the header, or raise TraceError."""
+    """Return the position of a column in the header, or raise TraceError.
+
+    What the first line says is not shown: it may be that of any file.
+    """
     if not any(header):
         raise TraceError(path, 1, f"no header; a first line with {', '.join(needed)} is needed")
     if header.count(name) != 1:
-        problem = f"no column {name!r}{did_you_mean(name, header)}"
+        problem = f"no column {brief(name)}{did_you_mean(name, header)}"
         if name in header:
-            problem = f"more than one column {name!r}."
+            problem = f"more than one column {brief(name)}."
         raise TraceError(
             path,
             1,
-            f"{problem} The file has {', '.join(header)[:300]}; needed are {', '.join(needed)}",
+            f"{problem} The first line has {in_words(len(header), 'column')}; needed are "
+            f"{', '.join(needed)}",
         )
     return header.index(name)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mist_sim.core.request import Stage
-from mist_sim.stages import Decode, Prefill, Reasoning, completion, validate_pipeline
+from mist_sim.errors import brief
+from mist_sim.stages import Decode, Prefill, completion, validate_pipeline
 from mist_sim.traces.base import TraceRow
 
 PipelineTemplate = Callable[[TraceRow], tuple[Stage, ...]]
@@ -35,7 +36,8 @@ class StageTemplate:
         for position, part in enumerate(self.parts):
             if part is not Prefill and part is not Decode and not isinstance(part, Stage):
                 raise ValueError(
-                    f"part {position} must be a stage, or the class Prefill or Decode, got {part!r}"
+                    f"part {position} must be a stage, or the class Prefill or Decode, "
+                    f"got {brief(part)}"
                 )
         validate_pipeline(self(TraceRow(1, 1)))
 
@@ -59,18 +61,3 @@ def template(stages: Sequence[StageOrClass]) -> StageTemplate:
     before each completion. Raises ValueError as `StageTemplate` does.
     """
     return StageTemplate(tuple(stages))
-
-
-def token_totals(stages: Sequence[Stage]) -> tuple[int, int]:
-    """Return (prompt tokens, output tokens) summed over all stages.
-
-    Every prefill emits one output token, decode and reasoning stages emit theirs.
-    """
-    prompt = output = 0
-    for stage in stages:
-        if isinstance(stage, Prefill):
-            prompt += stage.num_prompt_tokens
-            output += 1
-        elif isinstance(stage, Decode | Reasoning):
-            output += stage.num_tokens
-    return prompt, output

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
+from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
 from mist_sim.traces.files import (
@@ -135,7 +136,7 @@ class MooncakeReader:
         start: float | None = None
         last = 0.0
         with open_trace(self.path) as file:
-            for line, text in enumerate(file, 1):
+            for line, text in enumerate(lines_of(file, self.path), 1):
                 if not text.strip():
                     continue
                 time, prompt, output, content, model = self._values(text, line)
@@ -154,7 +155,8 @@ class MooncakeReader:
     def models(self) -> Iterator[tuple[int, str]]:
         """Yield (line, model) where a model is named for the first time."""
         with open_trace(self.path) as file:
-            texts = ((line, text) for line, text in enumerate(file, 1) if text.strip())
+            lines = enumerate(lines_of(file, self.path), 1)
+            texts = ((line, text) for line, text in lines if text.strip())
             named = ((line, self._values(text, line)[-1]) for line, text in texts)
             yield from _firsts(named, self.num_requests)
 
@@ -208,7 +210,7 @@ def _hash_ids(record: dict[str, Any], key: str, path: str, line: int) -> list[in
     raise TraceError(
         path,
         line,
-        f"{key} must be a list of integers, got {str(value)[:60]}; "
+        f"{key} must be a list of integers, got {brief(value)}; "
         "write [] when the blocks are not known",
     )
 
@@ -233,11 +235,12 @@ class LengthsCsvReader:
         require_num_requests(self.num_requests)
         if self.prompt_column == self.output_column:
             raise ValueError(
-                f"output_column must differ from prompt_column, got {self.output_column!r}"
+                f"output_column must differ from prompt_column, got {brief(self.output_column)}"
             )
         if self.model_column in (self.prompt_column, self.output_column):
             raise ValueError(
-                f"model_column must differ from those of the lengths, got {self.model_column!r}"
+                "model_column must differ from those of the lengths, "
+                f"got {brief(self.model_column)}"
             )
 
     def rows(self) -> Iterator[TraceRow]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mist_sim.durations import require_positive
+from mist_sim.errors import brief
 from mist_sim.units import Seconds
 
 _MOST = 100  # keeps factor ** max_attempts a number
@@ -49,7 +50,7 @@ class Retries:
             raise ValueError(f"jitter must be in [0, 1], got {self.jitter}")
         for status in self.on:
             if status not in ("timed_out", "rejected", "lost"):
-                raise ValueError(f"on must list timed_out, rejected or lost, got {status!r}")
+                raise ValueError(f"on must list timed_out, rejected or lost, got {brief(status)}")
         if not self.on:
             raise ValueError("on must have at least one entry, got none")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from mist_sim.bounds import LINE_LENGTH
 from mist_sim.durations import require_positive
 from mist_sim.errors import TraceError, brief, did_you_mean
 from mist_sim.traces.base import TRACE_READERS, TraceRow
@@ -70,7 +71,7 @@ class ShareGptReader:
                     raise TraceError(
                         self.path,
                         line,
-                        f"conversation {brief(conversation.get('id'))}, message {position}: "
+                        f"{_place(conversation, position)}: "
                         f"question and answer must not be empty, got {context} and {length} "
                         "characters; remove the pair or set skip_empty",
                     )
@@ -87,19 +88,19 @@ def _messages(conversation: dict[str, Any], path: str, line: int) -> Iterator[tu
         raise TraceError(
             path,
             line,
-            'a conversation must have a list "conversations"; '
-            f"it has the keys {', '.join(map(str, conversation))[:300] or '(none)'}",
+            'a conversation must have a list "conversations"'
+            f"{did_you_mean('conversations', conversation)} Correct the file",
         )
     for position, message in enumerate(messages):
         fields = message if type(message) is dict else {}
         role, value = fields.get("from"), fields.get("value")
-        where = f"conversation {brief(conversation.get('id'))}, message {position}"
         if type(role) is not str or type(value) is not str:
+            where = _place(conversation, position)
             raise TraceError(
                 path, line, f'{where}: must have the strings "from" and "value"; correct it'
             )
         if role not in _USER and role not in _ASSISTANT and role not in _CONTEXT:
-            known = sorted(_USER | _ASSISTANT | _CONTEXT)
+            known, where = sorted(_USER | _ASSISTANT | _CONTEXT), _place(conversation, position)
             raise TraceError(
                 path,
                 line,
@@ -107,6 +108,10 @@ def _messages(conversation: dict[str, Any], path: str, line: int) -> Iterator[tu
                 f"got {brief(role)}{did_you_mean(role, known)}",
             )
         yield role, len(value)
+
+
+def _place(conversation: dict[str, Any], position: int) -> str:
+    return f"conversation {brief(conversation.get('id'))}, message {position}"
 
 
 def _json_objects(file: TextIO, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -138,8 +143,8 @@ class _Cursor:
         self._decoder = json.JSONDecoder()
 
     def error(self, rule: str) -> TraceError:
-        """Return the error of what stands here, cut to a readable length."""
-        found = self._text[self._position : self._position + 40] or "the end of the file"
+        """Return the error of the character that stands here; a text may be that of any file."""
+        found = self._text[self._position : self._position + 1] or "the end of the file"
         return TraceError(self._path, self.line, f"{rule}, got {brief(found)}; correct the file")
 
     def peek(self) -> str:
@@ -175,17 +180,30 @@ class _Cursor:
                 if cut and self._read_more():
                     continue
                 line = self.line + self._text.count("\n", self._position, error.pos)
-                raise TraceError(
-                    self._path, line, f"not valid JSON ({error.msg}); correct the file"
-                ) from error
+                raise self._not_json(line, error.msg) from error
+            except ValueError as error:  # a number of too many digits
+                raise self._not_json(self.line, str(error)) from error
             self.line += self._text.count("\n", self._position, end)
             self._position = end
             result: dict[str, Any] = value
             return result
 
+    def _not_json(self, line: int, problem: str) -> TraceError:
+        return TraceError(self._path, line, f"not valid JSON ({problem}); correct the file")
+
     def _read_more(self) -> bool:
-        """Append text, at least as much as is unread; False at the end of the file."""
+        """Append text, at least as much as is unread; False at the end of the file.
+
+        Raises TraceError where more is unread than a conversation may have.
+        """
         rest = self._text[self._position :]
+        if len(rest) > LINE_LENGTH:
+            raise TraceError(
+                self._path,
+                self.line,
+                f"a conversation must have <= {LINE_LENGTH} characters; is a quote or a bracket "
+                "missing?",
+            )
         more = self._file.read(max(_CHUNK, len(rest)))
         self._text, self._position = rest + more, 0
         return bool(more)

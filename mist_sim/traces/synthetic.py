@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from mist_sim.durations import BLOCK
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.traces.base import SAMPLERS, TraceRow, require_count
 from mist_sim.traces.content import prefix_content
 from mist_sim.traces.distributions import LengthDistribution, Tokens
@@ -77,7 +77,9 @@ class Profile:
         require_count("num_requests", self.num_requests)
         _require_total(self.max_total_tokens)
         if self.name not in profile_names():
-            raise ValueError(f"name must be one of {', '.join(profile_names())}, got {self.name!r}")
+            raise ValueError(
+                f"name must be one of {', '.join(profile_names())}, got {brief(self.name)}"
+            )
 
     def sample_rows(self, rng: np.random.Generator) -> Iterator[TraceRow]:
         """Yield `num_requests` rows without times.

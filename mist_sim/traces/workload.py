@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mist_sim.core.request import Request, Stage
+from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.stages import validate_pipeline
@@ -28,7 +28,6 @@ from mist_sim.traces.pipeline_templates import (
     PipelineTemplate,
     StageTemplate,
     completion_pipeline,
-    token_totals,
 )
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import EngineOverhead, Predictor, SiliconPredictor
+from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.models import load_model
 from mist_sim.scenario import llm_client
 from mist_sim.simulation import Simulation
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 # means, sums over the number of requests, say ten a user too.
 TOKENS_BEYOND_PROMPT = 128 + 1500
 REQUESTS_PER_USER = 10
+GPUS = (2, 8)
 MAX_NUM_SEQS = 1024  # vLLM's server by default on GPUs of 70 GiB and more (engine/arg_utils.py)
 
 CLIENT_DELAY = 2e-3  # seconds; an assumption, which hardly matters as long as there is one
@@ -37,14 +40,16 @@ CLIENT_DELAY = 2e-3  # seconds; an assumption, which hardly matters as long as t
 # points: around measured kernels (benchmarks/closed_loop.py), and around the roofline by mist
 # calibrate closed_loop (examples/gpus/h100-sxm-vllm-0.12.toml).
 PROMPT_TOKEN, PROMPT_TOKEN_ROOFLINE = 2.5e-6, 2.33e-6
+_SIZES = ("isl", "osl", "concurrency", "tp_size")
 QUEUES = 4.0  # seconds of TTFT from which on a point is one of a queue for memory
 
 
 def measured_points(file: Path) -> pd.DataFrame:
     """Return the measured points; `half` says which the engine's own time was fitted on."""
-    import pandas as pd
-
-    points = pd.read_csv(file)
+    points = read_columns(file, [*_SIZES, "silicon_ttft_ms", "silicon_tpot_ms"])
+    points = points.astype(dict.fromkeys(_SIZES, int)).reset_index(drop=True)
+    if not points["tp_size"].isin(GPUS).all():
+        raise ScenarioError(f"{file}: tp_size must be one of {', '.join(map(str, GPUS))}")
     points["half"] = np.where(np.arange(len(points)) // 2 % 2, "held out", "fitted")
     return points
 
@@ -52,7 +57,7 @@ def measured_points(file: Path) -> pd.DataFrame:
 def predictors() -> dict[int, SiliconPredictor]:
     """Return what times the steps, by the number of GPUs."""
     model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
-    return {ranks: SiliconPredictor(model, Cluster(gpu, ranks)) for ranks in (2, 8)}
+    return {ranks: SiliconPredictor(model, Cluster(gpu, ranks)) for ranks in GPUS}
 
 
 def simulated(

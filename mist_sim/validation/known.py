@@ -15,8 +15,10 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.models import load_model
 from mist_sim.validation.closed_loop import (
+    GPUS,
     PROMPT_TOKEN_ROOFLINE,
     measured_points,
     predictors,
@@ -99,7 +101,7 @@ def _loop(
 def _roofline_rows(file: Path, half: str, options: dict[str, Any]) -> Iterator[Row]:
     points = measured_points(file)
     model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
-    timed_by = {ranks: RooflinePredictor(model, Cluster(gpu, ranks)) for ranks in (2, 8)}
+    timed_by = {ranks: RooflinePredictor(model, Cluster(gpu, ranks)) for ranks in GPUS}
     return _closed_loop_errors(simulated(points[points["half"] == half], timed_by, **options))
 
 
@@ -149,11 +151,10 @@ def _splitwise_rows(file: Path, gpu: str, hardware: str) -> Iterator[Row]:
 
 def splitwise_steps(file: Path, gpu: str, hardware: str) -> pd.DataFrame:
     """Return single prompts and tokens of a GPU: model, tensor_parallel, and relative errors."""
-    import pandas as pd
-
-    rows = pd.read_csv(file)
+    names = ["prompt_size", "batch_size", "token_size", "tensor_parallel"]
+    rows = read_columns(file, [*names, "prompt_time", "token_time"], ["model", "hardware"])
     rows = rows[(rows["hardware"] == hardware) & (rows["batch_size"] == 1)]
-    rows = rows[rows["token_size"] == 128]
+    rows = rows[rows["token_size"] == 128].astype({"tensor_parallel": int})
     medians = rows.groupby(["model", "tensor_parallel", "prompt_size"]).median(numeric_only=True)
     errors = []
     for measured in medians.reset_index().to_dict("records"):

@@ -11,6 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.bounds import TABLE_BYTES
+from mist_sim.inputs.files import text_of
+from mist_sim.inputs.tables import of_a_form
 from mist_sim.scenario import Scenario
 from mist_sim.validation.comparing import Row, request_rows
 from mist_sim.validation.runs import MeasuredRun
@@ -131,7 +134,14 @@ def _bench_requests(path: Path) -> pd.DataFrame:
     """Return latencies in seconds by request, from the times that vLLM's engine core stamped."""
     import pandas as pd
 
-    rows = pd.DataFrame([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+    with of_a_form(path, "timed requests"):
+        lines = text_of(path, TABLE_BYTES).splitlines()
+        return _latencies(pd.DataFrame([json.loads(line) for line in lines]))
+
+
+def _latencies(rows: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
     first, last = rows["first_token_ts"], rows["last_token_ts"]
     latencies = pd.DataFrame(
         {

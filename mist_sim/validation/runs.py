@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.inputs.files import check_ordinary, is_there, text_of
+from mist_sim.inputs.tables import read_csv
+from mist_sim.inputs.texts import check_plain
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.format.paths import Origin
@@ -40,9 +43,10 @@ class MeasuredRun:
     missing: str = ""
 
 
-def read_run(folder: Path) -> MeasuredRun:
+def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
     """Return the run of a folder with a `run.yaml` (see docs/validation.md).
 
+    allow_programs: whether programs that its scenario names may run.
     Raises ScenarioError for a folder without one, unknown or missing keys, and files that do not
     hold what they should.
     """
@@ -52,11 +56,12 @@ def read_run(folder: Path) -> MeasuredRun:
     data = yaml_text.parse(yaml_text.read_text(path), str(path))
     if not isinstance(data, dict):
         raise ScenarioError(f"{path}: must hold a mapping of keys to values")
+    check_plain(data, str(path))
     _check_keys(data, path)
-    scenario = _scenario(data["scenario"], folder, path)
+    scenario = _scenario(data["scenario"], folder, path, allow_programs)
     starts_at = data.get("starts_at", "arrival")
     if starts_at not in ("arrival", "intake"):
-        raise ScenarioError(f"{path}: starts_at must be arrival or intake, got {starts_at!r}")
+        raise ScenarioError(f"{path}: starts_at must be arrival or intake, got {brief(starts_at)}")
     if "requests" in data:
         measured = read_requests(folder / str(data["requests"]))
 
@@ -81,7 +86,7 @@ def _check_keys(data: Mapping[str, Any], path: Path) -> None:
     for key in data:
         if key not in _KEYS:
             hint = did_you_mean(str(key), _KEYS)
-            raise ScenarioError(f"{path}: unknown key {key!r}{hint} Known: {', '.join(_KEYS)}")
+            raise ScenarioError(f"{path}: unknown key {brief(key)}{hint} Known: {', '.join(_KEYS)}")
     if missing := [key for key in _NEEDED if key not in data]:
         raise ScenarioError(f"{path}: missing {', '.join(missing)}")
     if ("requests" in data) == ("summary" in data):
@@ -90,15 +95,19 @@ def _check_keys(data: Mapping[str, Any], path: Path) -> None:
         raise ScenarioError(f"{path}: starts_at: intake needs requests, a summary has no intakes")
 
 
-def _scenario(value: object, folder: Path, path: Path) -> Scenario:
+def _scenario(value: object, folder: Path, path: Path, allow_programs: bool) -> Scenario:
     if isinstance(value, str):
-        is_preset = value in preset_names() and not (folder / value).exists()
-        return Scenario.load(value if is_preset else folder / value)
+        is_preset = value in preset_names() and not is_there(folder / value)
+        file = value if is_preset else folder / value
+        if isinstance(file, Path) and is_there(file):
+            check_ordinary(file)  # a pipe that a file names would be waited for
+        return Scenario.load(file, allow_programs=allow_programs)
     if isinstance(value, dict):
         from mist_sim.scenario.load import validated
 
-        return validated(Scenario, value, {}, Origin(f"{path}: scenario", folder))
-    raise ScenarioError(f"{path}: scenario must be a file or a mapping, got {value!r}")
+        origin = Origin(f"{path}: scenario", folder, allow_programs=allow_programs)
+        return validated(Scenario, value, {}, origin)
+    raise ScenarioError(f"{path}: scenario must be a file or a mapping, got {brief(value)}")
 
 
 def read_requests(path: Path) -> pd.DataFrame:
@@ -110,16 +119,11 @@ def read_requests(path: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    try:
-        rows = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{path}: cannot be read as CSV: {error}") from None
+    names = ("request_id", *LATENCIES)
+    rows = read_csv(path, names, needed=names)
     if rows.empty:
         raise ScenarioError(f"{path}: holds no requests")
-    for name in ("request_id", *LATENCIES):
-        if name not in rows.columns:
-            hint = did_you_mean(name, map(str, rows.columns))
-            raise ScenarioError(f"{path}: no column {name!r}{hint}")
+    for name in names:
         if not pd.api.types.is_numeric_dtype(rows[name]):
             raise ScenarioError(f"{path}: {name} must hold numbers only")
     if not rows["request_id"].is_unique:
@@ -145,12 +149,14 @@ def _check_latencies(rows: pd.DataFrame, path: Path) -> None:
 def _summary(value: object, folder: Path, path: Path) -> dict[str, float]:
     """Return a summary with the keys of `vllm bench serve`, inline or from its JSON file."""
     if isinstance(value, str):
+        file = folder / value
+        text = text_of(file)
         try:
-            value = json.loads((folder / value).read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ScenarioError(f"{folder / str(value)}: cannot be read as JSON: {error}") from None
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ScenarioError(f"{file}: cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ScenarioError(f"{path}: summary must be a JSON file or a mapping, got {value!r}")
+        raise ScenarioError(f"{path}: summary must be a JSON file or a mapping, got {brief(value)}")
     return {
         str(key): float(figure)
         for key, figure in value.items()

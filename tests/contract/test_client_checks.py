@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mist_sim.clients import Client
+from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import HeldKv, Moved, Served
 from mist_sim.environment import PLAN
@@ -127,7 +128,7 @@ class Relay(OneByOne):
 
     def __init__(self):
         super().__init__()
-        self.serves = ("prefill", "decode")
+        self.traits = ClientTraits.serving(("prefill", "decode"))
 
     def finish(self, visit):
         if visit.started_at == visit.started_at and visit.failure is None:
@@ -170,7 +171,7 @@ class LeavesTooMuch(Relay):
 class DecodesOnly(OneByOne):
     def __init__(self):
         super().__init__()
-        self.serves = ("decode",)
+        self.traits = ClientTraits.serving(("decode",))
 
 
 class NeverLetsGo(DecodesOnly):
@@ -182,7 +183,7 @@ class NeverLetsGo(DecodesOnly):
 class PrefillsAndKeepsNothing(OneByOne):
     def __init__(self):
         super().__init__()
-        self.serves = ("prefill",)
+        self.traits = ClientTraits.serving(("prefill",))
 
 
 class Grows(OneByOne):
@@ -209,13 +210,13 @@ class Raises(OneByOne):
 class ServesNothing(OneByOne):
     def __init__(self):
         super().__init__()
-        self.serves = ()
+        del self.traits
 
 
 class ServesWhatNobodyKnows(OneByOne):
     def __init__(self):
         super().__init__()
-        self.serves = ("polish",)
+        self.traits = ClientTraits.serving(("polish",))
 
 
 def test_a_sound_client_passes():
@@ -245,7 +246,7 @@ def test_clients_that_leave_work_to_others_pass(client):
     ("client", "rule"),
     [
         (object, "must be a subclass of Client"),
-        (ServesNothing, "serves must name the kinds"),
+        (ServesNothing, "traits must say what it is"),
         (ServesWhatNobodyKnows, "'polish', which no registered stage is; pass pipelines"),
         (TakesNothing, "must take at least the first"),
         (Raises, "raised KeyError"),

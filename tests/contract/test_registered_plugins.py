@@ -182,6 +182,7 @@ CLIENTS_TO_CHECK: Configurations = {  # as a scenario file has them
         BUNDLE,
         BUNDLE | {"batches": 1, "ffn_workers": 2, "static_graph": False},
         BUNDLE | {"batches": 3, "placement": "least_load", "max_model_len": 200},
+        BUNDLE | {"gpu": "h100-sxm", "layers": 4, "joint_steps": True},
     ],
     "llm": [
         H100,

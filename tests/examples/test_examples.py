@@ -45,6 +45,8 @@ EXPECTED = {
         [],
         r"random +3\d /s .*\nround_robin +[45]\d /s .*\nleast_outstanding +5\d /s +1\d\.\d /s",
     ),
+    "own_decode_client.py": ([], r"2000 served, mean TPOT \d+\.\d ms\n2000 hand-overs, mean \d"),
+    "own_powered_client.py": ([], r" client .*\nprompts +\d+\.\d+ .*\nanswers +\d+\.\d+ .*"),
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
     "step_times.py": ([], r'"version": "1"}\n{"seconds": \[\S+, \S+\]}'),

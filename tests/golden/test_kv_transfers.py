@@ -30,6 +30,19 @@ def rows(shared) -> list[tuple[int, float]]:
         ]
 
 
+def test_a_line_through_transfers_is_found_again():
+    """5 ms, and a quarter of the bandwidth; what is slower than the way cannot be faster."""
+    sizes = [1e6, 1e8, 3e9]
+    found = fit_connector(sizes, [5e-3 + size / 50e9 for size in sizes], NICS)
+    assert (found.start, found.efficiency) == pytest.approx((5e-3, 0.25))
+    faster = fit_connector(sizes, [-1e-3 + size / 50e9 for size in sizes], NICS)
+    assert faster.start == 0.0
+    with pytest.raises(ValueError, match="must have two different sizes or more, got"):
+        fit_connector([1e6, 1e6], [1.0, 1.0], NICS)
+    with pytest.raises(ValueError, match="must grow by 1 / bandwidth a byte or more"):
+        fit_connector(sizes, [size / 500e9 for size in sizes], NICS)
+
+
 def num_blocks(num_tokens: int) -> int:
     return num_tokens // 16 + 1
 

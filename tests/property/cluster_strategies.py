@@ -93,6 +93,25 @@ def jobs_at_once(
     )
 
 
+@st.composite
+def in_half_steps(draw: st.DrawFn, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """Let jobs come one after the other, in halves of a step, and most of them with others."""
+    gaps = st.sampled_from([0, 0, 0, 1, 1, 2, 2, 3, 4, 7])
+    halves, placed = 0, []
+    for job in jobs:
+        halves += draw(gaps)
+        placed.append(replace(job, arrival_time=halves * STEP / 2))
+    return tuple(placed)
+
+
+@st.composite
+def of_users_or_in_half_steps(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
+    """Return a case whose jobs are sent by users, all in steps, or come by themselves."""
+    if draw(st.booleans()):
+        return replace(case, loop=draw(users_in_steps(st.integers(2, 8) | st.just(3))))
+    return replace(case, jobs=draw(in_half_steps(case.jobs)))
+
+
 def with_time_outs_together(data: st.DataObject, case: ClusterCase, predictor) -> ClusterCase:
     """Let several jobs have the same time-out, which for the first ones is the end of a step."""
     start = [replace(job, arrival_time=0.0, timeout=inf, ttft_timeout=inf) for job in case.jobs]

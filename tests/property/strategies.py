@@ -232,6 +232,37 @@ def cases(
 
 
 @st.composite
+def fetched(draw: st.DrawFn) -> Case:
+    """Prompts of which most begin with entries that are kept elsewhere, behind a slow link."""
+    case = draw(cases(longest=120))
+    seconds = st.sampled_from([0.0, 2.0**-14, 2.0**-9, 1e-3 / 3, 2.0**-6])
+    options = replace(case.options, elsewhere=(draw(seconds), draw(seconds)))
+    jobs = [
+        replace(job, num_elsewhere=draw(st.just(0) | st.integers(0, job.num_prompt_tokens - 1)))
+        for job in case.jobs
+    ]
+    return Case(options, tuple(jobs))
+
+
+@st.composite
+def overlapped(draw: st.DrawFn) -> Case:
+    """Swaps that overlap with steps, in memory for few requests.
+
+    A copy of a request takes from less than a step to many, so that some have not gone when there
+    is room for them again, and host memory for few of them is full of those who come back.
+    """
+    policy = draw(st.sampled_from(["chunked", "chunked", *sorted(POLICIES)]))
+    case = draw(cases(longest=120, policy=policy, drafts=False))
+    options = replace(case.options, windows=None, tiers=())
+    fast = some_swap_space(options.num_blocks, options.pipeline_parallel_size)
+    lanes = options.pipeline_parallel_size
+    size = st.integers(lanes, max(lanes, options.num_blocks // 2)) | st.just(options.num_blocks)
+    slow = st.builds(SwapSpace, size, st.sampled_from([2.0**-9, 1e-2 / 3, 2.0**-7, 2.0**-5]))
+    swap = draw(fast | slow | slow)
+    return Case(replace(options, swap=replace(swap, overlaps=True)), case.jobs)
+
+
+@st.composite
 def alike(draw: st.DrawFn) -> Case:
     """Chunked prompts of one conversation, several in pieces at a time, in scarce memory."""
     case = draw(cases(max_jobs=8, longest=120, policy="chunked"))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from mist_sim.clients.kv_cache.windows.window_manager import WindowCachingManager
+from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, load_gpu
@@ -28,6 +28,8 @@ from tests.property.strategies import (
     cases,
     copies,
     exposed,
+    fetched,
+    overlapped,
     overloads,
     overloads_of_alike,
     pieces_in_windows,
@@ -87,7 +89,17 @@ def fate(outcome: Outcome) -> set[str]:
         found.add("loaded from a tier")
     if outcome.status != "finished":
         found.add(how_failed(outcome))
-    return found
+    return found | how_moved(outcome)
+
+
+def how_moved(outcome: Outcome) -> set[str]:
+    if not outcome.num_fetched_tokens:
+        return {"sat a step out"} if outcome.num_sat_out else set()
+    more = {
+        "fetched in part": outcome.num_cached_tokens,
+        "fetched and preempted": outcome.preempted_at,
+    }
+    return {"fetched", *(name for name, is_so in more.items() if is_so)}
 
 
 def features(engine: Reference) -> set[str]:
@@ -149,6 +161,20 @@ def test_random_cases(case, predictor):
 @pytest.mark.exact
 @given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_arrivals_on_the_end_of_a_step(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=fetched(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_prompts_that_begin_from_entries_kept_elsewhere(case, predictor, data):
+    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=overlapped(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_swaps_that_overlap_with_steps(case, predictor, data):
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 
@@ -293,13 +319,21 @@ HARD = (
     "swapped out more than once",
 )
 HARD_AHEAD = ("preempted after its end", "preempted more than twice")
+HARD_FETCHED = ("fetched", "fetched in part", "fetched and preempted", "given up before its turn")
+HARD_OVERLAPPED = ("swapped out more than once", "sat a step out", "lanes that are preempted")
 HARD_IN_WINDOWS = ("cached with windows", "cached with windows and drafts")
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("strategy", "wanted"),
-    [(cases(), HARD), (ahead(), HARD_AHEAD), (alike_in_windows(), HARD_IN_WINDOWS)],
+    [
+        (cases(), HARD),
+        (ahead(), HARD_AHEAD),
+        (alike_in_windows(), HARD_IN_WINDOWS),
+        (fetched(), HARD_FETCHED),
+        (overlapped(), HARD_OVERLAPPED),
+    ],
 )
 def test_each_hard_feature_is_reached(strategy, wanted):
     """A change of the strategies that loses the pressure on memory shows here."""

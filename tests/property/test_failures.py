@@ -233,8 +233,13 @@ class Lives:
     bandwidth: float = 1e6
     num_blocks: int = 60
 
+    @property
+    def plain(self) -> EngineOptions:
+        """Return the options that all engines have, but for their own."""
+        return EngineOptions("chunked", self.num_blocks, 4, 4, 64, caching=True)
+
     def simulation(self) -> Simulation:
-        plain = EngineOptions("chunked", self.num_blocks, 4, 4, 64, caching=True)
+        plain = self.plain
         clients = [
             SequentialClient(name, serves=["preprocess"], base_time=0.01, num_workers=2)
             if options.get("role") == "preprocess"
@@ -452,8 +457,14 @@ def seen_of_hand_overs(result: Result, hand_over: HandOver) -> set[str]:
 @examples(150)
 @given(case=lives())
 def test_nothing_is_lost_and_nothing_served_twice(case):
-    """The conservation of requests, stages and visits is checked at the end of the run itself."""
     result = case.simulation().run()
+    assert_nothing_is_lost(case, result)
+    for feature in seen_in(result, case):
+        event(feature)
+
+
+def assert_nothing_is_lost(case: Lives, result: Result) -> None:
+    """The conservation of requests, stages and visits is checked at the end of the run itself."""
     requests = result.requests
     assert sorted(requests["request_id"]) == list(range(len(case.jobs)))
     for row in requests.itertuples():
@@ -464,8 +475,6 @@ def test_nothing_is_lost_and_nothing_served_twice(case):
             expected = case.jobs[row.request_id].num_output_tokens
             assert row.num_output_tokens == len(tokens) == expected
     assert_served_by_those_who_are_there(result)
-    for feature in seen_in(result, case):
-        event(feature)
 
 
 def assert_served_by_those_who_are_there(result: Result) -> None:

@@ -1,7 +1,8 @@
 """Answers that flow between P-heavy and D-heavy clients (TaiChi) are exact, too.
 
 Memory is scarce, so that the longest leave; what is asked of a token is near what a step takes, so
-that some come back. Times meet: steps of all clients, moves, and the time-outs of users.
+that some come back. Times meet: steps of all clients, moves, arrivals, and the time-outs of users.
+Prompts and answers begin alike, so that those who leave share blocks with those who stay.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from mist_sim.lifecycle import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Change, Reconfigure
 from mist_sim.routers import FlowingPolicy, LengthAwareRouter
+from mist_sim.traces import ClosedLoop
 from tests.effort import examples, features_seen, missing
 from tests.property.cluster_strategies import (
     COSTS,
     LINKS,
     LINKS_IN_STEPS,
     PREDICTORS,
+    SHARED,
     STEP,
     USERS,
     jobs_at_once,
     jobs_for,
-    users_in_steps,
+    of_users_or_in_half_steps,
     with_times_that_meet,
 )
 from tests.property.strategies import arrival_times
@@ -57,7 +60,7 @@ def policies(draw: st.DrawFn) -> FlowingPolicy:
     return FlowingPolicy(
         tpot=draw(st.sampled_from([STEP, 0.5 * STEP, 1.5 * STEP, 1.25 * STEP, 6e-4, 4e-3, 1.0])),
         approach_factor=draw(st.sampled_from([1.0, 0.96, 0.96, 0.5])),
-        watermark=draw(st.sampled_from([0.95, 0.8, 0.75, 0.5, 0.3, 1.0])),
+        watermark=draw(st.sampled_from([0.95, 0.8, 0.75, 0.5, 0.3, 0.1, 1.0])),
         counts_seats=draw(st.booleans()),
     )
 
@@ -124,37 +127,43 @@ def flowing(draw: st.DrawFn) -> ClusterCase:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> ClusterCase:
-    """Users of small clients whose steps all end together, as do moves and time-outs."""
+    """Small clients whose steps all end together, as do moves, arrivals and time-outs."""
 
     def client(role: str) -> EngineOptions:
+        more: dict[str, Any] = draw(
+            st.sampled_from([{}, {}, {}, {"threshold": 8}, {"data_parallel_size": 2}])
+        )
         return EngineOptions(
             "chunked",
             num_blocks=draw(st.sampled_from([12, 13, 16, 16, 24])),
             block_size=4,
             max_num_seqs=draw(st.integers(2, 5)),
             max_num_batched_tokens=32 if role == "p_heavy" else draw(st.sampled_from([8, 16, 32])),
-            caching=draw(st.booleans()),
+            caching=draw(st.sampled_from([True, True, False])),
             role=role,
+            **more,
         )
 
-    time_outs = [0, 0, 0, 4, 6, 9, 15, 22]
-    job = jobs_at_once([3, 4, 7, 8, 14, 30], 24, time_outs=time_outs)
+    time_outs = draw(st.sampled_from([[0], [0, 0, 0, 4, 6, 9, 15, 22]]))
+    contents = draw(st.sampled_from([SHARED, SHARED[1:], SHARED[1:2]]))
+    job = jobs_at_once([3, 4, 7, 8, 14, 30], 24, time_outs, contents)
     p, d = client("p_heavy"), client("d_heavy")
-    return ClusterCase(
+    case = ClusterCase(
         (p,) * draw(st.sampled_from([1, 1, 2])) + (d,) * draw(st.sampled_from([1, 1, 2])),
         tuple(draw(st.lists(job, min_size=3, max_size=16))),
         draw(st.sampled_from(PLAIN_ROUTERS)),
-        draw(users_in_steps(st.integers(2, 8))),
         link=draw(LINKS_IN_STEPS),
         first_token=draw(st.sampled_from(["prefill", "decode"])),
         transfer=draw(st.sampled_from(["pull", "push"])),
         costs=draw(st.sampled_from(COSTS)),
         flows=FlowingPolicy(
-            tpot=draw(st.sampled_from([STEP, 1.25 * STEP, 2 * STEP])),
+            tpot=draw(st.sampled_from([STEP, 1.25 * STEP, 2 * STEP, 1.0])),
             approach_factor=draw(st.sampled_from([1.0, 0.96])),
-            watermark=draw(st.sampled_from([0.95, 0.75, 0.5, 0.25])),
+            watermark=draw(st.sampled_from([0.95, 0.75, 0.5, 0.25, 0.1])),
+            counts_seats=draw(st.sampled_from([False, False, True])),
         ),
     )
+    return draw(of_users_or_in_half_steps(case))
 
 
 def features(case: ClusterCase, served: Served) -> set[str]:
@@ -182,6 +191,8 @@ def features(case: ClusterCase, served: Served) -> set[str]:
     ends = {step.end for step in served.steps}
     if any(move.end in ends for move in cluster.moves):
         found.add("a move ends with a step")
+    if any(move.num_tokens == 0 for move in cluster.moves):
+        found.add("nothing has to move")
     for client in cluster.clients:
         times = [each.left_at for each in client.outcomes if each.status == "moved"]
         if len(times) > len(set(times)):
@@ -235,6 +246,7 @@ WANTED = (
     "moved to a client that is too small",
     "preempted after a move",
     "a move ends with a step",
+    "nothing has to move",
     "two leave together",
     "stuck",
 )
@@ -292,6 +304,85 @@ def test_memory_for_two_is_enough(shortage):
     clients = (p, replace(d, num_blocks=22 - shortage))
     served = assert_exact(replace(case, clients=clients, jobs=case.jobs[:2]), EVEN)
     assert is_stuck(served) == bool(shortage)
+
+
+def flowing_engine(role: str, num_blocks: int, max_num_seqs: int, **more: Any) -> EngineOptions:
+    """Return a small engine whose blocks have four tokens."""
+    return EngineOptions("chunked", num_blocks, 4, max_num_seqs, role=role, **more)
+
+
+@pytest.mark.exact
+def test_blocks_that_come_back_as_a_step_ends_do_not_count_for_who_leaves_with_it():
+    """The copy of one answer ends with the fourth step of another, which shares its prompt.
+
+    Then only the other one's blocks are in use, more than the watermark, and held ones do not count
+    any more. But the step is over.
+    """
+    case = ClusterCase(
+        (
+            flowing_engine("p_heavy", 16, 5, max_num_batched_tokens=32),
+            flowing_engine("d_heavy", 16, 2, max_num_batched_tokens=8, caching=True),
+        ),
+        (Job(0.0, 12, 7, content=SHARED[2]), Job(0.0, 12, 3, content=SHARED[2])),
+        link=(2.0**20, 0.0),
+        flows=FlowingPolicy(tpot=1.0, watermark=0.25),
+    )
+    assert assert_exact(case, EVEN).outcomes[0].finished_at == 8 * STEP
+
+
+@pytest.mark.exact
+def test_what_was_sent_is_there_before_an_answer_that_leaves_looks_for_a_place():
+    """Both clients are empty then: the blocks of another answer have just come from the first."""
+    p = flowing_engine("p_heavy", 13, 2, max_num_batched_tokens=32)
+    d = flowing_engine("d_heavy", 13, 2, max_num_batched_tokens=8, caching=True)
+    case = ClusterCase(
+        (p, p, d),
+        (Job(0.0, 5, 15), Job(0.0, 1, 12, content=SHARED[2])),
+        link=(2.0**20, 0.0),
+        flows=FlowingPolicy(tpot=1.25 * STEP, approach_factor=1.0, watermark=0.5),
+    )
+    before, last = assert_exact(case, EVEN).cluster.moves[-2:]
+    assert (before.source, before.end) == (0, last.start)
+    assert last.client == 0
+
+
+@pytest.mark.exact
+def test_what_was_sent_is_there_before_a_user_sends_who_thought_meanwhile():
+    """A prompt looks for the emptier client as a copy ends that began after its user did."""
+    p = flowing_engine("p_heavy", 24, 2, max_num_batched_tokens=32)
+    d = flowing_engine("d_heavy", 24, 2, max_num_batched_tokens=16)
+    lengths = (1, 1), (1, 2), (1, 6), (1, 3), (13, 5), (5, 11), (1, 2), (5, 2), (1, 2)
+    case = ClusterCase(
+        (p, d, d),
+        tuple(Job(0.0, *tokens) for tokens in lengths),
+        "random",
+        loop=ClosedLoop(concurrency=2, think_time=STEP),
+        link=(2.0**21, 0.0),
+        transfer="push",
+        flows=FlowingPolicy(tpot=1.0, watermark=0.1, counts_seats=True),
+    )
+    assert_exact(case, EVEN)
+
+
+@pytest.mark.exact
+def test_memory_of_who_gave_up_while_blocks_came_is_free_when_the_step_has_ended():
+    """The last request looks for the emptier client in the middle of that step."""
+    p = flowing_engine("p_heavy", 13, 5, max_num_batched_tokens=32)
+    d = flowing_engine("d_heavy", 24, 5, max_num_batched_tokens=32)
+    case = ClusterCase(
+        (p, p, d, d),
+        tuple(
+            Job(0.0, prompt, 2, timeout=4 * STEP if prompt == 29 else inf)
+            for prompt in (29, 21, 5, 1, 1)
+        ),
+        "least_outstanding",
+        loop=ClosedLoop(concurrency=3, ramp_up=4 * STEP),
+        link=(2.0**21, 0.0),
+        transfer="push",
+        flows=FlowingPolicy(tpot=1.0, approach_factor=1.0, watermark=0.5),
+    )
+    clients = {move.job: move.client for move in assert_exact(case, EVEN).cluster.moves}
+    assert clients[4] == 3
 
 
 @pytest.mark.deep

@@ -55,7 +55,7 @@ class Pools:
         clients = []
         for name, role, model, node in self.clients:
             client = replace(plain, role=role).client(AWKWARD, name)
-            client.served_model, client.place = model, node
+            client.traits, client.place = replace(client.traits, model=model), node
             clients.append(client)
         models = {model: 1.0 for _, _, model, _ in self.clients}
         return Simulation(

@@ -40,19 +40,21 @@ def ends_of_sends(capacities, sends):
     return times
 
 
+BANDWIDTHS = st.sampled_from([1.0, 2.0, 8.0]) | st.floats(0.5, 50.0)
+
+
 @st.composite
-def graphs(draw):
+def graphs(draw, bandwidth=BANDWIDTHS, largest=10):
     """A connected graph of up to ten places, with links of few or of many bandwidths."""
-    size = draw(st.integers(2, 10))
+    size = draw(st.integers(2, largest))
     graph = nx.DiGraph(name="random")
     parents = [(draw(st.integers(0, node - 1)), node) for node in range(1, size)]
     more = draw(st.lists(st.tuples(*[st.integers(0, size - 1)] * 2), max_size=8))
-    some = st.sampled_from([1.0, 2.0, 8.0]) | st.floats(0.5, 50.0)
     for one, other in parents + [pair for pair in more if pair[0] != pair[1]]:
         for pair in ((one, other), (other, one)):
             if not graph.has_edge(*pair):
                 number = graph.number_of_edges()
-                graph.add_edge(*pair, bandwidth=draw(some), latency=0.0, number=number)
+                graph.add_edge(*pair, bandwidth=draw(bandwidth), latency=0.0, number=number)
     return nx.relabel_nodes(graph, str)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.clients.kv_cache import CacheTier, TierLink
+from mist_sim.clients.kv_cache import CacheTier
 from mist_sim.clients.kv_cache.tiers.stores import WriteBackStore
 
 Block = tuple[str, int]
@@ -60,7 +60,7 @@ def test_segments_are_as_single_blocks(capacity, events, start, end):
     def below(key, first, last):
         given_up.extend((key, position) for position in reversed(range(first, last)))
 
-    store = WriteBackStore(CacheTier("t", capacity, 0.0, 0.0, True), TierLink(), below)
+    store = WriteBackStore(CacheTier("t", capacity, 0.0, 0.0, True), below)
     listed = Listed(capacity)
     for event in events:
         if isinstance(event, int):

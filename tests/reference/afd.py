@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -9,7 +10,7 @@ from itertools import count
 from mist_sim.clients.afd import BundleConfig
 from tests.reference.cluster import Link
 
-END, MOVE, PLAN, SHARE = 0, 1, 2, 3
+END, FAIL, ARRIVE, MOVE, PLAN, SHARE = range(6)
 
 
 @dataclass
@@ -35,23 +36,45 @@ class ReferenceBundle:
         self.config = config
         self.bytes_per_token = bytes_per_token
         self.link = Link(bandwidth, latency)
-        self.attention_free = self.ffn_free = 0.0
-        self.ready = [0.0] * config.batches
-        self.layers_left = [0] * config.batches  # of the step under way
-        self.in_step: list[int] = []  # batches of a joint step, until all are back
-        self.not_begun: set[int] = set()  # those of them that have not been in attention
-        self.members: list[list[Decoding]] = [[] for _ in range(config.batches)]
-        self.arrived: list[list[Decoding]] = [[] for _ in range(config.batches)]
-        self.seated: list[Decoding] = []  # whoever has a slot
-        self.waiting: list[Decoding] = []
         self.events: list = []
         self.numbers = count()
-        self.planned: set[float] = set()  # times at which `start` comes
         self.now = 0.0
+        self.num_failures = 0
+        self.begin_empty()
 
-    def serve(self, arrivals: list[tuple[float, int, int]]) -> list[list[float]]:
-        """Return the token times of requests that come as (time, tokens held, steps)."""
+    def begin_empty(self):
+        batches = self.config.batches
+        self.attention_free = self.ffn_free = 0.0
+        self.ready = [0.0] * batches
+        self.layers_left = [0] * batches  # of the step under way
+        self.in_step: list[int] = []  # batches of a joint step, until all are back
+        self.not_begun: set[int] = set()  # those of them that have not been in attention
+        self.members: list[list[Decoding]] = [[] for _ in range(batches)]
+        self.arrived: list[list[Decoding]] = [[] for _ in range(batches)]
+        self.seated: list[Decoding] = []  # whoever has a slot
+        self.waiting: list[Decoding] = []
+        self.planned: set[float] = set()  # times at which `start` comes
+
+    def fail(self):
+        """Forget all that is inside, and what is in flight; what travels goes on, to nobody."""
+        self.num_failures += 1
+        self.begin_empty()
+
+    def of_this_life(self, action):
+        """Return what happens unless the bundle fails before."""
+        life = self.num_failures
+        return lambda: self.num_failures == life and action()
+
+    def serve(
+        self, arrivals: list[tuple[float, int, int]], failures: Sequence[float] = ()
+    ) -> list[list[float]]:
+        """Return the token times of requests that come as (time, tokens held, steps).
+
+        failures: when it fails; it comes back before the next request does.
+        """
         requests = [Decoding(held, steps) for _, held, steps in arrivals]
+        for time in failures:
+            self.at(time, FAIL, self.fail)
         for (time, *_), request in zip(arrivals, requests, strict=True):
             self.at(time, MOVE, lambda request=request: self.come(request))
         while self.events:
@@ -60,13 +83,14 @@ class ReferenceBundle:
         return [request.token_times for request in requests]
 
     def at(self, time, phase, action):
-        heappush(self.events, (time, phase, next(self.numbers), action))
+        phases = phase if isinstance(phase, tuple) else (phase, 0)
+        heappush(self.events, (time, phases, next(self.numbers), action))
 
     def plan(self, time):
         """Let `start` come once at a time: else a busy bundle gathers one more with every pass."""
         if time not in self.planned:
             self.planned.add(time)
-            self.at(time, PLAN, self.start)
+            self.at(time, PLAN, self.of_this_life(self.start))
 
     def come(self, request):
         self.waiting.append(request)
@@ -90,7 +114,8 @@ class ReferenceBundle:
             request.worker = min(loads)[1]
         for request in coming:
             size = request.num_tokens * self.bytes_per_token
-            self.link.send(Moves(self), size, lambda request=request: self.arrive(request))
+            arrives = self.of_this_life(lambda request=request: self.arrive(request))
+            self.link.send(Moves(self), size, arrives)
         if coming:
             self.share_later()
 
@@ -156,7 +181,7 @@ class ReferenceBundle:
         self.ffn_free = ffn_start + c.ffn_time(per_ffn / config.ffn_workers) / layers
         self.ready[batch] = self.ffn_free + leg
         self.layers_left[batch] -= 1
-        self.at(self.ready[batch], END, lambda: self.back(batch))
+        self.at(self.ready[batch], END, self.of_this_life(lambda: self.back(batch)))
         self.plan(self.attention_free)
 
     def let_in(self, batch):
@@ -208,9 +233,9 @@ class Moves:
     def now(self):
         return self.bundle.now
 
-    def at(self, time, act):
+    def at(self, time, act, number):
         def move():
             act()
             self.bundle.share_later()
 
-        self.bundle.at(time, MOVE, move)
+        self.bundle.at(time, (ARRIVE, number), move)

@@ -95,7 +95,8 @@ class Link:
     """The way of blocks between clients: bytes a second, and seconds from leaving to arriving.
 
     got: bytes that each of those under way got since somebody was there, at `since`.
-    leaving: (what `got` is then, number, latency, what happens when it is there) of each.
+    leaving: (what `got` is then, number, latency, what happens when it is there) of each; they are
+    numbered as they were sent.
     """
 
     def __init__(self, bandwidth: float = inf, latency: float = 0.0) -> None:
@@ -106,7 +107,7 @@ class Link:
         self.rate = 0.0
         self.num_sent = 0
         self.leaving: list[tuple[float, int, float, Callable[[], None]]] = []
-        self.begun: list[tuple[float, float, Callable[[], None]]] = []
+        self.begun: list[tuple[float, int, float, Callable[[], None]]] = []
         self.is_shared = True  # as it has to be
         self.version = 0
 
@@ -118,26 +119,25 @@ class Link:
     ) -> None:
         """more: seconds beside the latency."""
         latency = self.latency + more
+        self.num_sent += 1
         if cluster.now + num_bytes / self.bandwidth > cluster.now:
-            self.begun.append((num_bytes, latency, act))
+            self.begun.append((num_bytes, self.num_sent, latency, act))
             self.is_shared = False
         else:
-            cluster.at(cluster.now + latency, act)
+            cluster.at(cluster.now + latency, act, self.num_sent)
 
     def share(self, cluster: StepwiseCluster) -> None:
         now = cluster.now
         self.got = self.got + self.rate * (now - self.since) if self.leaving else 0.0
         self.since = now
-        for num_bytes, latency, act in sorted(self.begun, key=lambda begun: begun[0]):
-            self.num_sent += 1
-            self.leaving.append((self.got + num_bytes, self.num_sent, latency, act))
+        self.leaving += [(self.got + num_bytes, *rest) for num_bytes, *rest in self.begun]
         self.begun.clear()
         self.is_shared = True
         self.version += 1
         if self.leaving:
             self.rate = self.bandwidth / len(self.leaving)
             first = min(self.leaving)[0]
-            cluster.at(self.end(first), partial(self.leave, cluster, self.version))
+            cluster.at(self.end(first), partial(self.leave, cluster, self.version), 0)
 
     def leave(self, cluster: StepwiseCluster, version: int) -> None:
         """Let those leave who do now, unless parts have changed since this was said."""
@@ -146,8 +146,8 @@ class Link:
         done = [one for one in self.leaving if self.end(one[0]) <= cluster.now]
         self.leaving = [one for one in self.leaving if one not in done]
         self.is_shared = False
-        for _, _, latency, act in sorted(done, key=lambda one: one[1]):
-            cluster.at(cluster.now + latency, act)
+        for _, number, latency, act in done:
+            cluster.at(cluster.now + latency, act, number)
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class StepwiseCluster:
         self.visits: list[list[Outcome]] = []  # by job number
         self.moves: list[Move] = []
         self._places: dict[Live, tuple[int, int]] = {}
-        self._moves: list[tuple[float, int, Callable[[], None]]] = []
+        self._moves: list[tuple[float, float, int, Callable[[], None]]] = []
         self._num_moves = 0
         self._gone: list[Live] = []
         self._num_noted = 0  # of those
@@ -344,17 +344,20 @@ class StepwiseCluster:
 
     def next_time(self) -> float:
         times = [client.next_time() for client in self.clients]
-        return min(times + [time for time, _, _ in self._moves[:1]])
+        return min(times + [time for time, *_ in self._moves[:1]])
 
-    def at(self, time: float, act: Callable[[], None]) -> None:
-        """Let something move at a time, behind what was told to move then."""
+    def at(self, time: float, act: Callable[[], None], number: float = inf) -> None:
+        """Let something move at a time, behind what was told to move then.
+
+        number: of what was sent and is there then, which goes before; 0: when bytes have left.
+        """
         self._num_moves += 1
-        heappush(self._moves, (time, self._num_moves, act))
+        heappush(self._moves, (time, number, self._num_moves, act))
 
     def move(self) -> None:
         """Let everything move that moves now."""
         while self._moves and self._moves[0][0] <= self.now:
-            heappop(self._moves)[2]()
+            heappop(self._moves)[-1]()
         for client in self.clients:
             client.end_loads(self.now)
 
@@ -399,6 +402,7 @@ class StepwiseCluster:
         """Let a job arrive at a client for its prompt; `awaited`: another one waits for that."""
         job = self.prepare(client, self.jobs[number], number)
         live = Live(job, awaited.prompt if awaited else Outcome())
+        live.num_elsewhere = job.num_elsewhere
         is_cut = awaited is None and number in self.awaited
         if self.hands_over(client):
             has_rest = self.first_token == "decode" or job.num_output_tokens > 1

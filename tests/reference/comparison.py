@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.clients import LlmClient, kv_cache
-from mist_sim.clients.decode.draft_paths import DraftPaths
+from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.kv_cache import CacheTier
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import (
@@ -20,6 +20,7 @@ from mist_sim.clients.scheduling import (
     MixedScheduler,
     StaticScheduler,
 )
+from mist_sim.clients.scheduling.preemption import Preemption
 from mist_sim.core.request import Limits, Request
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import (
@@ -40,6 +41,7 @@ from mist_sim.traces import Workload
 from tests.reference.cluster import AtGivenTimes, StepwiseCluster, in_turn
 from tests.reference.engines import llm_engine
 from tests.reference.host import Host
+from tests.reference.kept_elsewhere import Elsewhere, ParkingClient
 from tests.reference.memory import SwapSpace, Tier
 from tests.reference.parallel import StepwiseClient, StepwisePipeline
 from tests.reference.predictors import AffinePredictor
@@ -98,6 +100,7 @@ class EngineOptions:
     early_rejection: bool = False
     tiers: tuple[Tier, ...] = ()
     swap: SwapSpace | None = None
+    elsewhere: tuple[float, float] | None = None  # seconds of a fetch, and of each block in it
     host: Host = field(default_factory=Host)
     role: str | None = None
 
@@ -139,11 +142,12 @@ class EngineOptions:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             order=self.order,
-            preemption="swap" if self.swap else "recompute",
+            preemption=self._preemption,
             **more,
         )
         return llm_engine(
             name,
+            kind=LlmClient if self.elsewhere is None else ParkingClient,
             scheduler=scheduler,
             predictor=self._with_host(self._times(predictor)),
             data_parallel_size=self.data_parallel_size,
@@ -202,7 +206,7 @@ class EngineOptions:
             client = self.stepwise_client(predictor)
             StepwiseCluster([client], in_turn()).run(AtGivenTimes(jobs))
             return client
-        lane = self._lane(self._times(self._timed_by(predictor)).ranks[0], 0)
+        lane = self._lane(self._times(self._timed_by(predictor)).ranks[0], 0, self._elsewhere())
         lane.run(jobs)
         return lane
 
@@ -210,8 +214,9 @@ class EngineOptions:
         """Return the reference as a client of a cluster, with nothing to do yet."""
         predictor = self._timed_by(predictor)
         times = self._times(predictor)
+        elsewhere, ranks = self._elsewhere(), range(self.pipeline_parallel_size)
         engines = [
-            [self._lane(predictor, number) for number in range(self.pipeline_parallel_size)]
+            [self._lane(predictor, number, elsewhere) for number in ranks]
             for _ in range(self.data_parallel_size)
         ]
         together = [engines] if self.lockstep else [[engine] for engine in engines]
@@ -246,7 +251,18 @@ class EngineOptions:
             replace(predictor, needs_longest_context=False) if self.drafting and asks else predictor
         )
 
-    def _lane(self, predictor: Predictor, number: int) -> StepwiseEngine:
+    @property
+    def _preemption(self) -> Preemption:
+        if self.swap is None:
+            return "recompute"
+        return "async_swap" if self.swap.overlaps else "swap"
+
+    def _elsewhere(self) -> Elsewhere | None:
+        return None if self.elsewhere is None else Elsewhere(*self.elsewhere)
+
+    def _lane(
+        self, predictor: Predictor, number: int, elsewhere: Elsewhere | None
+    ) -> StepwiseEngine:
         """Return the lane of that number with its part of memory and slots."""
         more: dict[str, Any] = {}
         if self.drafting:
@@ -280,6 +296,7 @@ class EngineOptions:
             drop_expired=self.drop_expired,
             early_rejection=self.early_rejection,
             swap_space=self.swap and replace(self.swap, num_blocks=self.swap.num_blocks // size),
+            elsewhere=elsewhere,
             tiers=tuple(replace(tier, num_blocks=tier.num_blocks // size) for tier in self.tiers),
             **more,
         )
@@ -313,9 +330,17 @@ class Case:
     def stepwise(self, predictor: Predictor) -> Reference:
         return self.options.stepwise(predictor, self.jobs)
 
-    def simulate(self, predictor: Predictor) -> Result:
+    def client(self, predictor: Predictor) -> LlmClient:
+        """Return the engine, which knows of which jobs entries are kept elsewhere."""
         client = self.options.client(predictor)
-        return Simulation(clients=[client], workload=workload(self.jobs)).run()
+        if isinstance(client, ParkingClient):
+            jobs = enumerate(self.jobs)
+            client.kept = {number: job.num_elsewhere for number, job in jobs}
+            client.seconds = self.options.elsewhere or (0.0, 0.0)
+        return client
+
+    def simulate(self, predictor: Predictor) -> Result:
+        return Simulation(clients=[self.client(predictor)], workload=workload(self.jobs)).run()
 
     def with_job(self, job: Job) -> Case:
         """Return the case with one job more, behind those that arrive at the same time."""
@@ -403,13 +428,21 @@ def assert_same_visits(
     """Compare one client's records with a reference; `request_ids` are those of its jobs."""
     assert_same_steps(result, engine, client_id)
     visits = visit_records(result, client_id)
-    loaded = loaded_tokens(result, client_id)
+    loaded = moved_tokens(result, client_id, "load")
+    fetched = moved_tokens(result, client_id, "fetch")
     swapped = swapped_tokens(result, client_id)
     expected: dict[int, list[dict[str, Any]]] = {}
+    last_left = max((outcome.left_at for outcome in engine.outcomes), default=0.0)
     for request_id, outcome in zip(request_ids, engine.outcomes, strict=True):
         block_size = engine.tracks[0].block_size
-        assert swapped.get(request_id, []) == outcome.swapped_tokens
-        assert loaded[request_id] == outcome.num_loaded_blocks * block_size
+        copies = swapped.get(request_id, [])
+        assert copies == outcome.swapped_tokens[: len(copies)]
+        later = outcome.swapped_at[len(copies) :]  # a run does not wait for those who gave up
+        assert all(time >= outcome.left_at for time in later)
+        num_fetched = outcome.num_fetched_tokens + outcome.num_fetched_in_vain
+        came = loaded[request_id], fetched[request_id]
+        if any(came) or not outcome.came_at >= last_left:  # nor for what comes after that
+            assert came == (outcome.num_loaded_blocks * block_size, num_fetched)
         visit = {
             "started_at": bits(outcome.started_at),
             "first_token_at": bits(outcome.first_token_at),
@@ -446,7 +479,7 @@ def assert_same_request(
         request_id,
         {
             "status": visits[-1].status,
-            "first_token_at": bits(token_times[0] if token_times else nan),
+            "first_token_at": bits(first_token_at(token_times, visits[-1])),
             "finished_at": bits(visits[-1].finished_at),
             "num_preemptions": sum(len(visit.preempted_at) for visit in visits),
             "num_cached_tokens": sum(visit.num_cached_tokens for visit in visits),
@@ -455,6 +488,11 @@ def assert_same_request(
     )
     if visits[-1].status == "finished":
         assert row["num_output_tokens"] == len(token_times)
+
+
+def first_token_at(token_times: Sequence[float], last: Outcome) -> float:
+    """Return when a request's sender got its first token; NaN: after it had given up, or never."""
+    return token_times[0] if token_times and token_times[0] <= last.finished_at else nan
 
 
 def left(engine: Reference) -> list[int]:
@@ -570,10 +608,10 @@ def moves_at(result: Result, client_id: int) -> Any:
     return moves[moves["client"] == result.client_names[client_id]]
 
 
-def loaded_tokens(result: Result, client_id: int) -> Counter[int]:
-    """Return how many tokens' blocks each request got from lower tiers at a client."""
+def moved_tokens(result: Result, client_id: int, kind: str) -> Counter[int]:
+    """Return how many tokens' entries came for each request to a client, by one kind of move."""
     moves = moves_at(result, client_id)
-    loads = moves[moves["kind"] == "load"]
+    loads = moves[moves["kind"] == kind]
     total: Counter[int] = Counter()
     for request_id, number in zip(
         loads["request_id"].tolist(), loads["num_tokens"].tolist(), strict=True

@@ -103,10 +103,14 @@ class Shelf:
 
 @dataclass(frozen=True)
 class SwapSpace:
-    """Host memory for the blocks of preempted requests, and the seconds of a copy of each."""
+    """Host memory for the blocks of preempted requests, and the seconds of a copy of each.
+
+    overlaps: steps go on while blocks are copied.
+    """
 
     num_blocks: int
     seconds_per_block: float
+    overlaps: bool = False
 
 
 class Memory:
@@ -200,15 +204,37 @@ class Memory:
         live.blocks += [self.new_block() for _ in range(num_new)]
         return num_new
 
+    def go_on(self, live: Any, num_slots: int, num_more: int) -> None:
+        """Take blocks for the rest of a prompt whose first tokens' entries have come."""
+        self.grow([(live, num_slots, num_more)])
+
     def arrive(self, live: Any, num_tokens: int) -> None:
         """Name the blocks that came."""
         self.enter(live, num_tokens)
+
+    def take_back(self, live: Any, num_blocks: int) -> None:
+        """Take new blocks, into which others are copied."""
+        live.blocks = [self.new_block() for _ in range(num_blocks)]
+        live.num_entered = 0
 
     def swap_in(self, live: Any, num_blocks: int, num_slots: int, num_tokens: int) -> None:
         """Take new blocks for so many slots, into which the first tokens are copied."""
         live.blocks = [self.new_block() for _ in range(num_blocks)]
         live.num_entered = 0
         self.enter(live, num_tokens)
+
+    def carry_in(self, live: Any, num_tokens: int, num_more: int = 0) -> bool:
+        """Take what another memory has of a request, if its blocks and some more are free.
+
+        Of its full blocks those that are here are held.
+        """
+        here = self.hit(live)[: num_tokens // self.block_size]
+        num_blocks = -(-num_tokens // self.block_size)
+        if num_blocks - len(here) + num_more > len(self.free):
+            return False
+        self.hold(live, here)
+        live.blocks += [self.new_block() for _ in range(num_blocks - len(here))]
+        return True
 
     def touch(self, live: Any) -> None:
         """What a request that is admitted or enters blocks has in the cache is in use below."""

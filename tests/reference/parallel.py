@@ -101,6 +101,9 @@ class StepwiseGroup(ABC):
             for time, live in [load for load in lane.loading if load[0] <= now]:
                 lane.end_load(time, live)
                 self.wake(lane, now)
+            for time, live in [copy for copy in lane.copies if copy[0] <= now]:
+                lane.end_copy(time, live, in_step=self.is_in_pass(lane))
+                self.wake(lane, now)
 
     def end_move(self, lane: StepwiseEngine, live: Live, now: float) -> None:
         """Let blocks come from another client."""
@@ -138,7 +141,8 @@ class StepwiseGroup(ABC):
         chunks, decodes = lane.next_plan()
         if chunks or decodes:
             return lane.begin(chunks, decodes)
-        assert lane.coming or lane.held or not lane.num_inside, "the lane is stuck"
+        waits = lane.coming or lane.held or lane.going
+        assert waits or not lane.num_inside, "the lane is stuck"
         return None
 
 
@@ -161,12 +165,15 @@ class StepwisePipeline(StepwiseGroup):
         self.returns = [inf for _ in numbers]  # inf: no pass is under way
         self.asleep = [True for _ in numbers]  # there is nothing to compute
         self.busy = [0.0 for _ in numbers]
+        self.is_stopping = False  # before a change of layout: nothing is planned any more
+        self.begins_at = 0.0  # no pass enters before
         self.rounds = Rounds()  # of engines in lockstep
         self.last_end = -inf
         self.computing: list[list[StepwiseEngine]] = [[] for _ in numbers]
         for engine in engines:
             for lane in engine:
                 lane.memory.share_links(engine[0].memory)
+                lane.swap_links = engine[0].swap_links
                 if len(engines) > 1 and len(ranks) == 1 and isinstance(lane, StepwiseChunked):
                     lane.rounds = self.rounds
 
@@ -192,7 +199,7 @@ class StepwisePipeline(StepwiseGroup):
         if self.is_empty(number):
             self.asleep[number] = True
         elif self.asleep[number]:
-            self.ready[number] = now
+            self.ready[number] = max(now, self.begins_at)
             self.asleep[number] = False
             if now > self.last_end:
                 self.rounds.number = 0
@@ -213,6 +220,8 @@ class StepwisePipeline(StepwiseGroup):
 
     def wanting(self) -> list[tuple[float, int]]:
         """Return (ready since, number) of the lanes that would plan, the next one first."""
+        if self.is_stopping:
+            return []
         return sorted(
             (self.ready[number], number)
             for number in range(len(self.ranks))
@@ -341,7 +350,7 @@ class StepwiseClient:
         """Return when a step ends, a lane can plan, blocks come or somebody gives up."""
         times = [group.next_time() for group in self.groups]
         times += [live.limits[0][0] for _, _, live in self.inside() if live.limits]
-        times += [time for lane in self.tracks for time, _ in lane.loading]
+        times += [time for lane in self.tracks for time, _ in lane.loading + lane.copies]
         return min(times)
 
     def end_steps(self, now: float) -> None:
@@ -373,7 +382,7 @@ class StepwiseClient:
     def arrive(self, live: Live, now: float) -> None:
         """Take a job in, or turn it away."""
         self.outcomes.append(live.outcome)
-        any_lane = self.tracks[0]
+        any_lane = self.groups[0].lanes[0]
         if live.incoming and live.job.num_prompt_tokens < any_lane.longest <= live.num_known:
             live.outcome.status = "finished"  # with all the tokens that the context allows
             live.outcome.started_at = live.outcome.finished_at = now

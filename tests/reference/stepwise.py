@@ -6,12 +6,14 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
 - At equal times steps end, then requests move (who finished leaves, who arrives is queued, whose
   blocks were loaded goes before the queue), then those whose time is up give up, then the engine
   plans. Who gives up leaves at once while it waits, and at the end of the step in flight while it
-  runs. Memory that blocks are still loaded into is free when they are there.
+  runs. Memory that blocks are still loaded into is free when they are there, or at the end of the
+  step in flight.
 - An engine that plans ahead made the plan of a step when the step before it began. So it knows who
   came and whose blocks were there by then, and who ends with the step before still has its seat and
   its blocks, for decodes, prompts and admissions alike. So does who gives up during that step. When
   others run short they may be preempted as anybody; but they do not come back. A preempted decode
-  does not cache the block that the step before filled, unless it had its turn in the plan already.
+  does not cache the block that the step before filled, unless it had its turn in the plan already,
+  or that step was not planned ahead.
   A plan that computes nothing leaves nothing ahead: the next one is made when it is needed, and
   knows everything.
 - Under priorities, if who is preempted has ended with that step and had its turn before, the next
@@ -45,6 +47,13 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   in a step that preempts nobody, when there is a seat and room for all their next step needs;
   until then nobody is admitted. A step is longer by its copies, either way; those made when there
   is nothing to compute, since all wait for blocks of other clients, delay nothing.
+- As an option, steps go on while such blocks are copied: out, and back, one request after the other
+  each way. Blocks are free when they are copied, or at the end of the step in flight. Where they
+  would do for the decodes, nobody else is preempted, and decodes for which there is none yet sit
+  the step out, the last admitted first; they are behind others then. Nobody is admitted or comes
+  back in such a step. Who comes back takes blocks for its computed tokens, when there is room for
+  all its next step needs beside what others need who come, and goes on as those who were moved, or
+  were loaded, when they are there. It waits for nobody who is still swapped.
 - With drafts, a decode step gives each decode as many tokens as its job says, never more than it
   still has to get; they come together at the end of the step. In the step it holds blocks for its
   context, the newest token, the drafts and a lookahead, and keeps what the next step does not take
@@ -65,6 +74,12 @@ form, no run of steps, no SimPy. It is slow and meant to be read. Rules:
   step. Its full blocks are cached then. Nobody is admitted before. If nobody runs, it does not wait
   for swapped ones. Who gives up while blocks move leaves at once, and its memory is free when
   they are there.
+- The first tokens of a prompt may have entries elsewhere, unless the cache has as many. At the head
+  of the queue such a prompt needs a seat and blocks for all of it, takes those of these entries, of
+  which it holds what is cached, and the others come, one request after the other. Until it goes on,
+  blocks for the rest of the prompt are kept from those who come in. It is admitted before the
+  queue, in the order in which entries came, and waits for nobody who is swapped. It computes the
+  rest, as any prompt. If it gives way, it computes everything.
 - Where answers flow, some leave at the end of a step, as `flowing.py` says.
 - With sliding windows, blocks are pages of groups of layers. A block of tokens takes one page of
   every group; of a window group a sequence keeps at most those that W - 1 tokens can touch, with
@@ -85,7 +100,8 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors import traits_of
 from tests.reference.flowing import Flow
 from tests.reference.host import Host
-from tests.reference.memory import Block, Memory, SwapSpace, Tier
+from tests.reference.kept_elsewhere import Elsewhere
+from tests.reference.memory import Block, Link, Memory, SwapSpace, Tier
 from tests.reference.window_memory import Bundle, WindowMemory, Windows
 
 
@@ -107,6 +123,7 @@ class Job:
     content: what its first tokens are, as spans of (id, number of tokens).
     path: tokens that each of its decode steps would give, in an engine with drafts.
     timeout, ttft_timeout, ttft_deadline: seconds after its arrival, without end by default.
+    num_elsewhere: first tokens whose entries lie elsewhere when it comes.
     """
 
     arrival_time: float
@@ -118,6 +135,7 @@ class Job:
     timeout: float = inf
     ttft_timeout: float = inf
     ttft_deadline: float = inf
+    num_elsewhere: int = 0
 
 
 @dataclass(eq=False)
@@ -143,7 +161,12 @@ class Outcome:
     gave_way: bool = False  # was preempted by a plan that did not know that it had ended
     num_cached_tokens: int = 0
     num_loaded_blocks: int = 0
+    num_fetched_tokens: int = 0
+    num_fetched_in_vain: int = 0  # that a change of layout lost again
+    came_at: float = nan  # when the last of those that were loaded or fetched were there
     swapped_tokens: list[int] = field(default_factory=list)  # of each copy, negative on the way out
+    num_sat_out: int = 0  # steps
+    swapped_at: list[float] = field(default_factory=list)  # when each was over
 
 
 @dataclass(frozen=True)
@@ -169,6 +192,7 @@ class Live:
 
     num_entered: how many of its blocks, from the first, are where others find them.
     num_loaded: how many are there after its load from tiers. num_coming: how many of them it loads.
+    num_elsewhere: tokens whose entries lie elsewhere, come, or have come; 0 once it goes on.
     full, window, spare, next_named: of `WindowMemory`.
     limits: (time, name) of what is still to come, the earliest first. num_spared: tokens of its
     prompt that others had before it came, for early rejection. is_followed: another client goes on
@@ -190,9 +214,11 @@ class Live:
     num_entered: int = 0
     num_loaded: int = 0
     num_coming: int = 0
+    num_elsewhere: int = 0
     num_spared: int = 0
     decoding: bool = False
     resumes: bool = False  # decodes again when it comes back from the swap space
+    returns: bool = False  # is on its way back, or is back and does not decode yet
     limits: list[tuple[float, str]] = field(default_factory=list)
     is_followed: bool = False
     is_silent: bool = False
@@ -282,6 +308,7 @@ class StepwiseEngine(ABC):
     caching: bool = False
     tiers: tuple[Tier, ...] = ()
     swap_space: SwapSpace | None = None
+    elsewhere: Elsewhere | None = None
     max_model_len: int | None = None
     windows: Windows | None = None
     num_drafts: int = 0
@@ -301,7 +328,7 @@ class StepwiseEngine(ABC):
     def run(self, jobs: Iterable[Job]) -> None:
         """Serve all jobs, given in order of arrival."""
         self.reset()
-        self.arriving = deque(Live(job, Outcome()) for job in jobs)
+        self.arriving = deque(Live(job, Outcome(), num_elsewhere=job.num_elsewhere) for job in jobs)
         self.outcomes = [live.outcome for live in self.arriving]
         while self.arriving or self.num_inside or self.late:
             while (event := self.next_event()) and event[0] <= self.now:
@@ -338,7 +365,7 @@ class StepwiseEngine(ABC):
 
     @property
     def members(self) -> list[Live | None]:
-        return [*self.queue, None, *self.running]
+        return [*self.queue, None, *self.running, None, *self.swapped]
 
     @property
     def waiting(self) -> list[Live]:
@@ -380,6 +407,11 @@ class StepwiseEngine(ABC):
         self.releasing: list[Live] = []  # of these, whose blocks were moved during the step
         self.swapped: list[Live] = []  # in the order in which they went
         self.num_copied = 0  # blocks to or from the swap space before the next step
+        self.going: list[Live] = []  # copied to the swap space while steps go on
+        self.copies: list[tuple[float, Live]] = []  # when those are there
+        self.on_host: dict[Live, int] = {}  # blocks there, or reserved there
+        self.swap_links = Link(), Link()  # out and back
+        self.sitting: list[Live] = []  # decodes for which there is no block yet
         self.queue: list[Live] = []  # preempted ones first, then by arrival
         self.running: list[Live] = []  # in the order of admission
         self.decodes: list[Live] = []  # in the order in which they joined
@@ -387,6 +419,8 @@ class StepwiseEngine(ABC):
         self.decoded: list[Live] = []  # took part in the latest step as decodes
         self.taken: list[Live] = []  # on arrival
         self.given_back: Counter[float] = Counter()  # blocks of who gave up before they had them
+        self.in_flight = False  # whether a step computes something
+        self.to_give_back: list[Live] = []  # at the end of the step in flight
         self.leaving: list[Live] = []  # gave up during the step, in this order
         self.gone: list[Live] = []  # has left for good, in this order
 
@@ -399,7 +433,7 @@ class StepwiseEngine(ABC):
     def next_event(self) -> tuple[float, Live] | None:
         """Return who arrives, has its blocks or gives up next, and when; in this order."""
         events = [(live.job.arrival_time, live) for live in list(self.arriving)[:1]]
-        events += self.loading
+        events += self.loading + self.copies
         events += sorted(
             ((live.limits[0][0], live) for live in self.waiting + self.active if live.limits),
             key=lambda event: self.arrival(event[1]),
@@ -412,6 +446,8 @@ class StepwiseEngine(ABC):
             self.arrive(live)
         elif (time, live) in self.loading:
             self.end_load(time, live)
+        elif (time, live) in self.copies:
+            self.end_copy(time, live, in_step=in_step)
         else:
             self.limit_reached(live, time, in_step=in_step)
 
@@ -435,6 +471,8 @@ class StepwiseEngine(ABC):
                 del self.arrived[unknown.index(live)]
             elif live in self.swapped:
                 self.swapped.remove(live)
+                if live not in self.going:
+                    del self.on_host[live]
             elif live in self.loaded:
                 self.loaded.remove(live)
                 self.give_back(live, time)
@@ -474,15 +512,25 @@ class StepwiseEngine(ABC):
             self.queue.append(self.arrived.pop(0)[1])
         while self.come and self.come[0][0] <= self.known_until:
             time, live = self.come.pop(0)
+            if live.returns:
+                del self.on_host[live]
             if live.has_given_up:
                 self.give_back(live, time)
             else:
-                (self.moved if live.incoming else self.loaded).append(live)
+                decodes = live.incoming or (live.returns and live.resumes)
+                (self.moved if decodes else self.loaded).append(live)
 
     def give_back(self, live: Live, time: float) -> None:
         """Free the memory of who gave up before it was used."""
         self.given_back[time] += len(live.blocks)
-        self.memory.give_back(live)
+        self.to_give_back.append(live)
+        if not self.in_flight or self.windows:
+            self.give_all_back()
+
+    def give_all_back(self) -> None:
+        for live in self.to_give_back:
+            self.memory.give_back(live)
+        self.to_give_back.clear()
 
     def is_hopeless(self, live: Live) -> bool:
         return self.can_never_start(live) or live.job.num_prompt_tokens >= self.longest
@@ -507,7 +555,8 @@ class StepwiseEngine(ABC):
             if name not in known:
                 break
             num_blocks += 1
-        live.num_spared = max(0, num_blocks - self.num_recomputed) * self.block_size
+        num_spared = max(0, num_blocks - self.num_recomputed) * self.block_size
+        live.num_spared = max(num_spared, live.num_elsewhere)
 
     def prompt_time(self, live: Live) -> float:
         batch = prompt(live)
@@ -538,7 +587,7 @@ class StepwiseEngine(ABC):
     def to_compute(self, live: Live) -> int:
         """Tokens that a prompt has to go, whether it is admitted or waits."""
         if live in self.loaded:
-            return live.num_known - live.num_loaded * self.block_size
+            return live.num_known - (live.num_elsewhere or live.num_loaded * self.block_size)
         cached = live.num_cached if live in self.running else self.memory.cached_tokens(live)
         return live.num_known - cached
 
@@ -603,6 +652,10 @@ class StepwiseEngine(ABC):
             if live.incoming:
                 self.begin_move(live)
                 continue
+            if live.num_elsewhere > self.memory.cached_tokens(live):
+                self.begin_fetch(live)
+                continue
+            live.num_elsewhere = 0
             numbers = self.memory.loads(live)
             if not any(numbers):
                 break
@@ -619,10 +672,27 @@ class StepwiseEngine(ABC):
             live.num_coming = sum(numbers)
         return bool(self.queue or self.loaded)
 
+    def begin_fetch(self, live: Live) -> None:
+        """Take memory for entries that lie elsewhere, and let those come that are not here."""
+        assert self.elsewhere
+        self.queue.remove(live)
+        num_blocks = self.blocks_for(live.num_elsewhere)
+        number = self.memory.reserve(live, num_blocks)
+        end = self.elsewhere.load(number, self.now)
+        live.num_coming = live.num_elsewhere - (num_blocks - number) * self.block_size
+        self.loading.append((end, live))
+
     def end_load(self, time: float, live: Live) -> None:
         """Note that blocks are there."""
         self.loading.remove((time, live))
-        live.outcome.num_loaded_blocks += live.num_coming
+        if live.returns:
+            self.note_copy(live, 1, time)
+        else:
+            live.outcome.came_at = time
+            if live.num_elsewhere:
+                live.outcome.num_fetched_tokens = live.num_coming
+            else:
+                live.outcome.num_loaded_blocks += live.num_coming
         self.have_come(time, live)
 
     def have_come(self, time: float, live: Live) -> None:
@@ -662,9 +732,11 @@ class StepwiseEngine(ABC):
             reserve = self.num_reserved if self.running else 0
             room = self.num_free - self.decode_need() - reserve
             room -= num_needed
-            if (self.swapped and self.running) or self.next_blocks(live) > room:
+            waits = self.swapped and self.running and not self.swaps_overlap
+            if waits or self.next_blocks(live) > room:
                 return
             self.moved.remove(live)
+            live.returns = False
             self.memory.arrive(live, live.num_known - 1)
             live.num_cached = live.num_known - 1
             live.incoming = None
@@ -674,17 +746,31 @@ class StepwiseEngine(ABC):
 
     def promised(self) -> int:
         """Blocks for the first step of those whose blocks come or have come."""
-        incoming = [live for live in self.coming if live.incoming and not live.has_given_up]
-        return sum(self.next_blocks(live) for live in incoming + self.moved)
+        coming = [live for live in self.coming if not live.has_given_up]
+        incoming = [live for live in coming if live.incoming or (live.returns and live.resumes)]
+        fetched = [live for live in coming + self.loaded if live.num_elsewhere]
+        return sum(self.next_blocks(live) for live in incoming + self.moved) + sum(
+            self.blocks_for(live.num_known) - self.blocks_for(live.num_elsewhere)
+            for live in fetched
+        )
 
     def free_held(self, live: Live) -> None:
-        """Give blocks back that were held for another client."""
-        self.held.remove(live)
+        """Give blocks back that were held for another client, or copied to the swap space."""
+        if live in self.held:
+            self.held.remove(live)
         if self.is_ahead:
             if live not in self.late:
                 self.late.append(live)
         else:
             self.memory.leave(live, live.num_cached, preempted=False)
+            self.have_gone(live)
+
+    def have_gone(self, live: Live) -> None:
+        """Note that the blocks are free of one that was copied to the swap space, if it was."""
+        if live in self.going:
+            self.going.remove(live)
+            if live not in self.swapped:
+                del self.on_host[live]
 
     def free_late(self) -> None:
         """Take back seats and blocks of who was done before the plan that is now made."""
@@ -693,6 +779,7 @@ class StepwiseEngine(ABC):
                 self.running.remove(live)
             if live not in self.held:
                 self.memory.leave(live, live.num_cached, preempted=False)
+            self.have_gone(live)
         self.late.clear()
 
     def head(self) -> Live:
@@ -718,7 +805,12 @@ class StepwiseEngine(ABC):
         return self.outcomes.index(live.outcome)
 
     def head_fits(self, first_piece: int | None = None) -> bool:
-        if self.swapped or self.moved or not (self.queue or self.loaded):
+        waits = bool(self.swapped or self.moved)
+        if self.loaded and self.loaded[0].num_elsewhere:
+            waits = bool(self.moved)
+        if self.loaded and self.swaps_overlap:
+            waits = False
+        if waits or not (self.queue or self.loaded):
             return False
         if len(self.running) >= self.max_num_seqs:
             return False
@@ -731,6 +823,8 @@ class StepwiseEngine(ABC):
         num_slots, num_held = head.num_known, self.memory.num_held(head)
         if head.incoming:
             num_slots = self.next_slots(head)
+        elif head.num_elsewhere:
+            num_slots = head.num_known
         elif first_piece is not None and not (self.flow and head.outcome.preempted_at):
             num_slots = self.memory.cached_tokens(head) + first_piece
             return self.blocks_for(num_slots) - num_held <= room
@@ -739,7 +833,10 @@ class StepwiseEngine(ABC):
     def admit_head(self, num_new: int | None = None) -> Live:
         """Admit the head of the queue, with blocks for so many new tokens, or all."""
         live = self.head()
-        if self.loaded:
+        if self.loaded and live.num_elsewhere:
+            self.loaded.remove(live)
+            self.begin_behind_fetched(live, num_new)
+        elif self.loaded:
             self.loaded.remove(live)
             live.num_cached = live.num_loaded * self.block_size
             live.num_loaded = 0
@@ -753,8 +850,16 @@ class StepwiseEngine(ABC):
         self.running.append(live)
         if live.outcome.started_at != live.outcome.started_at:  # NaN: not admitted before
             live.outcome.started_at = self.now
-            live.outcome.num_cached_tokens = live.num_cached
+            live.outcome.num_cached_tokens = live.num_cached - live.outcome.num_fetched_tokens
         return live
+
+    def begin_behind_fetched(self, live: Live, num_new: int | None) -> None:
+        """Take blocks for tokens behind those whose entries have come."""
+        live.num_cached, live.num_elsewhere, live.returns = live.num_elsewhere, 0, False
+        self.memory.arrive(live, live.num_cached)
+        num_slots = live.num_known if num_new is None else live.num_cached + num_new
+        number = self.blocks_for(num_slots) - self.blocks_for(live.num_cached)
+        self.memory.go_on(live, num_slots, number)
 
     def leave(self, live: Live) -> None:
         """Stop running and give all blocks back, once the next plan is made if it is ahead."""
@@ -777,14 +882,42 @@ class StepwiseEngine(ABC):
 
     def make_room(self) -> bool:
         """Preempt until the decodes' next step fits; return whether anyone had to go."""
-        disturbed = False
-        while self.decode_need() > self.num_free:
-            disturbed = True
+        self.sitting = []
+        disturbed = self.decode_need() > self.num_free
+        while self.decode_need() > self.num_free + sum(len(live.blocks) for live in self.going):
             self.preempt(self.victim())
+        if disturbed and self.going:
+            self.sit_out()
         if not disturbed:
             self.swap_in()
             self.join()
         return disturbed
+
+    def sit_out(self) -> None:
+        """Let decodes sit out for which there is no block, those admitted first go first."""
+        num_free = self.num_free
+        for live in self.running:
+            if live.decoding and (number := self.next_blocks(live)):
+                if number > num_free:
+                    self.sitting.append(live)
+                else:
+                    num_free -= number
+
+    def end_sitting(self) -> None:
+        """Let those go on, behind others, who sat a step out."""
+        self.decodes = [*self.stepping, *(live for live in self.decodes if live in self.sitting)]
+        for live in self.sitting:
+            live.outcome.num_sat_out += 1
+        self.sitting = []
+
+    @property
+    def stepping(self) -> list[Live]:
+        """The decodes that take part in the next step."""
+        return [live for live in self.decodes if live not in self.sitting]
+
+    @property
+    def swaps_overlap(self) -> bool:
+        return self.swap_space is not None and self.swap_space.overlaps
 
     def victim(self) -> Live:
         if self.order == "priority":
@@ -797,8 +930,10 @@ class StepwiseEngine(ABC):
         self.stop(victim)
         self.running.remove(victim)
         is_late = victim in self.late
-        if victim not in self.held:
+        goes = swaps and self.swaps_overlap and not is_late
+        if victim not in self.held and not goes:
             unknown = self.is_ahead and not (swaps or was_served) and victim in self.decoded
+            unknown = unknown and self.overlaps  # else the plan of the latest step knew its tokens
             self.memory.leave(victim, num_cached - unknown, preempted=not (swaps or is_late))
         if is_late:
             self.late.remove(victim)
@@ -812,22 +947,66 @@ class StepwiseEngine(ABC):
         if swaps:
             victim.num_cached = num_cached
             self.swapped.append(victim)
-            self.copy(victim, -1)
+            self.on_host[victim] = self.blocks_for(num_cached)
+            if self.swaps_overlap:
+                self.going.append(victim)
+                self.copies.append((self.send_copy(victim, 0), victim))
+            else:
+                self.copy(victim, -1)
         else:
             self.queue.insert(0, victim)
 
     def has_swap_space(self, live: Live) -> bool:
         if self.swap_space is None:
             return False
-        blocks = sum(self.blocks_for(each.num_cached) for each in [*self.swapped, live])
+        blocks = sum(self.on_host.values()) + self.blocks_for(live.num_cached)
         return blocks <= self.swap_space.num_blocks
 
     def copy(self, live: Live, sign: int) -> None:
         self.num_copied += self.blocks_for(live.num_cached)
+        self.note_copy(live, sign, self.now)
+
+    def note_copy(self, live: Live, sign: int, time: float) -> None:
         live.outcome.swapped_tokens.append(sign * live.num_cached)
+        live.outcome.swapped_at.append(time)
+
+    def send_copy(self, live: Live, way: int) -> float:
+        """Return when the blocks of one are copied, behind those on their way."""
+        assert self.swap_space
+        link, seconds = self.swap_links[way], self.swap_space.seconds_per_block
+        link.free_at = max(link.free_at, self.now) + self.blocks_for(live.num_cached) * seconds
+        return link.free_at
+
+    def end_copy(self, time: float, live: Live, *, in_step: bool) -> None:
+        """Note that blocks are in the swap space; here they are free, or after the step."""
+        self.copies.remove((time, live))
+        self.note_copy(live, -1, time)
+        if in_step:
+            self.releasing.append(live)
+        else:
+            self.free_held(live)
+
+    def begin_swap_in(self) -> None:
+        """Let the first of those swapped come back whose blocks are free and fit."""
+        while self.swapped and len(self.running) < self.max_num_seqs:
+            live = self.swapped[0]
+            reserve = self.num_reserved if self.running else 0
+            room = self.num_free - self.decode_need() - reserve - self.promised()
+            needed = self.next_slots(live) if live.resumes else live.num_known
+            if live in self.going or self.blocks_for(needed) > room:
+                return
+            self.swapped.remove(live)
+            live.returns = True
+            if not live.resumes:
+                live.num_elsewhere = live.num_cached
+            self.memory.take_back(live, self.blocks_for(live.num_cached))
+            self.loading.append((self.send_copy(live, 1), live))
 
     def swap_in(self) -> None:
         """Let swapped ones go on as they were, as long as the first of them fits."""
+        if self.swaps_overlap:
+            self.begin_swap_in()
+            return
         while self.swapped and len(self.running) < self.max_num_seqs:
             live = self.swapped[0]
             reserve = self.num_reserved if self.running else 0
@@ -837,6 +1016,7 @@ class StepwiseEngine(ABC):
                 return
             held = live.num_cached if live.resumes else live.num_known
             self.swapped.remove(live)
+            del self.on_host[live]
             self.memory.swap_in(live, self.blocks_for(held), held, live.num_cached)
             self.copy(live, 1)
             self.running.append(live)
@@ -865,6 +1045,7 @@ class StepwiseEngine(ABC):
 
     def begin(self, chunks: list[tuple[Live, int]], decodes: list[Live]) -> StepBatch:
         """Take the memory of a step and return what it computes."""
+        self.in_flight = True
         batch = StepBatch(
             tuple((num_new, live.num_cached) for live, num_new in chunks),
             len(decodes),
@@ -881,13 +1062,13 @@ class StepwiseEngine(ABC):
             [(live, self.next_slots(live), self.next_blocks(live)) for live in decodes]
         )
         if len(self.steps) % (1 + self.num_blocks // _BLOCKS_CHECKED) == 0:
-            others = [*self.loaded, *self.coming, *self.moved, *self.held]
+            others = [*self.loaded, *self.coming, *self.moved, *self.held, *self.going]
             self.memory.check(live.blocks for live in [*self.running, *others])
         self.step = chunks, decodes, batch, num_used_blocks, self.now
         self.overlaps = self.is_ahead
         self.known_until = self.now if self.plans_ahead else inf
         self.copy_time = 0.0
-        if self.swap_space:
+        if self.swap_space and not self.swaps_overlap:
             self.copy_time = self.num_copied * self.swap_space.seconds_per_block
             self.num_copied = 0
         return batch
@@ -895,11 +1076,14 @@ class StepwiseEngine(ABC):
     def complete(self, start: float, busy: float) -> None:
         """Give the members of the step what it computed; it began at `start` and ends now."""
         chunks, decodes, batch, num_used_blocks, planned = self.step
+        self.in_flight = False
+        self.give_all_back()
         num_peak_blocks = self.num_blocks - self.num_free
         self.steps.append(
             Step(start, self.now, batch, num_used_blocks, num_peak_blocks, planned, busy)
         )
         complete = []
+        self.end_sitting()
         self.decoded = decodes
         for live in decodes:
             live.decode(self.now, self.longest)
@@ -994,7 +1178,7 @@ class StepwiseChunked(StepwiseEngine):
             disturbed, chunks, decodes = self.run_in_turn()
         else:
             disturbed = self.make_room()
-            decodes = list(self.decodes)
+            decodes = self.stepping
             chunks = self.pieces()
         budget = self.budget - sum(num_new for _, num_new in chunks)
         while not disturbed and budget > 0 and self.begin_loads():
@@ -1047,7 +1231,7 @@ class StepwiseChunked(StepwiseEngine):
     @property
     def budget(self) -> int:
         """Tokens that the decodes leave for prompts."""
-        return self.max_num_batched_tokens - len(self.decodes) * (1 + self.num_drafts)
+        return self.max_num_batched_tokens - len(self.stepping) * (1 + self.num_drafts)
 
     def pieces(self) -> list[tuple[Live, int]]:
         """Let the prompts that run go on, which have their blocks."""
@@ -1164,7 +1348,7 @@ class StepwiseWholePrompts(StepwiseEngine):
         return inf if self.max_num_batched_tokens is None else self.max_num_batched_tokens
 
     def can_never_start(self, live: Live) -> bool:
-        too_long = live.num_known > self.limit and not live.incoming
+        too_long = live.num_known - live.num_elsewhere > self.limit and not live.incoming
         return too_long or super().can_never_start(live)
 
     def admit_prompts(self) -> list[tuple[Live, int]]:
@@ -1187,7 +1371,7 @@ class StepwiseContinuous(StepwiseWholePrompts):
         if chunks:
             return chunks, []
         self.make_room()
-        return [], list(self.decodes)
+        return [], self.stepping
 
 
 class StepwiseMixed(StepwiseWholePrompts):
@@ -1195,8 +1379,8 @@ class StepwiseMixed(StepwiseWholePrompts):
 
     def plan(self) -> Plan:
         if self.make_room():
-            return [], list(self.decodes)
-        return self.admit_prompts(), list(self.decodes)
+            return [], self.stepping
+        return self.admit_prompts(), self.stepping
 
 
 class StepwiseStatic(StepwiseWholePrompts):
@@ -1207,4 +1391,4 @@ class StepwiseStatic(StepwiseWholePrompts):
         if chunks:
             return chunks, []
         self.make_room()
-        return [], list(self.decodes)
+        return [], self.stepping

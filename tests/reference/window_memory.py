@@ -110,7 +110,7 @@ class WindowMemory(Memory):
         return self.end_of_hit(live) * self.block_size
 
     def num_held(self, live: Any) -> int:
-        if live.incoming:
+        if live.incoming or live.num_elsewhere:
             return 0
         return sum(len(bundle.pages) for bundle in self.hit(live) if bundle.holders)
 
@@ -242,7 +242,7 @@ class WindowMemory(Memory):
         assert len(live.blocks) == num_blocks
 
     def reserve(self, live: Any, num_blocks: int) -> int:
-        number = -(-(live.num_known - 1) // self.block_size)
+        number = -(-(live.num_elsewhere or live.num_known - 1) // self.block_size)
         first = live.next_named = max(0, number - self.most)
         live.full = [self.new_full() for _ in range(number)]
         live.window = {position: self.new_window() for position in range(first, number)}
@@ -250,6 +250,14 @@ class WindowMemory(Memory):
         self.count(live)
         assert len(live.blocks) == num_blocks
         return num_blocks
+
+    def go_on(self, live: Any, num_slots: int, num_more: int) -> None:
+        number, num_before = -(-num_slots // self.block_size), len(live.blocks)
+        live.full += [self.new_full() for _ in range(number - len(live.full))]
+        num_spare = min(number, self.most) - len(live.window)
+        live.spare = [self.new_window() for _ in range(num_spare)]
+        self.count(live)
+        assert len(live.blocks) == num_before + num_more
 
     def arrive(self, live: Any, num_tokens: int) -> None:
         self.give_names(live, num_tokens, private=False)

@@ -179,6 +179,25 @@ def test_a_result_says_which_way_was_taken():
     assert "collectives" not in on(TWO, tensor_parallel_size=8)[-1].run().summary
 
 
+@pytest.mark.parametrize(
+    ("ways", "lines"),
+    [
+        (
+            {"a": "rings"},
+            ["a has GPUs on several nodes. Timed by the topology, on free links: rings."],
+        ),
+        ({"a0": "rings", "a1": "rings"}, ["a0 and 1 other have GPUs on several nodes. "]),
+        (
+            {"a0": "rings", "b": "trees", "a1": "rings", "a2": "rings"},
+            ["a0 and 2 others have ", "b has "],
+        ),
+    ],
+)
+def test_copies_that_take_the_same_way_are_told_once(ways, lines):
+    told = list(origin_lines({"estimates": {}, "collectives": ways}))
+    assert [line[: len(said)] for line, said in zip(told, lines, strict=True)] == lines
+
+
 def test_a_predictor_that_was_given_whole_stays_as_it_is():
     client, *_ = on(TWO, tensor_parallel_size=16, predictor=ConstantPredictor(0.1))
     assert client.predictor.ranks[0].step_time(DECODE) == 0.1
@@ -188,9 +207,37 @@ def test_a_predictor_that_was_given_whole_stays_as_it_is():
 def test_a_client_forgets_the_nodes_of_another_run():
     client, _, _ = on(TWO, tensor_parallel_size=16)
     across = client.predictor.ranks[0].step_time(DECODE)
-    Simulation(clients=[client], workload=WORKLOAD)
+    big = Fabric(topology="hgx-h100", nodes=1, gpus=16)
+    Simulation(clients=[client], workload=WORKLOAD, network=big)
     assert client.predictor.ranks[0].step_time(DECODE) < across
     assert not client.collectives
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"tensor_parallel_size": 16}, "tensor_parallel_size"),
+        (
+            {
+                "model": "qwen3-30b-a3b",
+                "tensor_parallel_size": 4,
+                "data_parallel_size": 4,
+                "enable_expert_parallel": True,
+            },
+            "with enable_expert_parallel",
+        ),
+        ({"gpu": "h100-nvl", "tensor_parallel_size": 4}, "tensor_parallel_size must be <= 2"),
+    ],
+)
+def test_more_ranks_than_a_node_joins_need_a_network(options, key):
+    client = llm_client("llm", **options)
+    with pytest.raises(ScenarioError, match=rf"llm: .*{key}.*, the GPUs that nvlink joins"):
+        Simulation(clients=[client], workload=WORKLOAD)
+
+
+def test_a_rack_joins_more_than_a_board():
+    client = llm_client("llm", gpu="gb200", tensor_parallel_size=16)
+    Simulation(clients=[client], workload=WORKLOAD)
 
 
 @pytest.mark.parametrize("network", [TWO, None])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, load_gpu, load_model
-from mist_sim.bounds import SCENARIO_BYTES, SPEC_BYTES
+from mist_sim.bounds import SCENARIO_BYTES, SPEC_BYTES, TOML_BYTES
 from mist_sim.models import ModelSpec
 from mist_sim.scenario.build import build
-from tests.damage import MUCH
+from tests.damage.scenarios import MUCH
 from tests.reference.scenarios import BASE, scenario
 from tests.unit.test_models import LLAMA
 
@@ -124,7 +124,7 @@ def test_files_without_measure():
     for read, path, most in (
         (Scenario.load, "big.yaml", SCENARIO_BYTES),
         (load_model, "big.json", SPEC_BYTES),
-        (load_gpu, "big.toml", SPEC_BYTES),
+        (load_gpu, "big.toml", TOML_BYTES),
     ):
         before = time.process_time()
         with pytest.raises(ScenarioError, match=f"{path}: must have <= {most} bytes"):

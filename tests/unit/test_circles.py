@@ -18,10 +18,11 @@ from mist_sim.routers import FlippingPolicy, LeastOutstandingRouter
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
 from tests.property.test_clusters import STEP
+from tests.reference.apart import engine, link
 from tests.reference.comparison import EngineOptions, workload
 from tests.reference.predictors import EVEN
 from tests.reference.stepwise import Job
-from tests.unit.test_hand_over import engine, link, row
+from tests.unit.test_hand_over import row
 
 TWO = [row(0.0, 20, 4), row(0.0, 20, 4)]
 GROWING = "kv_cache must have room for more requests"

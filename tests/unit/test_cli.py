@@ -232,6 +232,14 @@ def test_demo_may_replace_its_results(mist, short_demo):
     assert listing() == ["mist-demo", *(f"mist-demo/{name}" for name in FILES), "s.yaml"]
 
 
+def test_a_quiet_demo_prints_its_results_alone(mist, short_demo):
+    assert mist("demo")[0] == 0
+    code, out, err = mist("demo", "-q")  # mist-demo is taken, which it does not say
+    assert (code, err) == (0, "")
+    assert "requests finished" in out
+    assert Path("mist-demo-2/summary.json").exists()
+
+
 def test_demo_takes_a_folder(mist, short_demo):
     assert mist("demo", "--out", "here")[0] == 0
     assert "summary.json" in {path.name for path in Path("here").iterdir()}

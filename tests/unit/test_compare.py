@@ -21,10 +21,8 @@ from mist_sim.metrics.replications import estimate
 from mist_sim.report import plane_picture
 from mist_sim.report.comparison import comparison_table
 from mist_sim.report.run.expected import expected_of_each
-from mist_sim.scenario.parallel.replicate import seeds_from
 from mist_sim.search.comparison import FIGURES, Case, Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
-from mist_sim.search.gpus import num_gpus
 from mist_sim.search.request_times import RequestTimes, Target
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import (
@@ -34,6 +32,8 @@ from mist_sim.search.slo_plane import (
     read_goodput,
     slo_plane,
 )
+from mist_sim.studies.built import Built
+from mist_sim.studies.seeds import seeds_from
 from tests.effort import examples
 
 TOGETHER = {
@@ -149,7 +149,7 @@ def test_a_bundle_with_coefficients_of_its_own_is_not_without_gpus():
     bundle = {"type": "afd", "attention_workers": 2, "slots": 4, "cycle_s": "1 us"}
     clients = [APART["clients"][0], {"name": "bundle", **bundle, **six}]
     data = {name: value for name, value in APART.items() if name != "cost"}
-    assert num_gpus(Scenario.from_dict(data | {"clients": clients})) is None
+    assert Built(Scenario.from_dict(data | {"clients": clients})).num_gpus is None
 
 
 def test_a_tie_at_the_highest_rate_is_said_to_be_none(capsys):
@@ -196,7 +196,8 @@ def test_other_workloads_are_compared_on_demand():
 
 
 def test_clients_and_routers_may_differ():
-    check_same_workload(both() | {"r": Scenario.from_dict(TOGETHER, {"router": "random"})})
+    cases = both() | {"r": Scenario.from_dict(TOGETHER, {"router": "random"})}
+    check_same_workload({name: Built(scenario) for name, scenario in cases.items()})
 
 
 # ------------------------------------------------------------------------------ the plane
@@ -241,8 +242,7 @@ def test_runs_of_the_plane_answer_what_each_pair_of_limits_would_find():
     options = PlaneOptions(
         ttft=(0.06, 0.3), tpot=(0.008, 0.02), num_points=2, rates=RATES, num_rates=4
     )
-    gpus = {"apart": 2, "together": 2}
-    found = slo_plane(both(), options, gpus, jobs=1)
+    found = slo_plane(both(), options, jobs=1)
     ttft, tpot = options.limits
     for name, reading in found.goodput.items():
         for i, one in enumerate(ttft):

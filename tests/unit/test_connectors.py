@@ -12,7 +12,8 @@ from mist_sim.environment import Environment
 from mist_sim.network import Connector, Message, NixlConnector, Seat, Tenant
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, Workload
-from tests.unit.test_hand_over import THREE, engine, served, simulation
+from tests.reference.apart import engine
+from tests.unit.test_hand_over import THREE, served, simulation
 from tests.unit.test_roles import DATA
 
 P, D = Seat("p"), Seat("d")

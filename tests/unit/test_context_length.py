@@ -64,8 +64,8 @@ def test_unsaid_the_models_own_holds_and_is_assumed():
     """vLLM would not start; a scenario of short requests runs, and is told."""
     made = client()
     assert made.max_model_len == OWN
-    assert made.assumed == ("max_model_len",)
-    assert llm_client("llm").assumed == ()
+    assert made.traits.times.assumed == ("max_model_len",)
+    assert llm_client("llm").traits.times.assumed == ()
     workload = Workload.from_lists([100, 2_000], [10, 10], [0.0, 0.0])
     result = Simulation(clients=[made], workload=workload).run()
     assert result.summary["assumed"] == {"llm": ["max_model_len"]}

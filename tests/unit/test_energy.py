@@ -189,7 +189,7 @@ def test_a_cap_needs_step_times_that_follow_the_clock():
 
 def test_engines_whose_gpus_nobody_knows_say_so():
     client = mist.llm_client("llm", model="llama-3.1-8b", gpu=GPU)
-    client.machine = None
+    client.traits = replace(client.traits, machine=None)
     result = mist.Simulation(clients=[client], workload=TWO_TOGETHER).run()
     assert result.summary["power_unknown"] == ["llm"]
     assert "energy_j" not in result.summary

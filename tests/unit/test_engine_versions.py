@@ -432,12 +432,15 @@ def test_vllm_0_19_hides_all_of_it():
     assert "docs/validation.md" in origin.source
 
 
-def test_0_12_hides_nothing_as_its_predecessor_shows(shared):
-    """The runs ask for more than the host takes; by default it is the host's own time."""
+def test_runs_of_0_11_ask_for_more_than_the_host_takes(shared):
     file = shared("measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")
     step, sequence = measured_itl.exposed_time(measured_itl.compared(file))
     assert step == pytest.approx(1.2e-3, rel=0.05)
     assert sequence == pytest.approx(63.5e-6, rel=0.01)
+
+
+def test_0_12_hides_nothing_as_its_predecessor_shows():
+    """By default it is the host's own time."""
     host = EngineOverhead().around(measured_itl.NoKernels())
     own = [host.step_time(StepBatch((), number, number)) for number in (1, 2)]
     version = VERSIONS["vllm-0.12"]

@@ -79,6 +79,7 @@ CASES = [
     Case("scheduler.order", "least_work_left"),
     Case("scheduler.order", "shortest_prompt_first"),
     Case("scheduler.preemption", "swap"),
+    Case("scheduler.preemption", "async_swap"),
     Case("scheduler.max_num_batched_tokens", 512),
     Case("scheduler.max_num_batched_tokens", 512, {"scheduler": {"type": "mixed"}}),
     Case("scheduler.long_prefill_token_threshold", 64),

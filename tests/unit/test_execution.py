@@ -16,8 +16,8 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.execution import Timing, seconds_of, timed_call
+from mist_sim.hardware.execution.predictor import ExecutionPredictor
 from mist_sim.hardware.execution.profile import ProfileRange, measure, write_table
-from mist_sim.hardware.predictors.measured.execution import ExecutionPredictor
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import load_model
 from tests.reference.sources import source_of
@@ -160,7 +160,7 @@ def test_every_option_changes_what_is_measured(changed, monkeypatch, tmp_path):
     place = "mist_sim.hardware.execution.torch_source"
     monkeypatch.setitem(sys.modules, place, SimpleNamespace(TorchSource=FakeTorch))
     monkeypatch.setattr(
-        "mist_sim.hardware.predictors.measured.execution.installed_version", lambda *_, **__: "1"
+        "mist_sim.hardware.execution.predictor.installed_version", lambda *_, **__: "1"
     )
     batch = StepBatch(((1500, 2500),), 30, 30 * 2000)
     plain = ExecutionPredictor(TINY, Cluster(GPU)).step_time(batch)

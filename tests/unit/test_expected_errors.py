@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 import mist_sim as mist
-from mist_sim import Link, Simulation, Workload, llm_client
+from mist_sim import Link, Scenario, Simulation, Workload, llm_client, load_gpu, simulate
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics.expected_errors import error_bar as in_package
+from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.models import SpeculativeConfig
 from mist_sim.report.run.expected import error_range
 from mist_sim.validation.error_bars import Point, error_bar, is_inside, left_out
@@ -23,7 +24,7 @@ DENSE = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
 
 def bar_of(metric="tpot", **options):
     client = llm_client("llm", **DENSE | options)
-    return in_package(client.settings[metric], metric)
+    return in_package(client.traits.times.settings[metric], metric)
 
 
 def run(*clients, **more):
@@ -256,3 +257,50 @@ def test_nine_in_ten_of_the_page_lie_inside():
     assert [row[0] for row in rows] == ["TTFT", "TPOT", "both"]
     for _, number, inside in rows:
         assert 0.85 <= int(inside) / int(number) <= 0.97
+
+
+# --- bars of what was not measured -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"memory_bandwidth": 4e12}, "has figures of your own; what was timed is h100-sxm"),
+        ({"based_on": ""}, "is a GPU of your own, whose kernels nobody timed"),
+        ({"name": "renamed"}, ""),
+    ],
+)
+def test_a_gpu_of_ones_own_has_no_bar(changes, why):
+    gpu = replace(load_gpu("h100-sxm"), **changes)
+    client = llm_client("llm", gpu=gpu)
+    expected = expected_errors({"llm": client.traits.times.settings})["llm"]["tpot"]
+    if why:
+        assert (expected["low"], expected["high"], expected["num_points"]) == (None, None, 0)
+        assert why in expected["like"]
+    else:
+        assert expected["low"] < expected["high"]
+
+
+def test_a_capped_gpu_has_no_bar():
+    client = llm_client("llm", gpu="h100-sxm", power_limit=450.0)
+    expected = expected_errors({"llm": client.traits.times.settings})["llm"]["ttft"]
+    assert expected["like"].startswith("not known: a power cap")
+
+
+def test_engines_on_several_nodes_have_no_bar_and_the_table_says_why():
+    scenario = Scenario.load(
+        "demo",
+        overrides={
+            "workload.lengths.num_requests": 20,
+            "clients.0.count": 1,
+            "clients.0.tensor_parallel_size": 16,
+            "clients.0.model": "llama-3.1-405b",
+            "network": {"topology": "hgx-h100", "nodes": 2, "spans_nodes": True},
+        },
+    )
+    result = simulate(scenario)
+    expected = result.summary["expected_errors"]["llm"]
+    assert {metric: bar["like"] for metric, bar in expected.items()} == dict.fromkeys(
+        ("ttft", "tpot"), "not known: GPUs on several nodes; what was timed are ranks on one"
+    )
+    assert expected["tpot"]["low"] is None

@@ -15,7 +15,8 @@ from mist_sim.metrics import Result
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
-from tests.unit.test_hand_over import THREE, engine, link, row
+from tests.reference.apart import engine, link
+from tests.unit.test_hand_over import THREE, row
 from tests.unit.test_roles import DATA
 
 LATE = HandOver(first_token="decode")
@@ -122,7 +123,7 @@ def test_a_context_that_one_token_fills_ends_there():
 def test_drafts_and_bundles_do_not_begin_answers():
     drafts = SpeculativeConfig(method="ngram", num_speculative_tokens=2, acceptance_rate=0.5)
     clients = engine("prefill"), engine("decode", speculative_config=drafts)
-    with pytest.raises(ScenarioError, match="since decode is an engine with drafts"):
+    with pytest.raises(ScenarioError, match="since decode does not begin answers"):
         simulation(THREE, *clients)
     bundle = AfdClient(
         "bundle",
@@ -132,7 +133,7 @@ def test_drafts_and_bundles_do_not_begin_answers():
         cycle_s=1e-3,
         coefficients="deepseek-v3-ascend-910c",
     )
-    with pytest.raises(ScenarioError, match="since bundle is a bundle"):
+    with pytest.raises(ScenarioError, match="since bundle does not begin answers"):
         simulation(THREE, engine("prefill"), bundle)
 
 

@@ -18,7 +18,6 @@ from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
     MixedScheduler,
-    Scheduler,
 )
 from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError
@@ -26,33 +25,7 @@ from mist_sim.metrics import Result, Slo
 from mist_sim.network import Link
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Retries, Rows, TimeLimits, TraceArrivals, TraceRow, Workload
-from tests.reference.engines import llm_engine
-
-
-class TwoSpeeds:
-    """A step takes 1/8 s with a prompt in it, and 1/32 s without."""
-
-    def step_time(self, batch):
-        return 1 / 8 if batch.chunks else 1 / 32
-
-    def run(self, batch, growth, num_steps):
-        return np.full(num_steps, self.step_time(batch))
-
-
-def engine(role: str, scheduler: Scheduler | None = None, **more: object) -> LlmClient:
-    """Blocks of 4 tokens, each of 1,000 bytes: 1/64 s on the link."""
-    return llm_engine(
-        more.pop("name", role),
-        scheduler=scheduler or ContinuousScheduler(),
-        predictor=TwoSpeeds(),
-        role=role,
-        block_size=4,
-        **{"num_gpu_blocks": 100, "kv_block_bytes": 1000.0, **more},
-    )
-
-
-def link() -> Link:
-    return Link(bandwidth=64_000.0, latency=1 / 128)
+from tests.reference.apart import engine, link
 
 
 def row(arrival: float, prompt: int, output: int, content: Content = ()) -> TraceRow:
@@ -261,7 +234,9 @@ def test_who_is_sent_again_begins_with_its_prompt():
     ],
 )
 def test_roles_without_a_network_are_refused_before_a_run(clients):
-    names = ", ".join(f"{client.name} ({client.role})" for client in clients if client.role)
+    names = ", ".join(
+        f"{client.name} ({client.traits.role})" for client in clients if client.traits.role
+    )
     with pytest.raises(ScenarioError) as error:
         Simulation(clients=clients, workload=Workload(Rows(THREE), TraceArrivals()))
     assert str(error.value).startswith("network must be given, since KV entries go from clients")

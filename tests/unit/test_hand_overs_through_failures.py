@@ -17,7 +17,8 @@ from mist_sim.reconfiguration import Change, Reconfigure
 from mist_sim.routers import FlippingPolicy, FlowingPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
-from tests.unit.test_hand_over import engine, link, row
+from tests.reference.apart import engine, link
+from tests.unit.test_hand_over import row
 
 PUSH = HandOver(transfer="push")
 RETRY, RESUME = OnFailure(), OnFailure(policy="resume")

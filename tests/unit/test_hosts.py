@@ -14,7 +14,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import HostSpec, host_from_table, host_names, load_host
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
 from mist_sim.hardware.devices.hosts import bus_rate
-from mist_sim.report.run.tables import origin_lines
+from mist_sim.report.run.hosts import host_lines
 
 L40S = load_gpu("l40s").interconnect  # 32 GB/s, of which protocols leave 25.6
 PRO = load_gpu("rtx-pro-6000").interconnect  # 64 GB/s, 51.2
@@ -226,7 +226,7 @@ def test_measured_collectives_need_no_host():
     measured = replace(gpu, interconnect=replace(L40S, bus_bandwidth={"1 MiB": 20e9}))
     with pytest.raises(ScenarioError, match="host must be null with l40s, whose collectives"):
         llm_client("llm", host="pcie-peer", **FOUR | {"gpu": measured})
-    assert not llm_client("llm", **FOUR | {"gpu": measured}).assumed_host
+    assert not llm_client("llm", **FOUR | {"gpu": measured}).traits.times.assumed_host
 
 
 def test_all_reduce_host_is_for_pcie():
@@ -247,11 +247,12 @@ def test_all_reduce_host_is_for_pcie():
 )
 def test_who_assumes_a_host(options, assumes):
     client = llm_client("llm", **options)
-    assert ("host" in client.assumed) == bool(client.assumed_host) == assumes
+    times = client.traits.times
+    assert ("host" in times.assumed) == bool(times.assumed_host) == assumes
 
 
 def test_without_peer_access_the_other_host_has_none():
-    worth = llm_client("llm", gpu="rtx-4090", tensor_parallel_size=2).assumed_host
+    worth = llm_client("llm", gpu="rtx-4090", tensor_parallel_size=2).traits.times.assumed_host
     assert worth["other_host"] == "host-memory"
     assert worth["communication_ms"] > worth["other_communication_ms"]
 
@@ -280,8 +281,9 @@ def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
     peers = 64 * all_reduce(on("pcie-peer"), 4)(2048 * 8192)
     assert worth["other_communication_ms"] == pytest.approx(1e3 * peers)
     assert "host" in result.summary["assumed"]["llm"]
-    line = list(origin_lines(result.summary))[-1]
-    assert "in a step of 2,048 tokens they spend 437.7 ms on one another, and 80.5 ms on" in line
+    (line,) = host_lines(result.summary["assumed_host"])
+    assert "In a step of 2,048 tokens they spend 437.7 ms on one another; on pcie-peer" in str(line)
+    assert "would be 80.5 ms. `nvidia-smi topo -p2p r` tells which is yours" in str(line)
     assert "host: host-bridge (assumed: none is named)" in result.scenario
 
     named = simulate(Scenario.load(path, overrides={"clients.0.host": "host-bridge"}))

@@ -157,7 +157,7 @@ def test_the_command_writes_a_gpu_that_scenarios_can_name(tmp_path):
             ["--model", "llama-3.1-8b"],
             "fewer than 20 rows of every kind of kernels; measure more",
         ),
-        ("", [], "No columns to parse"),
+        ("", [], "has no header"),
         (None, [], "no such file or folder"),
     ],
 )

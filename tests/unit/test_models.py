@@ -445,9 +445,9 @@ def test_files_that_cannot_be_read_name_themselves(tmp_path, content, problem):
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(ScenarioError, match=r"config\.json: cannot be read: No such file"):
+    with pytest.raises(ScenarioError, match=r"config\.json: no such file"):
         load_model(str(tmp_path))  # a folder without one
-    with pytest.raises(ScenarioError, match=r"config\.json: cannot be read: No such file"):
+    with pytest.raises(ScenarioError, match=r"config\.json: no such file"):
         load_model(str(tmp_path / "nowhere" / "config.json"))
 
 

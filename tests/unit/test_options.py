@@ -40,7 +40,7 @@ def test_defaults_are_those_of_a_file():
 def test_words_that_an_option_can_be_are_listed():
     assert OPTIONS["scheduler.order"].values[0] == "fcfs"
     assert OPTIONS["scheduler.order"].values == ORDERS
-    assert OPTIONS["scheduler.preemption"].values == ("recompute", "swap")
+    assert OPTIONS["scheduler.preemption"].values == ("recompute", "swap", "async_swap")
     assert "draft_model" in OPTIONS["speculative_config.method"].values
     assert OPTIONS["quantization"].values == ("fp8", "int8", "int4")
     assert OPTIONS["kv_cache.kv_cache_dtype"].values == ("auto", *KV_CACHE_BYTES)

@@ -1,9 +1,12 @@
 """Words of other tools are answered with where what they mean stands here."""
 
+from dataclasses import fields
+
 import pytest
 
 from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
+from mist_sim.network import Fabric
 from mist_sim.scenario.format.other_words import KEYS
 from mist_sim.scenario.options.listing import engine_options
 from mist_sim.scenario.schema import Scenario as Schema
@@ -19,6 +22,7 @@ PREFIXES = {key[:end] for key in OPTIONS for end, char in enumerate(key) if char
         ("request_rate", 10, "here it is workload.arrivals: {type: poisson, rate: 10 /s}"),
         ("workload.max_concurrency", 16, "{type: closed_loop, concurrency: 16}"),
         ("workload.arrivals.burstiness", 1, "{type: gamma, rate: 10 /s, burstiness: 0.5}"),
+        ("clients.0.spans_nodes", True, "here it is network.spans_nodes"),
         ("clients.0.enable_chunked_prefill", True, "scheduler.type: chunked (on) or mixed (off)"),
         ("clients.0.scheduler.policy", "priority", "here it is clients.N.scheduler.order"),
         ("scheduler.policy", "priority", "here it is clients.N.scheduler"),
@@ -55,5 +59,7 @@ def test_every_answer_names_keys_that_there_are(key):
     if head == "clients":
         option = rest.removeprefix("N.")
         assert option in OPTIONS | PREFIXES | {"count"}
+    elif head == "network":
+        assert rest in {field.name for field in fields(Fabric)}
     elif rest:
         assert rest.split(".")[0] in WorkloadSpec.model_fields

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mist_sim import (
@@ -76,7 +78,7 @@ def test_a_poll_that_is_an_event_comes_first_as_well():
 def test_a_request_that_is_chosen_for_ahead_counts_until_the_next_poll():
     """It comes to the worker at 10 s, so that a poll at 1 s finds nobody there."""
     before = SequentialClient("before", serves=["preprocess"], num_workers=9, base_time=10.0)
-    before.asks_ahead = True
+    before.traits = replace(before.traits, asks_ahead=True)
     after = [SequentialClient(name, serves=["postprocess"], base_time=1.0) for name in "xy"]
     times = [0.1, 1.1, 1.2]
     workload = Workload.from_lists(

@@ -53,7 +53,7 @@ def served(engine: LlmClient) -> Any:
 
 def test_a_predictor_that_says_nothing_has_the_default_traits():
     assert traits_of(ConstantPredictor(1.0)) == PredictorTraits()
-    assert client(ConstantPredictor(1.0)).estimate == "custom"
+    assert client(ConstantPredictor(1.0)).traits.times.estimate == "custom"
 
 
 def test_something_else_instead_of_traits_is_refused():

@@ -13,7 +13,8 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
-from tests.unit.test_hand_over import THREE, engine, link, row
+from tests.reference.apart import engine, link
+from tests.unit.test_hand_over import THREE, row
 from tests.unit.test_roles import DATA
 
 PUSH = HandOver(transfer="push")
@@ -154,7 +155,7 @@ def test_bundles_reserve_nothing():
         cycle_s=1e-3,
         coefficients="deepseek-v3-ascend-910c",
     )
-    with pytest.raises(ScenarioError, match="hand_over.transfer must be pull, since bundle is a"):
+    with pytest.raises(ScenarioError, match="must be pull, since bundle reserves no memory"):
         simulation(THREE, engine("prefill"), bundle)
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from math import inf, nan
 
 import numpy as np
 import pandas as pd
@@ -73,10 +74,21 @@ def test_other_files_are_refused(tmp_path, changes, message):
         RegressionPredictor(MODEL, CLUSTER, written(tmp_path / "r.json", **changes))
 
 
-def test_wrong_numbers_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("seconds", [-1] * 4, "seconds must be finite and > 0"),
+        ("seconds", [1e300] * 4, "seconds must be 0 or from 1e-12 to 1e.12 in size, got 1e.300"),
+        ("measured_contexts", nan, "measured_contexts must be 0 or from 1e-12 to .*, got nan"),
+        ("contexts", -inf, "contexts must be 0 or from 1e-12 to 1e.12 in size, got -inf"),
+        ("tokens", 10**400, "int too large to convert to float"),
+        ("tokens", 0.5, "fixed must have points that increase, got "),
+    ],
+)
+def test_wrong_numbers_are_refused(tmp_path, key, value, message):
     stages = regression_content()["stages"]
-    stages["decode"]["seconds"][0][0] = -1
-    with pytest.raises(ScenarioError, match=r"stages.decode: seconds must be finite and > 0"):
+    stages["decode"][key][1] = value
+    with pytest.raises(ScenarioError, match=f"stages.decode: {message}"):
         RegressionPredictor(MODEL, CLUSTER, written(tmp_path / "r.json", stages=stages))
 
 

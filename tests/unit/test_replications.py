@@ -14,7 +14,7 @@ from scipy import stats
 
 from mist_sim import ROUTERS, Scenario, ScenarioError, replicate, simulate
 from mist_sim.metrics.replications import estimate
-from mist_sim.scenario.parallel.replicate import seeds_from
+from mist_sim.studies.seeds import seeds_from
 
 BASE = {
     "model": "llama-3.1-8b",
@@ -180,4 +180,4 @@ def test_an_error_in_a_replication_leaves_nothing(mist, tmp_path, jobs):
 def test_jobs_without_replications_have_no_effect(mist):
     code, _, err = mist("run", "demo", "--jobs", "2")
     assert code == 2
-    assert "--jobs has no effect on one run; give --replications too" in err
+    assert "--jobs has no effect on one run; give --replications or --vary" in err

@@ -11,7 +11,9 @@ from rich.console import Console
 from mist_sim import Scenario, replicate, simulate
 from mist_sim.cli import main
 from mist_sim.metrics import Replications, Result
-from mist_sim.report import replications_table, results_table
+from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.replications import replications_table
+from mist_sim.report.run.tables import results_table
 
 BASE = {
     "model": "llama-3.1-8b",
@@ -73,6 +75,14 @@ def test_explanations_go_first(result):
     assert "arrival to first token" in latency[80]
     assert "arrival to first token" not in latency[50]
     assert latency[50].count("\n") == latency[80].count("\n"), "no line of numbers is broken"
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_unit_stays_with_its_number(separator):
+    rows = [("cost", "1.25", f"${separator} GPUs at " + "a long remark " * 6)]
+    lines = text(pairs(rows), 80).splitlines()
+    assert lines[0].split() == ["cost", "1.25", "$"]
+    assert lines[1].strip().startswith("GPUs at a long remark")
 
 
 def test_long_names_do_not_break_a_table():

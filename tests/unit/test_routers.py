@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from statistics import median_low
 
@@ -359,7 +360,7 @@ def test_the_next_stage_is_routed_ahead_with_the_same_candidates():
     def run(asks_ahead):
         asked.clear()
         llm = engine("llm")
-        llm.asks_ahead = asks_ahead
+        llm.traits = replace(llm.traits, asks_ahead=asks_ahead)
         after = [
             SequentialClient(name, serves={"postprocess"}, service_time=lambda stage: 2.0)
             for name in "xy"

@@ -31,7 +31,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import TablePredictor
 from mist_sim.models import load_model
-from mist_sim.report import results_table
+from mist_sim.report.run.tables import results_table
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import build
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
@@ -201,7 +201,7 @@ def test_steps_with_prompts_take_3_ms_more_around_profiles_of_layers(tmp_path, f
 
 def test_a_predictor_of_whole_steps_assumes_no_overhead():
     client = llm_client("llm", gpu="l40s", predictor=ConstantPredictor(0.01))
-    assert client.assumed == ()
+    assert client.traits.times.assumed == ()
 
 
 def test_the_result_carries_estimates_and_the_scenario():

@@ -365,7 +365,7 @@ def test_whole_numbers_of_numpy_are_times():
         ({"type": "empirical", "times": ["0 s"]}, "base_time: times[0] must be finite and > 0 s"),
         ({"type": "empirical", "times": [0.5]}, "base_time.times.0: a duration needs a number and"),
         ({"type": "empirical", "path": "none.txt"}, "base_time.path: no file none.txt in the work"),
-        ({"type": "empirical", "path": "."}, "base_time: .: cannot be read: "),
+        ({"type": "empirical", "path": "."}, "base_time: .: is a folder"),
     ],
 )
 def test_what_is_wrong_with_a_law_is_said(time, expected):
@@ -392,7 +392,7 @@ def test_a_bad_line_of_a_file_is_named(line, tmp_path):
     ("content", "expected"),
     [
         (b"# nothing\n\n", "must have at least one time, got none"),
-        (b"1\n\xff\n", "not UTF-8 text; give one number of seconds a line"),
+        (b"1\n\xff\n", "not a UTF-8 text file"),
     ],
 )
 def test_a_file_without_times_is_named(content, expected, tmp_path):

@@ -182,7 +182,7 @@ def seconds_to_start(it: Scenario) -> float:
 def test_a_start_that_is_alone_takes_what_it_takes_without_a_topology(written, options):
     seconds = seconds_to_start(starting(written))
     assert seconds == pytest.approx(seconds_to_start(starting(written, None)))
-    machine = build(starting(written)).clients[0].machine
+    machine = build(starting(written)).clients[0].traits.machine
     assert machine is not None
     own = StartUp(compilation=0.0, graph_capture=0.0, **options)
     assert seconds == pytest.approx(own.seconds(machine, "a"))

@@ -22,7 +22,7 @@ from mist_sim import (
     load_gpu,
     load_model,
 )
-from mist_sim.clients.decode.draft_paths import DraftPath, DraftPaths
+from mist_sim.clients.draft_paths import DraftPath, DraftPaths
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import EngineOverhead, pipeline_predictor, with_drafting
 from mist_sim.models.partition import rank_part

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mist_sim.cli import main
+from mist_sim.cli.signals import Stopped, interruption_of, stopping_signals
 from tests.conftest import ROOT
 
 if os.name != "posix":
@@ -190,3 +191,76 @@ def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypat
     assert leaving.value.code == 130
     assert capsys.readouterr().err == "interrupted; the results are in a\n"
     assert Path("a/summary.json").exists()
+
+
+# --- what becomes of the exception ------------------------------------------------------------
+
+
+def test_an_interruption_that_became_another_error_is_one(capsys, monkeypatch):
+    """As where a class is made: Python turns what its attributes raise into a RuntimeError."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise Stopped(signal.SIGTERM)
+        except Stopped as stop:
+            raise RuntimeError("Error calling __set_name__") from stop
+
+    monkeypatch.setattr("mist_sim.scenario.simulate", interrupted)
+    with pytest.raises(SystemExit) as leaving:
+        main(["run", "demo", "--out", "a"])
+    assert leaving.value.code == 143
+    assert capsys.readouterr().err == "terminated; no results were written\n"
+    assert everything() == []
+
+
+def test_an_error_after_an_error_is_no_interruption():
+    first = ValueError()
+    first.__context__ = second = TypeError()
+    second.__context__ = first
+    assert interruption_of(first) is None
+    second.__context__ = stop = KeyboardInterrupt()
+    assert interruption_of(first) is stop
+    assert interruption_of(None) is None
+
+
+class Dying:
+    """Takes a signal while Python swallows exceptions."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+
+
+def test_an_interruption_that_is_swallowed_comes_again(capsys):
+    alarm = signal.getsignal(signal.SIGALRM)
+    start = time.monotonic()
+
+    def work() -> None:
+        Dying()
+        while time.monotonic() < start + SOON:
+            time.sleep(0.01)
+
+    with pytest.raises(Stopped) as stopped, stopping_signals():
+        work()
+    assert stopped.value.number == signal.SIGTERM
+    assert time.monotonic() < start + SOON
+    assert capsys.readouterr().err == "", "no traceback of what was swallowed"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) == alarm
+
+
+def test_an_interruption_comes_once_while_the_command_leaves():
+    seen = []
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except Stopped as stop:
+            seen.append(stop.number)
+            time.sleep(0.5)  # as one that ends its workers
+            raise
+
+    with pytest.raises(Stopped), stopping_signals():
+        work()
+    assert seen == [signal.SIGTERM]

@@ -8,6 +8,7 @@ import pytest
 
 from mist_sim import (
     ChunkedScheduler,
+    Fabric,
     KvCacheConfig,
     LlmClient,
     Result,
@@ -22,11 +23,15 @@ from mist_sim.clients.kv_cache import CacheTier, SwapSpace, swap_space
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import PipelinePredictor
+from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, workload
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.stepwise import Job
 
+DRAFTS = SpeculativeConfig(method="ngram", num_speculative_tokens=2, acceptance_rate=0.5)
+WINDOWS = KvGroups(layers_per_group=1, num_full_groups=1, num_window_groups=1, sliding_window=8)
 STEP, COPY = 1.0, 0.125  # seconds; of any step, and of any block
 FIRST, SECOND = Job(0.0, 8, 9), Job(0.0, 8, 9)
 # Two prompts of two blocks each in six blocks of four tokens. Both get their first token at 1 s
@@ -206,3 +211,105 @@ def test_refusals_in_python():
 
 def test_schedulers_recompute_by_default():
     assert Scheduler.preemption == "recompute"
+
+
+# --- copies that overlap with steps ---------------------------------------------------------------
+#
+# In nine blocks of four tokens: a prompt of six tokens, and two of eight. In the step from 5 s on
+# both of eight need a fourth block, and the third gives its three up.
+
+SHORT = Job(0.0, 6, 6)
+
+
+def overlapping(**more: Any) -> LlmClient:
+    scheduler = ChunkedScheduler(preemption="async_swap")
+    return engine(**{"scheduler": scheduler, "num_gpu_blocks": 9, **more})
+
+
+def test_steps_go_on_while_blocks_are_copied():
+    """Of nine blocks, three are on their way until 5.375 s: free at 6 s, when the step has ended.
+
+    The second request, which needs one, sits a step out; the first one gets its last token in it.
+    Then there is room for all: the third's blocks are back at 6.375 s, and it goes on at 7 s.
+    """
+    result = served(overlapping(), SHORT, FIRST, SECOND)
+    assert result.token_times(0).tolist() == [1, 2, 3, 4, 5, 6]
+    assert result.token_times(1).tolist() == [1, 2, 3, 4, 5, 7, 8, 9, 10]
+    assert result.token_times(2).tolist() == [1, 2, 3, 4, 5, 8, 9, 10, 11]
+    moves = result.transfers
+    assert moves["kind"].tolist() == ["swap_out", "swap_in"]
+    assert moves["start"].tolist() == [5.0, 6.0]
+    assert moves["end"].tolist() == [5 + 3 * COPY, 6 + 3 * COPY]
+    by_start = result.steps.set_index("start")
+    assert by_start["num_decodes"][5.0] == 1
+    assert by_start["num_used_blocks"][[5.0, 6.0]].tolist() == [9, 7]
+
+
+def test_copies_between_steps_hold_up_all_of_them():
+    """The same without: the first request ends 3/8 s later, the third a copy back and forth."""
+    result = served(engine(num_gpu_blocks=9), SHORT, FIRST, SECOND)
+    assert result.requests["finished_at"].tolist() == [6.375, 9.75, 10.75]
+
+
+def test_nothing_is_computed_until_there_is_a_block():
+    """Both of eight tokens in six blocks: nobody has one from 5 s on, until three are copied."""
+    result = served(overlapping(num_gpu_blocks=6), FIRST, SECOND)
+    assert result.requests["finished_at"].tolist() == [9 + 3 * COPY, 13 + 6 * COPY]
+    assert result.transfers["start"].tolist() == [5.0, 9 + 3 * COPY]
+
+
+def test_copies_follow_one_another_each_way():
+    """Of five in 15 blocks two give way at once, at 5 s: three blocks are not enough for four."""
+    client = overlapping(num_gpu_blocks=15)
+    result = served(client, *[FIRST] * 5)
+    out = result.transfers[result.transfers["kind"] == "swap_out"]
+    assert out["start"].tolist() == [5.0, 5.0]
+    assert out["end"].tolist() == [5 + 3 * COPY, 5 + 6 * COPY]
+    back = result.transfers[result.transfers["kind"] == "swap_in"]
+    assert (back["end"] - back["start"]).tolist() == [3 * COPY, 6 * COPY]
+    assert client.lane_states[0].swaps.room.num_used == 0
+    assert client.lane_states[0].pool.num_used == client.lane_states[0].num_promised == 0
+
+
+@pytest.mark.parametrize("timeout", [5.25, 5.5, 6.25, 6.5, 8.5])
+def test_who_gives_up_during_a_copy_leaves_nothing(timeout):
+    """On its way out, when it is out, on its way back, when it is back, and when it decodes."""
+    client = overlapping()
+    given_up = Job(0.0, 8, 9, timeout=timeout)
+    result = served(client, SHORT, FIRST, given_up, Job(12.0, 4, 1))
+    assert result.requests["status"].tolist() == ["finished"] * 2 + ["timed_out", "finished"]
+    state = client.lane_states[0]
+    assert state.swaps.room.num_used == state.pool.num_used == state.num_promised == 0
+    assert not [*state.swaps.going, *state.swaps.returning, *state.abandoned]
+
+
+def test_who_gives_up_makes_room_in_host_memory_when_it_is_copied():
+    """Of three blocks of host memory none is free until the copy has ended."""
+    client = overlapping(swap_space=SwapSpace(3, 1.0))
+    jobs = SHORT, FIRST, Job(0.0, 8, 9, timeout=5.25)
+    served(client, *jobs, Job(12.0, 4, 1))
+    assert client.lane_states[0].swaps.room.num_used == 0
+
+
+def test_over_a_topology_copies_take_its_links():
+    """A block of 8 GB over 64 GB/s takes 1/8 s each way, as on the link of its own."""
+    network = Fabric(topology="hgx-h100", nodes=1, pcie=64e9)
+    plain = served(overlapping(), SHORT, FIRST, SECOND)
+    client = overlapping(kv_block_bytes=8e9)
+    result = Simulation(
+        clients=[client], workload=workload([SHORT, FIRST, SECOND]), network=network
+    ).run()
+    assert result.transfers["end"].tolist() == plain.transfers["end"].tolist()
+    assert result.transfers["num_bytes"].tolist() == [24e9, 24e9]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"speculative_config": DRAFTS}, "not have preemption: async_swap with speculative_config"),
+        ({"kv_groups": WINDOWS}, "not have preemption: async_swap with a model with sliding"),
+    ],
+)
+def test_what_does_not_go_with_overlap(options, words):
+    with pytest.raises(ScenarioError, match=words):
+        overlapping(**options)

@@ -300,7 +300,7 @@ def test_a_layer_profile_is_of_the_ranks_that_it_names(tmp_path, meta, ranks, fi
 
 
 BAD = [
-    ("steps", "steps.csv", lambda text: "", "not a CSV table"),
+    ("steps", "steps.csv", lambda text: "", "has no header"),
     (
         "steps",
         "steps.csv",
@@ -343,6 +343,30 @@ BAD = [
         lambda text: text.replace("lm_head", "head"),
         "has no rows of layer lm_head",
     ),
+    (
+        "vidur",
+        "attention.csv",
+        lambda text: "\n".join(line for line in text.splitlines() if ",True," not in line),
+        "attention.csv: has no rows of prompts",
+    ),
+    (
+        "vidur",
+        "attention.csv",
+        lambda text: "\n".join(line for line in text.splitlines() if ",False," not in line),
+        "attention.csv: has no rows of decodes",
+    ),
+    (
+        "vidur",
+        "attention.csv",
+        lambda text: text.replace("\n1,0,16,1,False,,", "\n1,0,16,1,False,,,"),
+        "attention.csv:10: a row must have 7 columns, got 8",
+    ),
+    (
+        "vidur",
+        "attention.csv",
+        lambda text: text.replace(",True,", ",False,", 1),
+        "line 2: time must be a number >= 0, got an empty cell",
+    ),
 ]
 
 
@@ -359,6 +383,26 @@ def test_a_file_that_is_no_such_table_is_refused(tmp_path, form, file, change, m
     with pytest.raises(ScenarioError, match=message) as caught:
         table(path, form)
     assert file in str(caught.value)
+
+
+def test_a_row_far_from_the_others_gives_no_negative_times(tmp_path):
+    """The context of a row lost its last digits; carried on, others would take less than 0 s."""
+    path = measured.write_steps(tmp_path)
+    path.write_text(path.read_text().replace("\n0,0,64,524288,", "\n0,0,64,5242,"))
+    broken, batch = table(path, "steps"), StepBatch((), 3, 120)
+    message = "steps.csv: a step of 0 prompt tokens and 3 decodes would take -0.035.* correct it"
+    with pytest.raises(ScenarioError, match=message):
+        broken.step_time(batch)
+    with pytest.raises(ScenarioError, match=message):
+        broken.run(batch, StepGrowth(3), 2)
+
+
+def test_names_that_are_numbers_are_names(tmp_path):
+    path = measured.write_splitwise(tmp_path)
+    path.write_text(path.read_text().replace("\nm,a,", "\n1,2,").replace("\nm,b,", "\n1,,"))
+    assert table(path, "splitwise", "1/2").step_time(StepBatch((), 1, 64)) > 0
+    with pytest.raises(ScenarioError, match="subset has no 'm/a'. Known: 1/, 1/2"):
+        table(path, "splitwise", "m/a")
 
 
 def test_names_and_paths_are_checked(tmp_path):

@@ -81,6 +81,15 @@ def test_one_that_joins_with_a_step_leaves_with_it_when_it_is_above_the_limit():
     assert flow.leaving(state, 2.0) == [slow]
 
 
+def test_one_that_joined_twice_before_anybody_asked_leaves_once():
+    """It was preempted meanwhile, as where no other client is up for long."""
+    state, flow = lane(), SlowestFlow(Backflow(0.1))
+    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
+    state.leave_clock(slow)
+    state.clock.join(slow)
+    assert flow.leaving(state, 3.0) == [slow]
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.11, 0.2])
 def test_a_run_ends_with_the_first_step_after_which_one_leaves(seconds):
     state, flow = lane(), SlowestFlow(Backflow(0.1))

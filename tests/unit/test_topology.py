@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
+
 import networkx as nx
 import pytest
 
@@ -44,6 +47,17 @@ def test_both_directions_of_a_cable_are_links_of_their_own():
 
 def route(name, source, destination):
     return Routes(load_topology(name).graph()).between(source, destination)
+
+
+def test_a_graph_costs_the_same_number_of_calls_a_link_however_large_it_is():
+    def calls_per_link(nodes):
+        topology = Topology(name="large", gpus=1, nodes=nodes, pcie=1e9, nics=1, nic=1e9)
+        with cProfile.Profile() as profile:
+            links = topology.graph().edges(data="number")
+        assert sorted(number for *_, number in links) == list(range(len(links)))
+        return pstats.Stats(profile).total_calls / len(links)
+
+    assert calls_per_link(400) == pytest.approx(calls_per_link(100), rel=0.05)
 
 
 def test_nvlink_beats_pcie():

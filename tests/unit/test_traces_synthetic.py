@@ -214,6 +214,28 @@ SOURCES = {
     "sharegpt-2048": ["Apache-2.0", "Sarathi-Serve", "OSDI 2024"],
 }
 NAMES = [*TRACES, *SOURCES]
+FIGURES = {  # of the traces, (prompt, output): mean, std, and what 10, 50, 90 and 99 % are below
+    "azure-conv-2023": [
+        *((1154.7, 211.1), (1108.8, 162.9)),
+        *((207, 54), (1020, 129), (2734.5, 424), (4142, 601)),
+    ],
+    "azure-code-2023": [
+        *((2047.85, 27.9), (1973.8, 59.9)),
+        *((147, 7), (1469, 13), (5187.6, 55), (7436, 251.5)),
+    ],
+    "sharegpt-300": [
+        *((857.5, 652.5), (527.4, 98.3)),
+        *((363, 530.9), (731.5, 632), (1460.1, 770), (2765.2, 784.1)),
+    ],
+    "arxiv-4096": [
+        *((2588.1, 291.4), (944.7, 530.5)),
+        *((1242, 78), (2730, 167), (3702, 372), (3933.4, 3271.3)),
+    ],
+    "sharegpt-2048": [
+        *((606.5, 395.6), (512.2, 259.7)),
+        *((28, 62), (528, 375), (1362, 778), (1787, 985)),
+    ],
+}
 
 
 def lengths(path, most: int) -> np.ndarray:
@@ -266,6 +288,40 @@ def test_a_shipped_profile_is_what_its_trace_gives(shared, name):
     computed = compute_profile((int(prompt), int(output)) for prompt, output in pairs(shared, name))
     for key, value in json.loads(json.dumps(computed)).items():
         assert table[key] == value, key
+
+
+def figures(lengths: np.ndarray) -> np.ndarray:
+    shares = np.percentile(lengths, [10, 50, 90, 99], axis=0)
+    return np.stack([lengths.mean(axis=0), lengths.std(axis=0), *shares])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_draws_lengths_with_the_figures_of_its_trace(name):
+    drawn = figures(np.array(load_profile(name).sample(rng(), 1_000_000)).T)
+    expected = np.array(FIGURES[name])
+    assert drawn[0] == pytest.approx(expected[0], rel=0.01)
+    assert drawn[1] == pytest.approx(expected[1], rel=0.07)
+    assert drawn[2:] == pytest.approx(expected[2:], rel=0.02, abs=2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_these_are_the_figures_of_the_traces(shared, name):
+    assert figures(pairs(shared, name)) == pytest.approx(np.array(FIGURES[name]), abs=0.051)
+
+
+def test_a_profile_of_lengths_has_their_quantiles_and_what_belongs_together():
+    """Forty prompts, each with answers of a hundredth of it, and a few less or more."""
+    rows = [(100 * k, k + more) for k in range(1, 41) for more in (0, 1, 2)]
+    table = compute_profile(reversed(rows), num_bins=4)
+    assert table["num_requests"] == 120
+    found = dict(zip(table["prompt_levels"], table["prompt"], strict=True))
+    assert (found[0], found[0.5], found[1]) == (100, 2050, 4000)
+    ends = [(part[0], part[-1]) for part in table["output"]]
+    assert ends == [(1, 12), (11, 22), (21, 32), (31, 42)]
+    middle = table["output_levels"].index(0.5)
+    assert [part[middle] for part in table["output"]] == pytest.approx(
+        [6.5, 16.5, 26.5, 36.5], abs=1
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from mist_sim.environment import Environment
+from mist_sim.environment import MOVE, Environment
 from mist_sim.network.fair_shares import fill_up
 from mist_sim.network.flows import Flows
 from mist_sim.network.transfers import Flow, Transfers
@@ -108,8 +108,7 @@ def test_the_order_of_simultaneous_starts_is_irrelevant_to_the_bit():
         assert got[1:] == [first[1:][k] for k in order]
 
 
-def test_who_ends_at_one_instant_is_told_in_the_order_of_path_and_bytes():
-    """Equal ends: the order in which they were sent plays no part."""
+def test_what_is_there_at_one_instant_is_told_in_the_order_of_sending():
     for order in permutations(range(3)):
         env, transfers, told = Environment(), Transfers([2.0, 3.0, 1.0]), []
         transfers.start(env)
@@ -117,7 +116,24 @@ def test_who_ends_at_one_instant_is_told_in_the_order_of_path_and_bytes():
             end = transfers.send(flow([2.0, 3.0, 1.0][k], (k,)))
             end.callbacks.append(lambda _, k=k, told=told: told.append(k))
         env.run(until=env.at(2.0))
-        assert told == [0, 1, 2]
+        assert told == list(order)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("latency", [0.0, 0.5])
+def test_what_was_sent_is_there_before_requests_move(is_alone, latency):
+    """Whether it shared a link or not, and however late the moves of that instant were known."""
+    env, transfers, told = Environment(), Transfers([2.0, 2.0]), []
+    transfers.start(env)
+    env.at(2.0 + latency, MOVE).callbacks.append(lambda _: told.append("early"))
+    for path, name in ((0, "sent"), (1, "other"))[: 2 - is_alone]:
+        end = transfers.send_alike(((path,),), 4.0, latency)
+        end.callbacks.append(lambda _, name=name: told.append(name))
+    env.at(1.0).callbacks.append(
+        lambda _: env.at(2.0 + latency, MOVE).callbacks.append(lambda _: told.append("late"))
+    )
+    env.run(until=env.at(10.0))
+    assert told == ["sent", "early", "late"] if is_alone else ["sent", "other", "early", "late"]
 
 
 def test_a_transfer_that_stays_alone_is_one_event():

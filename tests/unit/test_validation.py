@@ -183,7 +183,7 @@ def test_answers_of_one_token_have_no_tpot(rejecting):
         (RUN, "must have either requests or summary"),
         (RUN + "requests: r.csv\nsumary: x\n", "unknown key 'sumary'; did you mean 'summary'"),
         ("name: x\nrequests: y\n", "missing engine, provenance, scenario"),
-        (RUN + "requests: none.csv\n", "none.csv: cannot be read"),
+        (RUN + "requests: none.csv\n", "none.csv: no such file"),
         (RUN + "requests: bad.csv\n", "no column 'ttft'; did you mean 'ttfts'"),
         (RUN + "requests: many.csv\n", "request_id 99 was measured and is not in the workload"),
         (RUN + "summary: result.json\nstarts_at: intake\n", "intake needs requests"),

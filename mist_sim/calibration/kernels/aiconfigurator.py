@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.bounds import NUMBER
 from mist_sim.calibration.kernels.rows import KernelRows, kernel_rows, shapes_of
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.predictors.analytic.compile import phase_time
+from mist_sim.inputs.parquet import read_parquet
+from mist_sim.inputs.tables import of_a_form
 from mist_sim.models import ModelSpec, load_model
 
 if TYPE_CHECKING:
@@ -51,7 +55,8 @@ def read_system(folder: Path, gpu: GpuSpec, vector: Kernel) -> list[KernelRows]:
     for name, read in readers.items():
         path = _newest(folder, name)
         if path is not None:
-            found += read(_table(path), gpu)
+            with of_a_form(path, "vLLM's kernels"):
+                found += read(_table(path), gpu)
     if not found:
         raise ScenarioError(
             f"{folder}: no tables of vLLM's kernels, such as gemm/vllm/0.24.0/gemm_perf.parquet"
@@ -68,24 +73,26 @@ def read_latent(folder: Path, gpu: GpuSpec) -> list[KernelRows]:
     for name, prefill in (("mla_context", True), ("mla_generation", False)):
         path = _newest(folder, f"mla/{name}_module_perf")
         if path is not None:
-            found += _latent(_table(path), gpu, prefill)
+            with of_a_form(path, "vLLM's kernels"):
+                found += _latent(_table(path), gpu, prefill)
     return found
 
 
 def _newest(folder: Path, name: str) -> Path | None:
     part, _, file = name.partition("/")
-    paths = sorted(
-        folder.glob(f"{part}/vllm/*/{file}.parquet"),
-        key=lambda path: [int(number) for number in path.parent.name.split(".")],
-    )
-    return paths[-1] if paths else None
+    return max(folder.glob(f"{part}/vllm/*/{file}.parquet"), key=_version, default=None)
+
+
+def _version(path: Path) -> list[int]:
+    return [int(number[:9]) for number in re.findall(r"[0-9]+", path.parent.name)]
 
 
 def _table(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    table = pd.read_parquet(path)
-    return table[table["latency"] > 0]
+    table, _ = read_parquet(path)
+    numbers = table.select_dtypes("number")
+    if (numbers.abs() > NUMBER[1]).any(axis=None):
+        raise ScenarioError(f"{path}: numbers must be <= {NUMBER[1]:g}")
+    return table[table["latency"] > NUMBER[0]]
 
 
 def _columns(table: pd.DataFrame, *names: str) -> list[Array]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mist_sim.bounds import NUMBER
 from mist_sim.calibration.kernels.rows import KernelRows, kernel_rows, shapes_of
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware import GpuSpec
+from mist_sim.inputs.tables import as_numbers, of_a_form, read_csv
 from mist_sim.models import ModelSpec
 
 if TYPE_CHECKING:
@@ -36,17 +38,13 @@ def read_layers(path: Path, gpu: GpuSpec, model: ModelSpec | None) -> Rows:
     model: what was measured; Vidur's tables hold its sizes.
     Raises ScenarioError for other tables, and where a model is needed.
     """
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(path)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ScenarioError(f"{path}: {error}") from error
+    table = read_csv(path, {name for columns in _FORMS for name in columns})
     for columns, read in _FORMS.items():
         if set(columns) <= set(table.columns):
             table = _checked(table, columns, path)
-            found = read(table, gpu, _Sizes(path, model))
-            return [rows.only(rows.seconds > 0) for rows in found]
+            with of_a_form(path, "kernels"):
+                found = read(table, gpu, _Sizes(path, model))
+                return [rows.only(rows.seconds > 0) for rows in found]
     forms = "; ".join(", ".join(columns) for columns in _FORMS)
     raise ScenarioError(f"{path}: no table of kernels. Columns of one have: {forms}")
 
@@ -56,21 +54,21 @@ def _checked(table: pd.DataFrame, columns: tuple[str, ...], path: Path) -> pd.Da
 
     Raises ScenarioError that names the line of what is no number.
     """
-    import pandas as pd
-
     for name in columns:
         if name in _WORDS:
             continue
         least = 1 if name in _DIVISORS else 0
-        values = pd.to_numeric(table[name], errors="coerce").astype(float)
-        right = values.between(least, np.inf, inclusive="left")
+        values = as_numbers(table[name])
+        right = values.between(least, NUMBER[1]) & ((values == 0) | (values >= NUMBER[0]))
         if "time" in name or "latency" in name:
             right |= table[name].isna()
         if not right.all():
-            line = int(np.argmin(right.to_numpy()))
+            row = int(np.argmin(right.to_numpy()))
+            beyond = 0 < values.iloc[row] < NUMBER[0] or NUMBER[1] < values.iloc[row] < np.inf
+            rule = f"from {NUMBER[0]:g} to {NUMBER[1]:g}" if beyond else f">= {least}"
             raise ScenarioError(
-                f"{path}: line {line + 2}: {name} must be a number >= {least}, "
-                f"got {str(table[name].iloc[line])!r}"
+                f"{path}: line {table.index[row]}: {name} must be a number {rule}, "
+                f"got {brief(str(table[name].iloc[row]))}"
             )
         table = table.assign(**{name: values})
     return table

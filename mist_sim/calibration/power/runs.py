@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.machine import load_of
 from mist_sim.hardware.power import Array, Demand, Load
 from mist_sim.hardware.work import StepCounts, step_demand
+from mist_sim.inputs.parquet import read_parquet
+from mist_sim.inputs.tables import read_csv
 from mist_sim.models import load_model
 from mist_sim.models.spec import ModelSpec
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +97,7 @@ def mlenergy_runs(path: Path) -> list[PowerRun]:
     A step is batch / throughput seconds, which counts the prompts that join; its work is that of
     the decodes at their mean context, and of the prompts that end answers make room for.
     """
-    rows = _table(path).itertuples()
+    rows = read_csv(path).itertuples()
     return [_mlenergy_run(row) for row in rows if row.model_id in MLENERGY_MODELS]
 
 
@@ -144,7 +142,7 @@ def _mlenergy_run(row: Any) -> PowerRun:
 
 def splitwise_runs(path: Path) -> list[PowerRun]:
     """Return the settings with measured power, all on A100: prompts, then tokens; mean rows."""
-    rows = _table(path)
+    rows = read_csv(path)
     rows = rows[rows["average_power"] > _SPLITWISE_IDLE]
     keys = ["model", "tensor_parallel", "prompt_size", "batch_size", "token_size"]
     means = rows.groupby(keys)[["prompt_time", "e2e_time", "average_power"]].mean().reset_index()
@@ -163,7 +161,7 @@ def splitwise_runs(path: Path) -> list[PowerRun]:
 def argonne_runs(path: Path) -> list[PowerRun]:
     """Return static batches on one A100 or H100 with vLLM or TensorRT-LLM, whole runs."""
     found = []
-    for row in _table(path).to_dict("records"):
+    for row in read_csv(path).to_dict("records"):
         framework = row["Framework"]
         if row["Hardware"] not in _ARGONNE_GPUS or framework not in ("vLLM", "TensorRT-LLM"):
             continue
@@ -243,13 +241,7 @@ def kernel_power(folder: Path, gpu: str) -> Kernels:
 
     Those below 20 us are left out: the gaps between them are longer than they.
     """
-    import pandas as pd
-
-    path = folder / f"{gpu}_sxm__vllm0.22__gemm_perf.parquet"
-    try:
-        rows = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{path}: cannot be read as Parquet: {error}") from None
+    rows, _ = read_parquet(folder / f"{gpu}_sxm__vllm0.22__gemm_perf.parquet")
     rows = rows[(rows["gemm_dtype"] == "bfloat16") & (rows["latency"] >= _SHORTEST_KERNEL)]
     m, n, k = (rows[name].to_numpy(float) for name in "mnk")
     spec = load_gpu(gpu)
@@ -282,12 +274,3 @@ def _counts(
         num_decodes=np.array([float(decodes)]),
         decode_keys=np.array([float(steps * decodes * context)]),
     )
-
-
-def _table(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{path}: cannot be read as CSV: {error}") from None

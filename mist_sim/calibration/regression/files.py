@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mist_sim.calibration.regression.fitting import Regression, Setting, fit_regression
 from mist_sim.calibration.regression.measured_steps import read_splitwise, read_steps
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import load_gpu
 from mist_sim.models import load_model
 
@@ -31,7 +31,7 @@ def fit_file(
     """
     if form not in FORMS:
         raise ScenarioError(
-            f"format has no {form!r}{did_you_mean(form, FORMS)} Known: {', '.join(FORMS)}"
+            f"format has no {brief(form)}{did_you_mean(form, FORMS)} Known: {', '.join(FORMS)}"
         )
     remarks: list[str] = []
     notes: dict[str, str] = {}
@@ -60,7 +60,7 @@ def _ranks(path: Path, notes: Mapping[str, str]) -> int:
     """Return the ranks that a file says it was measured with; 0 where it does not."""
     said = notes.get("tensor_parallel_size", "0")
     if not said.isdecimal():
-        raise ScenarioError(f"{path}: tensor_parallel_size must be a number, got {said!r}")
+        raise ScenarioError(f"{path}: tensor_parallel_size must be a number, got {brief(said)}")
     return int(said)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.hardware.tables.steps import COLUMNS, read_rows
 
@@ -84,13 +84,13 @@ def _rows_of(path: Path, subset: str, tensor_parallel_size: int) -> pd.DataFrame
     known = sorted(set(names))
     if subset not in known:
         hint = did_you_mean(subset, known)
-        raise ScenarioError(f"{path}: has no {subset!r}{hint} Known: {', '.join(known)}")
+        raise ScenarioError(f"{path}: has no {brief(subset)}{hint} Known: {listed(known)}")
     rows = rows[(names == subset) & (rows["token_size"] == _SPLITWISE_TOKENS)]
     ranks = sorted(set(rows["tensor_parallel"]))
     if tensor_parallel_size not in ranks:
         raise ScenarioError(
             f"{path}: {subset} has no rows of tensor_parallel_size {tensor_parallel_size}, only of "
-            f"{', '.join(f'{size:g}' for size in ranks)}"
+            f"{listed(f'{size:g}' for size in ranks)}"
         )
     return rows[rows["tensor_parallel"] == tensor_parallel_size]
 

@@ -17,6 +17,7 @@ from mist_sim.hardware.afd import (
     chosen_coefficients,
     named_coefficients,
 )
+from mist_sim.inputs.files import is_there
 from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles
 from mist_sim.search.afd.trace_lengths import FirstToken, Tokens, slot_lengths
 from mist_sim.units import DURATION
@@ -56,7 +57,7 @@ def _option(name: str) -> str:
 
 
 def _named_or_fitted(source: str) -> AfdCoefficients:
-    if source in PRESETS or not Path(source).exists():
+    if source in PRESETS or not is_there(Path(source)):
         return named_coefficients(source)
     from mist_sim.calibration import fit_afd_coefficients
 
@@ -70,7 +71,7 @@ def _seconds_of(cycle: str) -> float:
     except ScenarioError as error:
         raise ScenarioError(f"--cycle: {error}") from error
     if seconds <= 0:
-        raise ScenarioError(f"--cycle must be > 0 s, got {cycle!r}")
+        raise ScenarioError(f"--cycle must be > 0 s, got {brief(cycle)}")
     return seconds
 
 
@@ -154,4 +155,4 @@ def read_lengths(trace: str, form: str, first_token: str) -> tuple[Tokens, Token
     for choice in get_args(FirstToken):
         if first_token == choice:
             return slot_lengths(TRACE_READERS[form](path=trace).rows(), choice)
-    raise ScenarioError(f"--first-token must be prefill or decode, got {first_token!r}")
+    raise ScenarioError(f"--first-token must be prefill or decode, got {brief(first_token)}")

@@ -123,6 +123,7 @@ def calibrate(
     from contextlib import nullcontext
 
     from mist_sim.calibration.figures import spec_text
+    from mist_sim.cli.signals import Saved
     from mist_sim.hardware import load_gpu
     from mist_sim.output import output_file
 
@@ -137,27 +138,30 @@ def calibrate(
     if kind == "catalog":
         _print_catalog(measurements)
         return
-    with output_file(out, replace=force) if out else nullcontext() as file:
+    with Saved() as saved, output_file(out, replace=force) if out else nullcontext() as file:
         if kind == "kernels":
             fits = _kernels(measurements, load_gpu(gpu or _GPU), model)
             if file is not None:
                 file.write(fits.text)
+                saved.place = out
             return
         found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
         if file is not None:
             file.write(spec_text(found))
-    _print(found)
-    if out is not None:
-        typer.echo(f"Written to {out}", err=True)
+            saved.place = out
+        _print(found)
+        if out is not None:
+            typer.echo(f"Written to {out}", err=True)
 
 
 def _check(kind: str, options: Mapping[str, object]) -> None:
     """Raise ScenarioError for an unknown kind, and for options that it does not take."""
-    from mist_sim.errors import ScenarioError, did_you_mean
+    from mist_sim.errors import ScenarioError, brief, did_you_mean
 
     if kind not in KINDS:
         raise ScenarioError(
-            f"no measurements of kind {kind!r}{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}"
+            f"no measurements of kind {brief(kind)}{did_you_mean(kind, KINDS)} "
+            f"Known: {', '.join(KINDS)}"
         )
     for name, given in options.items():
         if given is not None and name not in KINDS[kind]:

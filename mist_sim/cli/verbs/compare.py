@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, require_out
-from mist_sim.cli.scenario_input import STDIN, FromVllm, load, of_vllm, presets
+from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
+from mist_sim.cli.scenario_input import STDIN, AllowPrograms, FromVllm, load, of_vllm, presets
 from mist_sim.cli.settings import overrides_of
+from mist_sim.cli.vary_input import Vary, cases_of, vary_of
 
 if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 def compare(
     scenarios: list[str] = typer.Argument(
         metavar="SCENARIO...",
-        help="Two or more YAML files, names of presets, or - for standard input; one with "
-        "--designs.",
+        help="Two or more YAML files, names of presets, or - for standard input; one is enough "
+        "with --vary, --case or --designs.",
         show_default=False,
         autocompletion=presets,
     ),
@@ -35,6 +36,15 @@ def compare(
         show_default=False,
     ),
     commands: FromVllm = [],  # noqa: B006 - typer makes a new list
+    vary: Vary = [],  # noqa: B006
+    cases: list[str] = typer.Option(
+        [],
+        "--case",
+        metavar="NAME:KEY=VALUE,...",
+        help="Run each scenario with these settings, under this name; repeatable, and NAME: alone "
+        "is the scenario as it is.",
+        show_default=False,
+    ),
     designs: bool = typer.Option(
         False,
         "--designs",
@@ -72,8 +82,10 @@ def compare(
         False, "--any-workload", help="Compare scenarios whose workloads or limits differ, too."
     ),
     jobs: Jobs = None,
+    allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
+    resume: Resume = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -82,7 +94,7 @@ def compare(
     from mist_sim.report.plane_picture import MISSING, can_draw
     from mist_sim.search.comparison import compare
 
-    require_out(force, out)
+    require_out(force, out, resume)
     searched = {"--attainment": attainment, "--rates": rates}
     _require("--goodput or --slo-plane", with_goodput or plane, searched)
     _require("--goodput", with_goodput, {"--tolerance": tolerance})
@@ -92,19 +104,23 @@ def compare(
     goodput_options = _goodput_options(shared, tolerance) if with_goodput else None
     limits = {"--ttft": ttft, "--tpot": tpot}
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
-    loaded = _loaded(scenarios, commands, settings)
+    loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
+    loaded = _varied(loaded, cases_of(cases), vary_of(vary, overrides_of(settings)))
     if designs:
         loaded = _designs(loaded)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    num_runs = sum(scenario.replications for scenario in loaded.values())
+    total = None if with_goodput or plane else num_runs
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
-        lambda progress: compare(
+        lambda how: compare(
             loaded,
             goodput=goodput_options,
             plane=plane_options,
             same_workload=not any_workload,
             jobs=jobs,
-            progress=progress,
-        )
+            **how,
+        ),
+        total,
     )
     if plane and out is not None and not quiet and not can_draw():
         note(MISSING)
@@ -139,7 +155,7 @@ def _plane_options(
 
 
 def _loaded(
-    scenarios: Sequence[str], commands: list[str], settings: list[str]
+    scenarios: Sequence[str], commands: list[str], settings: list[str], *, allow_programs: bool
 ) -> dict[str, Scenario]:
     """Return the scenarios by name; what vLLM's commands and settings say holds for all."""
     from mist_sim.errors import ScenarioError
@@ -152,7 +168,41 @@ def _loaded(
             "all scenarios; write it into a file with mist from-vllm, and compare that"
         )
     overrides = said | overrides_of(settings)
-    return {name: load(given, overrides) for name, given in zip(names, scenarios, strict=True)}
+    return {
+        name: load(given, overrides, allow_programs=allow_programs)
+        for name, given in zip(names, scenarios, strict=True)
+    }
+
+
+def _varied(
+    loaded: Mapping[str, Scenario],
+    cases: Mapping[str, Mapping[str, Any]],
+    vary: Mapping[str, Sequence[Any]],
+) -> dict[str, Scenario]:
+    """Return every scenario in every case, at every point of what is varied.
+
+    Raises ScenarioError for a combination that cannot be, with its name.
+    """
+    from mist_sim.errors import ScenarioError
+    from mist_sim.studies.points import points_of
+
+    found = {}
+    for name, scenario in loaded.items():
+        for case, settings in (cases or {"": {}}).items():
+            for point in points_of(vary):
+                is_named = len(loaded) > 1 or not (case or point.name)
+                words = [name] * is_named + [case] * bool(case) + [point.name] * bool(vary)
+                label = " ".join(words)
+                if twice := settings.keys() & point.values.keys():
+                    raise ScenarioError(
+                        f"--case {case} sets {min(twice)}, which --vary sets too; leave one out"
+                    )
+                changes = {**settings, **point.values}
+                try:
+                    found[label] = scenario.changed(changes) if changes else scenario
+                except ScenarioError as error:
+                    raise ScenarioError(f"{label}: {error}") from error
+    return found
 
 
 def _designs(loaded: Mapping[str, Scenario]) -> dict[str, Scenario]:
@@ -188,6 +238,9 @@ def _names(given: Sequence[str]) -> list[str]:
 
     for name, count in Counter(given).items():
         if count > 1:
-            raise ScenarioError(f"SCENARIO must be given once each, got {name} {count} times")
+            raise ScenarioError(
+                f"SCENARIO must be given once each, got {name} {count} times; --vary and --case "
+                "run one with several settings"
+            )
     short = ["stdin" if name == STDIN else Path(name).stem for name in given]
     return short if len(set(short)) == len(short) else list(given)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from mist_sim.cli.options import Quiet
+
 _FOLDER = "mist-demo"
 
 
@@ -18,16 +20,20 @@ def demo(
     force: bool = typer.Option(
         False, "--force", help="Replace earlier results in the folder; files of others stay."
     ),
+    quiet: Quiet = False,
 ) -> None:
     """Simulate a bundled workload on two GPUs: a first look."""
     from mist_sim.cli.session import Session, note
     from mist_sim.scenario import Scenario
 
     folder = out or (Path(_FOLDER) if force else _free_folder())
-    if out is None and folder.name != _FOLDER:
+    if out is None and folder.name != _FOLDER and not quiet:
         note(f"{_FOLDER} is taken; the results go to {folder}")
-    Session(out=folder, force=force).run(Scenario.load("demo"))
-    note("Next, more load: mist run demo --set workload.arrivals.rate='40 /s'")
+    # the working directory may have a file of that name, which nobody asked to run programs
+    scenario = Scenario.load("demo", allow_programs=False)
+    Session(out=folder, force=force, quiet=quiet).run(scenario)
+    if not quiet:
+        note("Next, more load: mist run demo --set workload.arrivals.rate='40 /s'")
 
 
 def _free_folder() -> Path:

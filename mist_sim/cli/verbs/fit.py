@@ -38,11 +38,12 @@ def fit(
     from rich.console import Console
 
     from mist_sim.calibration import fit_file
+    from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
     from mist_sim.report.elements.layout import listed
 
     console = Console(highlight=False)
-    with output_file(out, replace=force) as file:
+    with Saved() as saved, output_file(out, replace=force) as file:
         with console.status("learning ..."):
             found = fit_file(
                 measurements,
@@ -53,11 +54,12 @@ def fit(
                 tensor_parallel_size=tensor_parallel_size,
             )
         file.write(found.text)
-    titles = ("points held out", "number", "mean error", "median error")
-    console.print(listed(titles, list(_errors(found)), right=range(1, 4)))
-    for remark in found.content["remarks"]:
-        typer.echo(f"note: {remark}", err=True)
-    typer.echo(f"Written to {out}", err=True)
+        saved.place = out
+        titles = ("points held out", "number", "mean error", "median error")
+        console.print(listed(titles, list(_errors(found)), right=range(1, 4)))
+        for remark in found.content["remarks"]:
+            typer.echo(f"note: {remark}", err=True)
+        typer.echo(f"Written to {out}", err=True)
 
 
 def _errors(found: Regression) -> Iterator[list[str]]:

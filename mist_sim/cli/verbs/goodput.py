@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, require_out
+from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
 from mist_sim.cli.scenario_input import (
+    AllowPrograms,
     FromVllm,
     ScenarioName,
     Settings,
@@ -38,8 +39,10 @@ def goodput(
         None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
     ),
     jobs: Jobs = None,
+    allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
+    resume: Resume = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -51,7 +54,7 @@ def goodput(
     from mist_sim.cli.session import Session
     from mist_sim.search.goodput import GoodputOptions, find_goodput
 
-    require_out(force, out)
+    require_out(force, out, resume)
     require_scenario(scenario, commands)
     overrides = keys_of(commands, settings)
     if replications is not None:
@@ -63,7 +66,7 @@ def goodput(
         rates=interval_of("--rates", rates) if rates is not None else None,
         tolerance=tolerance,
     )
-    loaded = load(scenario, overrides)
+    loaded = load(scenario, overrides, allow_programs=allow_programs)
     options.target(loaded)  # what is wrong with it shows before anything runs
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
-    session.search(lambda progress: find_goodput(loaded, options, jobs=jobs, progress=progress))
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
+    session.search(lambda how: find_goodput(loaded, options, jobs=jobs, **how))

@@ -35,13 +35,13 @@ def list_(
 
     from mist_sim.cli.listings.catalogs import topology
     from mist_sim.cli.listings.scenarios import overview
-    from mist_sim.errors import ScenarioError, UnknownPluginError, did_you_mean
+    from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
     from mist_sim.report.elements.layout import Trimmed
 
     listings = _listings()
     if family and family not in listings:
         raise UnknownPluginError(
-            f"no family named {family!r}{did_you_mean(family, listings)} "
+            f"no family named {brief(family)}{did_you_mean(family, listings)} "
             f"Known: {', '.join(listings)}"
         )
     if name:

@@ -39,6 +39,7 @@ def profile(
     The layers run with random weights. Steps that were measured before on this device are not
     measured again.
     """
+    from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu
     from mist_sim.hardware.predictors.external.installed import installed_version
@@ -50,7 +51,7 @@ def profile(
     from mist_sim.hardware.execution.timing import Timing
     from mist_sim.hardware.execution.torch_source import TorchSource
 
-    with output_file(out, replace=force) as file:
+    with Saved() as saved, output_file(out, replace=force) as file:
         try:
             limits = ProfileRange(
                 max_num_batched_tokens=max_num_batched_tokens,
@@ -71,6 +72,7 @@ def profile(
             _write_dispatch(source, gpu, file)
         else:
             _write_steps(source, limits.batches, file)
+        saved.place = out
 
 
 def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile) -> None:

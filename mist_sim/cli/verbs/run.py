@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import Force, Out, Quiet, require_out
+from mist_sim.cli.options import Force, Out, Quiet, Resume, require_out
 from mist_sim.cli.scenario_input import (
+    AllowPrograms,
     FromVllm,
     ScenarioName,
     Settings,
@@ -15,6 +17,11 @@ from mist_sim.cli.scenario_input import (
     load,
     require_scenario,
 )
+from mist_sim.cli.vary_input import Vary, vary_of
+
+if TYPE_CHECKING:
+    from mist_sim.cli.session import Session
+    from mist_sim.scenario import Scenario
 
 MISSED = 3
 
@@ -23,6 +30,7 @@ def run(
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     commands: FromVllm = [],  # noqa: B006
+    vary: Vary = [],  # noqa: B006
     seed: int | None = typer.Option(None, help="Set the seed.", show_default=False),
     replications: int | None = typer.Option(
         None,
@@ -30,10 +38,12 @@ def run(
         help="Run so often, with seeds of their own: means and confidence intervals.",
     ),
     jobs: int | None = typer.Option(
-        None, metavar="N", help="Replications that run at a time; one a core without it."
+        None, metavar="N", help="Runs at a time, of replications and --vary; one a core without it."
     ),
+    allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
+    resume: Resume = False,
     as_json: bool = typer.Option(
         False, "--json", help="Print the summary as JSON in place of the tables."
     ),
@@ -51,10 +61,10 @@ def run(
     ),
     quiet: Quiet = False,
 ) -> None:
-    """Simulate a scenario and print its results."""
+    """Simulate a scenario and print its results, or those of each point of --vary in one table."""
     from mist_sim.cli.session import Session
     from mist_sim.errors import ScenarioError
-    from mist_sim.report import shortcomings
+    from mist_sim.report.run.verdicts import shortcomings
 
     require_scenario(scenario, commands)
     overrides = keys_of(commands, settings)
@@ -62,13 +72,20 @@ def run(
         overrides["seed"] = seed
     if replications is not None:
         overrides["replications"] = replications
-    loaded = load(scenario, overrides)
-    require_out(force, out)
-    if jobs is not None and loaded.replications == 1:
-        raise ScenarioError("--jobs has no effect on one run; give --replications too")
-    wanted = None if tables is None else _tables(tables, out, loaded.replications)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, tables=wanted)
-    if loaded.replications > 1:
+    loaded = load(scenario, overrides, allow_programs=allow_programs)
+    require_out(force, out, resume)
+    axes = vary_of(vary, overrides)
+    is_study = bool(axes) or loaded.replications > 1
+    for name, is_given in (("--jobs", jobs is not None), ("--resume", resume)):
+        if is_given and not is_study:
+            raise ScenarioError(f"{name} has no effect on one run; give --replications or --vary")
+    wanted = None if tables is None else _tables(tables, out, is_study=is_study)
+    session = Session(
+        out=out, force=force, as_json=as_json, quiet=quiet, tables=wanted, resume=resume
+    )
+    if axes:
+        missed = _study(session, loaded, axes, jobs)
+    elif loaded.replications > 1:
         found = session.replicate(loaded, jobs)
         missed = shortcomings(found.summaries, found.slo)
     else:
@@ -79,15 +96,37 @@ def run(
         raise typer.Exit(MISSED)
 
 
-def _tables(names: str, out: Path | None, replications: int) -> list[str]:
+def _study(
+    session: Session, scenario: Scenario, axes: dict[str, list[Any]], jobs: int | None
+) -> list[str]:
+    """Run all points; return in what they fall short."""
+    from mist_sim.metrics.replications import Replications
+    from mist_sim.report.run.verdicts import shortcomings
+    from mist_sim.studies.study import plan_study
+
+    plan = plan_study(scenario, vary=axes)
+    found = session.search(lambda how: plan.run(jobs=jobs, **how), plan.num_runs)
+    missed = []
+    for each in found.points:
+        texts = [f"failed: {failure}" for failure in each.failures]
+        if summaries := tuple(each.summaries):
+            runs = Replications(tuple(range(len(summaries))), summaries, "")
+            texts += shortcomings(summaries, runs.slo)
+        missed += [f"{each.point.name}: {text}" for text in texts]
+    return missed
+
+
+def _tables(names: str, out: Path | None, *, is_study: bool) -> list[str]:
     """Return the tables that are to be written."""
     from mist_sim.errors import ScenarioError
     from mist_sim.metrics.result import check_tables
 
     if out is None:
         raise ScenarioError("--tables has no effect without --out, the folder for them")
-    if replications > 1:
-        raise ScenarioError("--tables has no effect on replications, which write one table")
+    if is_study:
+        raise ScenarioError(
+            "--tables has no effect on replications and --vary, which write one table"
+        )
     found = [name.strip() for name in names.split(",")]
     if found == ["none"]:
         return []

@@ -16,6 +16,7 @@ def schema(
     """Print the JSON Schema of scenario files, for editors."""
     import json
 
+    from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
     from mist_sim.scenario.json_schema import json_schema
 
@@ -23,5 +24,6 @@ def schema(
     if out is None:
         typer.echo(text)
         return
-    with output_file(out, replace=force) as file:
+    with Saved() as saved, output_file(out, replace=force) as file:
         file.write(f"{text}\n")
+        saved.place = out

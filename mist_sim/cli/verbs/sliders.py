@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, require_out
-from mist_sim.cli.scenario_input import ScenarioName, Settings, keys_of, load, require_scenario
+from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
+from mist_sim.cli.scenario_input import (
+    AllowPrograms,
+    ScenarioName,
+    Settings,
+    keys_of,
+    load,
+    require_scenario,
+)
 
 
 def sliders(
@@ -25,8 +32,10 @@ def sliders(
         0.02, help="How near the ends of the last interval are, as a share of the upper."
     ),
     jobs: Jobs = None,
+    allow_programs: AllowPrograms = False,
     out: Out = None,
     force: Force = False,
+    resume: Resume = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -40,22 +49,22 @@ def sliders(
     from mist_sim.search.goodput import GoodputOptions
     from mist_sim.search.slider_search import search_sliders
 
-    require_out(force, out)
+    require_out(force, out, resume)
     options = GoodputOptions(attainment=attainment, tolerance=tolerance)
     require_scenario(scenario, [])
-    loaded = load(scenario, keys_of([], settings))
+    loaded = load(scenario, keys_of([], settings), allow_programs=allow_programs)
     options.target(loaded)  # what is wrong with it shows before anything runs
     sizes, marks = _sizes(chunks), _watermarks(watermarks)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
-        lambda progress: search_sliders(
-            loaded, options, chunks=sizes, watermarks=marks, jobs=jobs, progress=progress
+        lambda how: search_sliders(
+            loaded, options, chunks=sizes, watermarks=marks, jobs=jobs, **how
         )
     )
 
 
 def _sizes(text: str) -> list[int]:
-    from mist_sim.errors import ScenarioError
+    from mist_sim.errors import ScenarioError, brief
 
     try:
         sizes = [int(word) for word in text.split(",")]
@@ -63,13 +72,13 @@ def _sizes(text: str) -> list[int]:
         sizes = [0]
     if min(sizes) < 1:
         raise ScenarioError(
-            f"--chunks must be whole numbers >= 1, with commas between, got {text!r}"
+            f"--chunks must be whole numbers >= 1, with commas between, got {brief(text)}"
         )
     return sizes
 
 
 def _watermarks(text: str | None) -> list[float | None]:
-    from mist_sim.errors import ScenarioError
+    from mist_sim.errors import ScenarioError, brief
 
     if text is None:
         return [None]
@@ -79,6 +88,6 @@ def _watermarks(text: str | None) -> list[float | None]:
         marks = [0.0]
     if not all(0 < mark <= 1 for mark in marks):
         raise ScenarioError(
-            f"--watermarks must be numbers > 0 and <= 1, with commas between, got {text!r}"
+            f"--watermarks must be numbers > 0 and <= 1, with commas between, got {brief(text)}"
         )
     return [*marks]

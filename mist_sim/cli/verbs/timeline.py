@@ -29,16 +29,21 @@ def timeline(
 
     Open the file at ui.perfetto.dev or chrome://tracing.
     """
+    from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
+    from mist_sim.inputs.tables import of_a_form
+    from mist_sim.metrics.timeline import timeline as text_of
     from mist_sim.output import output_file
-    from mist_sim.report.timeline import timeline as text_of
 
     first, last = _seconds(start, "--from"), _seconds(end, "--until") if end else inf
     if first >= last:
         raise ScenarioError(f"--until must be later than --from, {start}, got {end}")
-    with output_file(out, replace=force) as file:
-        file.write(text_of(_tables(folder), first, last))
-    typer.echo(f"{out}: open it at ui.perfetto.dev or chrome://tracing", err=True)
+    with Saved() as saved, output_file(out, replace=force) as file:
+        with of_a_form(folder, "results that mist run wrote"):
+            text = text_of(_tables(folder), first, last)
+        file.write(text)
+        saved.place = out
+        typer.echo(f"{out}: open it at ui.perfetto.dev or chrome://tracing", err=True)
 
 
 def _seconds(text: str, option: str) -> float:
@@ -53,9 +58,10 @@ def _seconds(text: str, option: str) -> float:
 
 def _tables(folder: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
+    from pyarrow import ArrowException
 
-    from mist_sim.errors import ScenarioError
-    from mist_sim.report.timeline import TABLES
+    from mist_sim.errors import ScenarioError, brief
+    from mist_sim.metrics.timeline import TABLES
 
     tables = {}
     for name in TABLES:
@@ -69,6 +75,6 @@ def _tables(folder: Path) -> dict[str, pd.DataFrame]:
             )
         try:
             tables[name] = pd.read_parquet(file)
-        except (OSError, ValueError) as error:
-            raise ScenarioError(f"{file}: cannot be read: {error}") from None
+        except (OSError, ArrowException) as error:
+            raise ScenarioError(f"{file}: cannot be read: {brief(str(error), 300)}") from None
     return tables

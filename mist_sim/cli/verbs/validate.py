@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.scenario_input import AllowPrograms
+
 if TYPE_CHECKING:
     from mist_sim.validation import MeasuredRun
 
@@ -20,11 +22,13 @@ def validate(
     measurements: Path = typer.Option(
         _MEASUREMENTS, metavar="DIR", help="Where the published measurements lie."
     ),
+    allow_programs: AllowPrograms = False,
 ) -> None:
     """Simulate measured runs, and print both with the errors."""
     from mist_sim.validation import known_runs, read_run
 
-    runs = [read_run(folder) for folder in folders or ()] or known_runs(measurements)
+    runs = [read_run(folder, allow_programs=allow_programs) for folder in folders or ()]
+    runs = runs or known_runs(measurements)
     for run in runs:
         _show(run)
 

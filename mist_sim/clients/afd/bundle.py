@@ -37,6 +37,7 @@ class Bundle:
         self.attention_work = self.ffn_work = self.last_end = 0.0
         self.num_steps = 0
         self._phases = [Phases(0.0, 0.0, 0.0)] * config.batches  # of the steps under way
+        self._works = [(0.0, 0.0)] * config.batches  # of attention and FFN in the latest steps
 
     @property
     def filled(self) -> list[int]:
@@ -82,9 +83,24 @@ class Bundle:
         if not config.static_graph:
             num_working = int(np.count_nonzero(slots.filled))
         self.num_steps += 1
-        self.attention_work += c.alpha_a * slots.held.sum().item() + num_working * c.beta_a
+        attention = c.alpha_a * slots.held.sum().item() + num_working * c.beta_a
+        self.attention_work += attention
         ffn = (step.ffn_end - step.ffn_start) * self.clock.layers
         self.ffn_work += ffn * config.ffn_workers
+        self._works[step.batch] = attention, ffn * config.ffn_workers
+
+    def lose_step(self, batch: int, now: float, *, is_counted: bool) -> None:
+        """Take back the step of a batch that is under way, since the workers stop now.
+
+        is_counted: whether its end was known, so that its members have it behind them already.
+        """
+        attention, ffn = self._works[batch]
+        self.attention_work -= attention
+        self.ffn_work -= ffn
+        self.num_steps -= 1
+        self.last_end = min(self.last_end, now)
+        if is_counted:
+            self.batches[batch].num_steps -= 1
 
     def run_pass(self, batch: int, now: float = 0.0) -> tuple[Pass, list[StepEnd]]:
         """Make the next pass of a batch that is not empty; return it, and the steps that it ends.

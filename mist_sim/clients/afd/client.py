@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import inf, nan
-from types import MappingProxyType
 from typing import Literal
-
-from simpy.events import Event
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients.afd.bundle import Bundle
 from mist_sim.clients.afd.config import BundleConfig
 from mist_sim.clients.afd.engine import AfdStay, BundleEngine
+from mist_sim.clients.afd.gpus import WorkerGpus
 from mist_sim.clients.afd.links import linked
 from mist_sim.clients.afd.placement import PLACEMENTS
 from mist_sim.clients.afd.seats import Seats
@@ -20,15 +18,21 @@ from mist_sim.clients.afd.track import BatchTrack
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache.moves.kv_move import GPU, KvMove
 from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.stay import Stay
+from mist_sim.clients.stores.base import Stores
+from mist_sim.clients.stores.mover import Mover
+from mist_sim.clients.stores.other_clients import EntryForm, OtherClients
+from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, TimesOrigin
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
-from mist_sim.environment import MOVE, Environment
+from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.afd import chosen_coefficients, named_coefficients
 from mist_sim.models import load_model
-from mist_sim.network import Fabric, Message, Seat, Tenant
+from mist_sim.network import Seat
 from mist_sim.stages import Decode
-from mist_sim.units import Bytes, Seconds
+from mist_sim.units import Bytes, DollarsPerHour, Seconds
 
 _COEFFICIENTS = ("alpha_a", "beta_a", "alpha_f", "beta_f", "alpha_c", "beta_c")
 
@@ -56,7 +60,12 @@ class AfdClient(Client):
         null: the first node with room.
     ffn_place: the same of the FFN workers.
     attention_gpus: GPUs of an attention worker.
-    ffn_gpus: GPUs of an FFN worker.
+    ffn_gpus: GPUs of an FFN worker, over which experts are spread whole.
+    gpu: of attention workers, and of FFN workers where ffn_gpu is null: for power, cost and
+        start-up, and no times follow from it; null: nobody knows them.
+    ffn_gpu: of FFN workers, where they are others.
+    gpu_price: dollars of one gpu an hour in place of the catalog's.
+    ffn_gpu_price: the same of one ffn_gpu.
     cycle_s: how long a cycle is.
     static_graph: an empty slot costs FFN and communication as much as a full one.
     layers: into which a step is divided evenly, each of which goes to the FFN and back; null: a
@@ -68,7 +77,8 @@ class AfdClient(Client):
     max_model_len: longest context; answers are cut there.
     kv_memory: for KV entries, of one attention worker; slots of the longest context must fit.
     kv_cache_dtype: how entries are stored; auto as the model says.
-    Raises ValueError for numbers out of range, coefficients that are missing, slots without memory.
+    Raises ValueError for numbers out of range, coefficients that are missing, slots without memory,
+    and GPUs that the model cannot be divided among, or that are too small.
     Source: arXiv 2601.21351v3, section 5.1.
     """
 
@@ -92,6 +102,10 @@ class AfdClient(Client):
     ffn_place: str | None = None
     attention_gpus: int = 1
     ffn_gpus: int = 1
+    gpu: str | GpuSpec | None = None
+    ffn_gpu: str | GpuSpec | None = None
+    gpu_price: DollarsPerHour | None = None
+    ffn_gpu_price: DollarsPerHour | None = None
     static_graph: bool = True
     layers: int | None = None
     joint_steps: bool = False
@@ -99,12 +113,8 @@ class AfdClient(Client):
     max_model_len: int | None = None
     kv_memory: Bytes | None = None
     kv_cache_dtype: str = "auto"
-    role: str = field(default="decode", init=False)
-    settings = MappingProxyType({"tpot": None})  # nobody compared it
-    can_fail = False  # a pass in flight is not discarded
 
     def __post_init__(self) -> None:
-        super().__init__(self.name, (Decode.kind,))
         if not 0 < self.cycle_s < inf:
             raise ValueError(f"cycle_s must be finite and > 0 s, got {self.cycle_s}")
         if self.placement not in PLACEMENTS:
@@ -126,13 +136,44 @@ class AfdClient(Client):
             joint_steps=self.joint_steps,
         )
         published = base is not None and not any(value is not None for value in given.values())
-        self.estimate = "fitted" if published else "given"  # all that are published are fitted
         model = load_model(self.model).with_dtypes(kv_cache=self.kv_cache_dtype)
         self.kv_bytes_per_token = model.kv_bytes_per_token
-        self._model = model
-        self.num_seats = self.attention_workers
-        self.served_model = self.model
+        self._model, self._as_given = model, self.config
+        super().__init__(self.name, self._describe("fitted" if published else "given"))
         self._check_memory()
+
+    def _describe(self, estimate: str) -> ClientTraits:
+        """Return what the bundle is. estimate: fitted, as all published coefficients are, or given.
+
+        Nobody compared its times with measured ones.
+        """
+        x, y, longest = self.attention_workers, self.ffn_workers, self.max_model_len
+        limit = (inf, "nothing limits it")
+        return ClientTraits(
+            serves=(Decode.kind,),
+            model=self.model,
+            role="decode",
+            entries=KvForm(dtype=self._model.kv_cache_dtype, block_bytes=self.kv_bytes_per_token),
+            takes_entries=True,
+            longest_prompt=(longest - 1, f"by max_model_len={longest}") if longest else limit,
+            engines=(
+                EngineGroup(x, 1, self.attention_gpus),
+                EngineGroup(y, 1, self.ffn_gpus, self.ffn_place, False, "FFN workers"),
+            ),
+            machine=self._gpus().machine(self._model, self.config),
+            times=TimesOrigin(estimate=estimate, settings={"tpot": None}),
+        )
+
+    def _gpus(self) -> WorkerGpus:
+        return WorkerGpus(
+            gpu=self.gpu,
+            ffn_gpu=self.ffn_gpu,
+            attention=self.attention_gpus,
+            ffn=self.ffn_gpus,
+            price=self.gpu_price,
+            ffn_price=self.ffn_gpu_price,
+            kv_memory=self.kv_memory,
+        )
 
     def _check_gpus(self) -> None:
         if self.communication not in ("coefficients", "topology"):
@@ -147,16 +188,6 @@ class AfdClient(Client):
         for name in ("attention_gpus", "ffn_gpus"):
             if not 1 <= getattr(self, name) <= COPIES:
                 raise ValueError(f"{name} must be from 1 to {COPIES}, got {getattr(self, name)}")
-
-    def tenants(self, takes: bool) -> list[Tenant]:
-        """Return what its workers need of a network.
-
-        takes: whether clients hand KV entries over, which come to the attention workers.
-        """
-        x, y = self.attention_workers, self.ffn_workers
-        attention = Tenant(self.name, x, 1, self.attention_gpus, self.place, takes=takes)
-        ffn = Tenant(self.name, y, 1, self.ffn_gpus, self.ffn_place, first=x, what="FFN workers")
-        return [attention, ffn]
 
     def _check_memory(self) -> None:
         longest = self.max_model_len
@@ -183,20 +214,11 @@ class AfdClient(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: all slots are free."""
         super().start(env, client_id, recorder)
-        self.view.role = self.role
-        if self.communication == "topology":
-            if not isinstance(self.network, Fabric):
-                raise ScenarioError(
-                    f"{self.name}: communication must be coefficients where the network has no "
-                    f"topology, got {self.communication}"
-                )
-            attention, ffn = self.tenants(takes=False)
-            c = linked(self.config.coefficients, self.network, attention, ffn, self._model)
-            self.config = replace(self.config, coefficients=c)
+        self.config = self._over_links() if self.communication == "topology" else self._as_given
         self.bundle = Bundle(self.config)
         self.tracks = [BatchTrack(recorder, client_id) for _ in range(self.batches)]
         rng = self.streams.generator(f"{self.name}: placement")
-        self._engine = BundleEngine(
+        self._engine = engine = BundleEngine(
             env,
             client_id,
             self.bundle,
@@ -206,6 +228,31 @@ class AfdClient(Client):
             leave=self._leave,
             num_waiting=lambda: self.view.num_waiting,
         )
+        workers = range(self.attention_workers)
+        self._movers = [self._mover_to(worker, engine, self.tracks) for worker in workers]
+
+    def _over_links(self) -> BundleConfig:
+        """Return what it consists of, with the communication that its links allow."""
+        ways = self.network.ways if self.network is not None else None
+        if ways is None:
+            raise ScenarioError(
+                f"{self.name}: communication must be coefficients where the network has no "
+                f"topology, got {self.communication}"
+            )
+        attention, ffn = self.tenants()
+        c = linked(self._as_given.coefficients, ways, attention, ffn, self._model)
+        return replace(self._as_given, coefficients=c)
+
+    def halt(self) -> None:
+        """Lose the steps in flight; those that have ended count."""
+        self._engine.halt()
+
+    def restart(self) -> None:
+        """Come back, empty; workers that were away did not work."""
+        before = self.bundle
+        super().restart()
+        self.bundle.attention_work, self.bundle.ffn_work = before.attention_work, before.ffn_work
+        self.bundle.last_end = before.last_end
 
     def new_stay(self, visit: Visit) -> AfdStay:
         """Return the record of a visit: what of the answer is there, and what is left."""
@@ -216,14 +263,10 @@ class AfdClient(Client):
         if self.max_model_len is not None:
             num_steps = min(num_steps, self.max_model_len - num_prompt - num_before)
         stay = AfdStay(visit, num_prompt, num_before + num_steps)
-        stay.num_queued_tokens = 0
-        stay.num_tokens += num_before
-        stay.num_before = num_before
         stay.num_steps = num_steps
         if kv is not None:
             stay.num_held = kv.num_tokens
-            stay.incoming = kv
-            stay.last_token_at = kv.last_token_at
+            stay.continue_from(kv)
         return stay
 
     def accept(self, visit: Visit) -> None:
@@ -240,44 +283,46 @@ class AfdClient(Client):
         self._engine.abort(self._stay(visit))
 
     def _stay(self, visit: Visit) -> AfdStay:
-        stay = self.stays[visit]
+        return self._as_afd(self.stays[visit])
+
+    def _as_afd(self, stay: Stay) -> AfdStay:
         if not isinstance(stay, AfdStay):
             raise TypeError(f"{self.name}: new_stay must return an AfdStay, got {stay!r}")
         return stay
 
-    def _fetch(self, stay: AfdStay) -> Event:
-        """Bring the KV entries of a request to its attention worker, in one piece a layer."""
-        kv, visit, begun = stay.incoming, stay.visit, self.env.now
-        if self.network is None or kv is None:
-            raise ScenarioError(
-                f"{self.name}: a network is required, over which KV entries come here"
-            )
-        self.begin(visit)
-        kv.begin_copy()
-        message = Message(
-            Seat(kv.source, kv.engine),
-            Seat(self.name, stay.seat.worker if stay.seat else 0),
-            kv.num_tokens * self.kv_bytes_per_token,
-            self._model.num_layers,
-            kv.compute_time,
+    def _mover_to(self, worker: int, engine: BundleEngine, tracks: list[BatchTrack]) -> Mover:
+        """Return what brings the KV entries of requests to an attention worker.
+
+        They come in one piece a layer, and are counted as blocks of one token. What comes when the
+        bundle has failed meanwhile comes to the engine that it had before.
+        """
+
+        def record(move: KvMove, num_bytes: float, start: float, end: float) -> None:
+            seat = self._as_afd(move.sequence).seat
+            if seat is not None:
+                tracks[seat.batch].records.move(move, num_bytes, start, end)
+
+        def end_move(move: KvMove) -> None:
+            engine.arrive(self._as_afd(move.sequence))
+
+        form = EntryForm(
+            block_bytes=self.kv_bytes_per_token,
+            block_size=1,
+            num_layers=self._model.num_layers,
+            in_blocks=False,
         )
-        after = self.network.post_processing(message)
-        ready = arrival = self.network.send(message)
-        if after:
-            ready = Event(self.env)
-            arrival.callbacks.append(lambda _: self.env.trigger(ready, self.env.now + after, MOVE))
+        others = OtherClients(self.env, self.network, Seat(self.name, worker), form)
+        return Mover(self.env, Stores(others), record, end_move)
 
-        def come(_: Event) -> None:
-            if stay.seat is not None:
-                blocks = kv.num_tokens  # of one token
-                move = KvMove("hand_over", stay, kv.source, GPU, blocks, kv.num_tokens)
-                self.tracks[stay.seat.batch].records.move(
-                    move, message.num_bytes, begun, self.env.now
-                )
-
-        arrival.callbacks.append(lambda _: kv.release())
-        ready.callbacks.append(come)
-        return ready
+    def _fetch(self, stay: AfdStay) -> None:
+        """Begin to bring the KV entries of a request to its attention worker."""
+        kv, seat = stay.incoming, stay.seat
+        if kv is None or seat is None:
+            raise ScenarioError(f"{self.name}: {stay.visit.request} must come with KV entries")
+        self.begin(stay.visit)
+        num_tokens = kv.num_tokens
+        move = KvMove("hand_over", stay, kv.source, GPU, num_tokens, num_tokens)
+        self._movers[seat.worker].begin(move)
 
     def _leave(self, stay: AfdStay, num_tokens: int) -> None:
         """Hand back a visit with so many tokens."""
@@ -291,7 +336,7 @@ class AfdClient(Client):
     def idle_shares(self) -> tuple[float, float]:
         """Shares of the time until the last step's end in which attention and FFN workers waited.
 
-        NaN before the first step.
+        A time in which the bundle was away counts as waiting. NaN before the first step.
         """
         end = self.bundle.last_end
         if not end:

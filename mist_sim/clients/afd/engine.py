@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from functools import partial
 from heapq import heappop, heappush
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -47,9 +47,10 @@ class BundleEngine:
     """Runs a bundle: one event a change, and arithmetic in between.
 
     A request takes a slot as soon as one is free, its KV entries come there, and it joins before
-    the next step of its batch. A slot is free again when its request's last step has ended.
+    the next step of its batch. A slot is free again when its request's last step has ended. An
+    engine that was halted does nothing any more; its client comes back with another one.
 
-    fetch: begins to bring a request's KV entries and returns the event of their arrival.
+    fetch: begins to bring a request's KV entries; `arrive` is called when they are there.
     leave: takes back a request whose last token is there, or that was given up.
     num_waiting: returns how many wait for a slot, for the records.
     """
@@ -62,7 +63,7 @@ class BundleEngine:
         seats: Seats,
         tracks: list[BatchTrack],
         *,
-        fetch: Callable[[AfdStay], Event],
+        fetch: Callable[[AfdStay], None],
         leave: Callable[[AfdStay, int], None],
         num_waiting: Callable[[], int],
     ) -> None:
@@ -88,6 +89,7 @@ class BundleEngine:
         self._longest = max(1, min(_LONGEST, _LOADS // bundle.config.attention_workers))
         self._limit = self._first_limit = min(_FIRST_LIMIT, self._longest)
         self._due: Event | None = None
+        self._is_halted = False
         env.start(self._work())
 
     def add_request(self, stay: AfdStay) -> None:
@@ -98,6 +100,9 @@ class BundleEngine:
 
     def abort(self, stay: AfdStay) -> None:
         """Let a request go that is given up: at once, or at the end of the step under way."""
+        if self._is_halted:
+            self._let_go(stay)
+            return
         self._begin_passes()
         if stay.seat is None:
             self._waiting.remove(stay)
@@ -126,6 +131,41 @@ class BundleEngine:
             self._leave_at(max(clock.ready[batch], self._env.now), stay)
         self._cut()
 
+    # --- failures ---------------------------------------------------------------------------
+
+    def halt(self) -> None:
+        """Stop: steps that ended count, those in flight are lost, of whichever worker.
+
+        Requests stay until they are aborted; those go that were given up during a step.
+        """
+        if self._is_halted:
+            return
+        self._begin_passes()
+        self._is_halted, now = True, self._env.now
+        if self._due is not None:
+            self._env.put_off(self._due)
+            self._due = None
+        for batch, track in enumerate(self._tracks):
+            is_counted = track.lose_step(now)
+            if is_counted is not None:
+                self._bundle.lose_step(batch, now, is_counted=is_counted)
+        leaving = [stay for _, _, stay in sorted(self._ends, key=lambda end: end[:2])]
+        self._ends.clear()
+        self._ahead = Ahead([], inf)
+        for stay in (*leaving, *chain.from_iterable(self._leaving)):
+            if stay.visit.outcome is not None:
+                self._let_go(stay)
+
+    def _let_go(self, stay: AfdStay) -> None:
+        """Hand back a request of a halted engine, with the tokens of the steps that have ended."""
+        seat, resident, num_tokens = stay.seat, stay.resident, 0
+        if seat is None:
+            self._waiting.remove(stay)
+        elif resident is not None:
+            num_tokens = self._bundle.batches[seat.batch].num_steps - resident.first_step
+            self._tracks[seat.batch].finish(stay, self._num_waiting())
+        self._leave(stay, num_tokens)
+
     # --- slots ------------------------------------------------------------------------------
 
     def _give_slots(self) -> None:
@@ -137,12 +177,12 @@ class BundleEngine:
         seats = self._seats.take([stay.num_held for stay in coming])
         for stay, seat in zip(coming, seats, strict=True):
             stay.seat = seat
-            self._fetch(stay).callbacks.append(partial(self._arrive, stay))
+            self._fetch(stay)
 
-    def _arrive(self, stay: AfdStay, _: Event) -> None:
+    def arrive(self, stay: AfdStay) -> None:
         """A request's KV entries are there."""
         seat = stay.seat
-        if seat is None:
+        if seat is None or self._is_halted:
             return
         if stay.is_leaving:  # given up meanwhile
             self._begin_passes()
@@ -171,7 +211,7 @@ class BundleEngine:
 
     def _work(self) -> Generator[Event, Any, None]:
         env = self._env
-        while True:
+        while not self._is_halted:
             self._plan()
             if self._ahead.until < inf:
                 self._due = env.at(self._ahead.until, self._step_end)

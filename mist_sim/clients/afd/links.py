@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from mist_sim.hardware.afd import AfdCoefficients, activation_bytes
 from mist_sim.models import ModelSpec
-from mist_sim.network import Fabric, Tenant
+from mist_sim.network import Tenant, Ways
 
 
 def linked(
     coefficients: AfdCoefficients,
-    network: Fabric,
+    ways: Ways,
     attention: Tenant,
     ffn: Tenant,
     model: ModelSpec,
@@ -22,8 +22,8 @@ def linked(
     at once, and gets as much back. The links are taken to be free of everything else. `beta_c`
     comes on top of latencies. attention, ffn: the workers.
     """
-    there = network.exchange(attention.seats, ffn.seats)
-    back = network.exchange(ffn.seats, attention.seats)
+    there = ways.exchange(attention.seats, ffn.seats)
+    back = ways.exchange(ffn.seats, attention.seats)
     bytes_there, bytes_back = activation_bytes(model)
     per_request = bytes_there * there.time_per_byte + bytes_back * back.time_per_byte
     return replace(

@@ -24,13 +24,16 @@ class BatchTrack:
         self._ends: list[float] = []  # of steps that are not written
         self._start = 0.0
         self._batch = StepBatch()
-        self._busy = 0.0
+        self._busy = 0.0  # in these steps
+        self._busy_last = 0.0  # in the latest that has begun
+        self._is_open = False  # whether a step has begun whose end is not known
 
     def begin(self, step: Pass, slots: BatchSlots, was_empty: bool) -> None:
         """Note that a step begins with the present members.
 
         was_empty: whether the batch had no members before, so that it was not waiting.
         """
+        self._is_open = True
         if not self._ends:
             self._start = step.start if was_empty else step.ready
             self._batch = StepBatch(
@@ -40,10 +43,26 @@ class BatchTrack:
     def work(self, busy: float) -> None:
         """Note what a worker spends on that step, mean over all of both kinds, seconds."""
         self._busy += busy
+        self._busy_last = busy or self._busy_last
 
     def end(self, time: float) -> None:
         """Note when the step that has begun ends."""
         self._ends.append(time)
+        self._is_open = False
+
+    def lose_step(self, now: float) -> bool | None:
+        """Forget the step that is under way, which will never end.
+
+        Return whether its end was known already; None where none is under way.
+        """
+        is_known = bool(self._ends) and self._ends[-1] > now
+        if not (is_known or self._is_open):
+            return None
+        if is_known:
+            self._ends.pop()
+        self._busy -= self._busy_last
+        self._is_open = False
+        return is_known
 
     def write(self, num_waiting: int) -> None:
         """Write the steps up to now. num_waiting: requests that wait for a slot."""

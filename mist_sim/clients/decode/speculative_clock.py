@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients.decode.clock import DecodeClock
-from mist_sim.clients.decode.draft_paths import DraftPath
+from mist_sim.clients.draft_paths import DraftPath
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 

@@ -52,11 +52,11 @@ class FlowingLane(Lane):
         if plan is None or not self.state.waiting:
             return plan
         head = self.state.head()
-        if head and head.incoming is not None and not plan.preempted:
+        if head and head.is_brought and not (head.has_rest or plan.preempted):
             found = StepPlan()
             bring_entries(self.state, found)
             for move in found.moves:
-                self._fetch(move)
+                self._begin_move(move)
                 plan.num_steps = 1  # its steps counted on the blocks that these take
         return plan
 
@@ -84,7 +84,7 @@ class FlowingLane(Lane):
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         super().end(run, plan, batch)
-        if self._has_taker is not None and not self._has_taker():
+        if run.went_on or (self._has_taker is not None and not self._has_taker()):
             return
         if run.end > self._turned_at:
             self._adopt()
@@ -108,6 +108,7 @@ class FlowingLane(Lane):
 def _num_asked(visit: Visit) -> int:
     """Return the tokens of the answer that a visit was asked for: a prompt gives one, too."""
     kv = visit.kv
-    is_first = kv is not None and not kv.num_output_tokens  # which its own decode emits
     stages = visit.stages
+    # the first token may be one that its own decode emits
+    is_first = stages[0].continues and kv is not None and not kv.num_output_tokens
     return is_first + sum([s.num_tokens if isinstance(s, Decode) else 1 for s in stages])

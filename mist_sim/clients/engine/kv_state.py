@@ -87,6 +87,18 @@ class EngineKvState:
         self._watcher = watcher
         return all(lane.state.kv_cache.watch(watcher) for lane in self._engines.lanes)
 
+    def follow(self, engines: Engines) -> None:
+        """Tell of other engines from now on, which have nothing yet."""
+        before, self._engines = self._engines, engines
+        if self._sees_prefixes:
+            self._sees_prefixes = False
+            self._see_prefixes()
+        if self._watcher is not None:
+            for lane in before.lanes:
+                lane.state.kv_cache.unwatch()
+            for lane in engines.lanes:
+                lane.state.kv_cache.watch(self._watcher)
+
     def accept(self, request: Request) -> None:
         """Note that the client takes a request, whose content its engines may compute from now on.
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import isnan, nan
 from typing import TYPE_CHECKING, Protocol
-
-from simpy.events import Event
 
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
@@ -16,10 +13,12 @@ from mist_sim.clients.overload import Gate
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.update import update
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.stores.base import Stores
+from mist_sim.clients.stores.mover import Mover
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.views import RUNNING, WAITING, ClientState
-from mist_sim.core.visit import AwaitedKv, HeldKv, Visit
-from mist_sim.environment import MOVE, Environment
+from mist_sim.core.visit import HeldKv, Visit
+from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -58,10 +57,7 @@ class Lane:
 
     scheduler: decides; lanes may share it. state: what it decides about, with nobody in it yet.
     load: the counts that routers see; lanes of a client share it.
-    leave: takes back the visits. receive: begins to bring entries of another client, and returns
-        how many bytes they are, the event of their end, and the seconds until they can be used.
-    load_tier: begins to bring blocks of a tier over the network, and returns the event of their
-        end; None: each tier has a link of its own.
+    leave: takes back the visits. stores: where KV entries come from and go to.
     engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
     gate: turns requests away when the lane is too busy; None: never.
     """
@@ -75,8 +71,7 @@ class Lane:
         records: StepRecords,
         load: ClientState,
         leave: Leave,
-        receive: Callable[[KvMove], tuple[float, Event, float]],
-        load_tier: Callable[[KvMove], Event] | None = None,
+        stores: Stores,
         gate: Gate | None = None,
         engine_number: int = 0,
         block_bytes: float = nan,
@@ -88,8 +83,7 @@ class Lane:
         self.gate = gate
         self._records = records
         self._leave = leave
-        self._receive = receive
-        self._load_tier = load_tier
+        self._mover = Mover(env, stores, records.move, self._end_move)
         self._engine_number = engine_number
         self._block_bytes = block_bytes
         self._run_limit = _FIRST_RUN
@@ -99,12 +93,10 @@ class Lane:
         self.held_kv: dict[SequenceState, HeldKv] = {}  # that other clients may ask for
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
-        swap_space = state.swap_space
         may_hold_back = state.cadence is not None or self._limits_pieces
         if state.kv_cache.publishes and may_hold_back:
             self.step_singly()  # what others write may let in a prompt that is held back
         self._caches_prefixes = state.kv_cache.caches_prefixes
-        self._seconds_per_swap = swap_space.seconds_per_block if swap_space else 0.0
 
     @property
     def _limits_pieces(self) -> bool:
@@ -152,8 +144,10 @@ class Lane:
             nothing: no step is in flight then, so the next plan may know everything up to now.
             Returns whether there was anything more to know.
         """
-        num_swapped = 0
+        num_copied = 0  # blocks, before the next step
         while True:
+            if self.state.paused:  # by a plan that computed nothing
+                self.state.end_pause()
             plan = self.scheduler.schedule(self.state, limit or self._run_limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():
@@ -163,10 +157,10 @@ class Lane:
             if plan.admitted:
                 self._begin(plan.admitted)
             if plan.preempted or plan.dropped or plan.moves or plan.resumed or plan.paused:
-                num_swapped += self._note(plan)
+                num_copied += self._note(plan)
             if plan.prefills or plan.decodes:
-                if num_swapped:
-                    plan.swap_time = num_swapped * self._seconds_per_swap
+                if num_copied:
+                    plan.swap_time = self.state.swaps.copy_time(num_copied)
                 if self._records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
@@ -178,80 +172,44 @@ class Lane:
                 plan_on_the_spot()
 
     def _note(self, plan: StepPlan) -> int:
-        """Note who goes, who goes on and what moves; return how many blocks are swapped."""
+        """Note who goes, who goes on and what moves; return the blocks that the step waits for."""
         if plan.preempted or plan.dropped:
             self._evict(plan)
+        if not (plan.prefills or plan.decodes):
+            plan.paused = ()  # they sit no step out
         for sequence in plan.paused:
             self._records.evict(sequence)
         for sequence in plan.resumed:
             sequence.become(RUNNING)
-            sequence.incoming = None
             if sequence not in self.state.prefilling:
                 self._records.resume(sequence)
-        num_swapped, now = 0, self.env.now
+        num_copied = 0
         for move in plan.moves:
-            if move.is_swap:
-                num_swapped += move.num_blocks
-                end = now + move.num_blocks * self._seconds_per_swap
-                self._records.move(move, move.num_blocks * self._block_bytes, now, end)
-            else:
-                self._fetch(move)
-                kv = move.sequence.incoming
-                if kv is not None and kv.is_computed:
-                    plan.num_steps = 1  # most are there before its first step ends
-        return num_swapped
+            if self._begin_move(move):
+                num_copied += move.num_blocks
+            elif (kv := move.sequence.incoming) is not None and kv.is_computed:
+                plan.num_steps = 1  # most are there before its first step ends
+        return num_copied
 
-    def _fetch(self, move: KvMove) -> None:
-        """Bring entries from a tier or another client; the engine hears when all are there."""
+    def _begin_move(self, move: KvMove) -> bool:
+        """Begin a move, for which there is memory; return whether the next step waits for it."""
+        waits = self._mover.begin(move)
+        if not waits and move.kind != "swap_out":
+            move.sequence.num_coming += 1
+        return waits
+
+    def _end_move(self, move: KvMove) -> None:
+        """Entries have come, or will not; the engine hears when all are there."""
         sequence = move.sequence
-        sequence.num_coming += 1
-        if isinstance(kv := sequence.incoming, AwaitedKv) and not kv.is_there:
-            sequence.visit.started_at = self.env.now
-            act = partial(self._copy_awaited, move, kv)
-            kv.reserve(lambda: self.env.at(self.env.now, MOVE).callbacks.append(act))
-        else:
-            self._copy(move)
-
-    def _copy_awaited(self, move: KvMove, kv: AwaitedKv, _: Event) -> None:
-        """Copy entries for which there was memory before; forget it if they do not come."""
-        sequence = move.sequence
-        if kv.is_there:
-            sequence.last_token_at = kv.last_token_at
-            self._copy(move)
-        else:
-            sequence.num_coming -= 1
-            self.engine.end_load(sequence, self)
-
-    def _copy(self, move: KvMove) -> None:
-        now, sequence = self.env.now, move.sequence
+        if move.kind == "swap_out":
+            self.engine.release(sequence, self)
+            return
+        sequence.num_coming -= 1
         kv = sequence.incoming
-        num_bytes, after = move.num_blocks * self._block_bytes, 0.0
-        if kv is None and self._load_tier is not None:
-            end = self._load_tier(move)
-        elif kv is None:
-            end = self.env.at(self.state.kv_cache.load(move.source, move.num_blocks, now), MOVE)
-        else:
-            kv.begin_copy()
-            if sequence.visit.started_at != sequence.visit.started_at:
-                sequence.visit.started_at = now
-            num_bytes, end, after = self._receive(move)
-
-        def arrive(_: Event) -> None:
-            if kv is not None:
-                kv.release()
-            if after:
-                self.env.at(self.env.now + after, MOVE).callbacks.append(come)
-            else:
-                come(_)
-
-        def come(_: Event) -> None:
-            if kv is None or not kv.is_lost:
-                self._records.move(move, num_bytes, now, self.env.now)
-            sequence.num_coming -= 1
-            if not sequence.num_coming:
-                self.engine.end_load(sequence, self)
-
-        end.callbacks.append(arrive)
+        if move.kind == "fetch" and kv is not None and not kv.is_lost:
+            sequence.visit.num_fetched_tokens = move.num_tokens
+        if not sequence.num_coming:
+            self.engine.end_load(sequence, self)
 
     def _begin(self, admitted: list[SequenceState]) -> None:
         """Note who got memory now, and what the cache had of a prompt that starts."""
@@ -263,7 +221,8 @@ class Lane:
                 visit.started_at = now
                 if self._caches_prefixes:
                     visit.num_queried_tokens = sequence.num_prompt_tokens
-                    visit.num_cached_tokens = sequence.num_computed_tokens
+                    num_found = sequence.num_computed_tokens - visit.num_fetched_tokens
+                    visit.num_cached_tokens = num_found
 
     def _evict(self, plan: StepPlan) -> None:
         """Note what lost its memory, and hand back what can never have enough."""
@@ -345,6 +304,41 @@ class Lane:
         """Free what was held of a sequence at the end of the run in flight, which should be cut."""
         self._released.append(sequence)
 
+    # --- a change of layout ---------------------------------------------------------------
+
+    def put_down(self) -> None:
+        """Know all that has happened: no step is in flight, and none will follow."""
+        if self.ahead is not None:
+            self.ahead.halt()
+        if self.state.paused:
+            self.state.end_pause()
+        self.state.free_forgotten()
+
+    def take_off(self, sequence: SequenceState) -> int:
+        """Take a running sequence out; return how many of its tokens have entries."""
+        _, num_tokens = self.state.stop(sequence)
+        self._records.evict(sequence)
+        return num_tokens
+
+    def go_on(self, sequence: SequenceState) -> None:
+        """Write that a decode goes on here, whose entries this lane's state has taken over."""
+        self._records.resume(sequence)
+
+    def drop_outgrown(self, sequence: SequenceState) -> bool:
+        """Hand back a sequence that the lane's memory can never have all tokens of, if so."""
+        reason = self.state.outgrown(sequence)
+        if reason is not None:
+            sequence.visit.num_output_tokens = sequence.num_new_tokens
+            self._leave(sequence.visit, reason)
+        return reason is not None
+
+    def take_held(self, sequence: SequenceState, kv: HeldKv) -> None:
+        """Keep entries for another client that another lane has kept so far."""
+        self.held_kv[sequence] = kv
+        num_blocks, _ = self.state.held[sequence]
+        num_bytes = 0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes
+        kv.change_hands(lambda: self._release(sequence), self._engine_number, num_bytes)
+
     # --- sequences that are given up ------------------------------------------------------
 
     def is_running(self, sequence: SequenceState) -> bool:
@@ -401,7 +395,8 @@ class Lane:
 
     def _check_empty(self) -> None:
         state = self.state
-        if not (state.loading or state.abandoned or state.held) and self.num_waiting:
+        on_their_way = state.loading or state.abandoned or state.held or state.swaps.going
+        if not on_their_way and self.num_waiting:
             first = next(iter((*state.swapped, *state.moved, *state.loaded, *state.waiting)))
             raise InvariantError(
                 f"{self.load.name} sleeps at {self.env.now} s with {self.num_waiting} "

@@ -106,6 +106,34 @@ class Engine:
                 return
         self._plan(event)
 
+    def sleep_until(self, time: float) -> None:
+        """Plan nothing before a time, seconds, and look then what there is to do."""
+        self._idle = False
+        self._wake = self.env.at(time, self._plan_phase)
+        self._wake.callbacks.append(self._plan)
+
+    def stop(self, then: Callable[[], None]) -> None:
+        """End with the step in flight, and plan no more; `then` is called when that is over.
+
+        That is at once where no step is in flight.
+        """
+        run = self._run
+        if run is None:
+            if self._wake.callbacks:  # a plan that is due
+                self._wake.callbacks.clear()
+            then()
+            return
+        self._end_after(run, self._num_begun(run))
+        self._wake.callbacks[:] = [partial(self._end_for_good, then)]
+
+    def _end_for_good(self, then: Callable[[], None], event: Event) -> None:
+        """Account for the last steps."""
+        run, self._run = self._run, None
+        if run is not None:
+            for lane, plan, batch in run.parts:
+                lane.end(run, plan, batch)
+        then()
+
     def _starts(self) -> Callable[[], Run | None]:
         """Return what starts the next steps, if there are any."""
         start = self._starts_all()
@@ -305,6 +333,7 @@ class Engine:
         self._wake = self.env.put_off(self._wake)
         self._idle = True
         if run is not None and (num_steps := run.num_over(self.env.now)):
+            run.went_on = num_steps < run.num_steps
             run.cut(num_steps)
             for lane, plan, batch in run.parts:
                 lane.end(run, plan, batch)
@@ -363,8 +392,10 @@ class Engine:
     def _end_after(self, run: Run, num_steps: int) -> None:
         """Let a run end after so many steps, if it has more; a step is never preempted."""
         if num_steps < run.num_steps:
+            env = self.env
             run.cut(num_steps)
-            self._wake = self.env.move(self._wake, run.end, self._step_end)
+            run.went_on = run.end == env.now and env.phase > self._step_end
+            self._wake = env.move(self._wake, run.end, self._step_end)
 
 
 def least_loaded(parts: Sequence[AnyPart]) -> AnyPart:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -65,6 +65,8 @@ class PipelineEngine:
         self._entered: deque[_Pass] = deque()  # those that an arrival may take back
         self._num_ahead = _FIRST_PASSES
         self._is_halted = False
+        self._begins_at = 0.0
+        self._then: Callable[[], None] | None = None  # once it is to plan no more
         self._wake = env.event()
         for lane in self.lanes:
             for member in lane.members:
@@ -86,7 +88,10 @@ class PipelineEngine:
             time, phase = self._next_event()
             self._wake = env.event() if time == inf else env.at(time, phase)
             yield self._wake
-            if not self._end_runs() or env.phase_is_last():
+            has_ended = self._end_runs()
+            if self._then is not None:
+                self._look_whether_still()
+            elif not has_ended or env.phase_is_last():
                 self._plan()  # else requests that move at this time first enter the queues
 
     def _advance(self) -> None:
@@ -160,6 +165,42 @@ class PipelineEngine:
             lane.idle = True
             self._order.pop(0)
 
+    # --- begin and stop -------------------------------------------------------------------
+
+    def sleep_until(self, time: float) -> None:
+        """Let no pass enter rank 0 before a time, seconds, when lanes with work are ready."""
+        self._begins_at = time
+        self._rank_ends = [time] * len(self._rank_ends)
+        for lane in self.lanes:
+            self._wake_up(lane)
+
+    def stop(self, then: Callable[[], None]) -> None:
+        """End with the passes in flight, and plan no more; `then` is called when all are over.
+
+        That is at once where none is in flight.
+        """
+        self._then = then
+        for lane in self.lanes:
+            if lane.run:
+                self._cut(lane, lane.members[0], always=True)
+        self._forget_lanes_without_run()
+        if self._order:
+            self._look_again()
+        else:
+            self._look_whether_still()
+
+    def _forget_lanes_without_run(self) -> None:
+        for lane in self._order:
+            lane.idle = lane.run is None
+        self._order = [lane for lane in self._order if lane.run]
+
+    def _look_whether_still(self) -> None:
+        """Tell when no pass is in flight any more."""
+        self._forget_lanes_without_run()
+        if not self._order and self._then is not None:
+            then, self._then = self._then, _nothing
+            then()
+
     # --- arrivals and aborts --------------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
@@ -210,10 +251,10 @@ class PipelineEngine:
 
     def _wake_up(self, lane: PipelineLane) -> None:
         """Let an idle lane plan if it has work."""
-        if not lane.num_unfinished:
+        if not lane.num_unfinished or self._then is not None:
             return
         lane.idle = False
-        lane.ready = self.env.now
+        lane.ready = max(self.env.now, self._begins_at)
         while self._entered and self._goes_after(self._entered[-1], lane):
             self._take_back()
         insort(self._order, lane, key=attrgetter("key"))
@@ -310,6 +351,10 @@ class PipelineEngine:
         lane.ready = ready
         lane.has_entered = False
         self._order.insert(0, self._order.pop())
+
+
+def _nothing() -> None:
+    """What is called of an engine that has told that it is still."""
 
 
 _Pass = tuple[float, float, PipelineLane, list[float]]

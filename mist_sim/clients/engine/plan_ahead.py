@@ -53,6 +53,7 @@ class PlanAhead:
 
     def __init__(self, lane: PlanningLane, predictor: Predictor) -> None:
         self.latest: Run | None = None
+        self._was_on_the_spot = False  # the plan of that run
         self._lane = lane
         self._predictor = predictor
         self._on_the_spot = traits_of(predictor).step_time_on_the_spot or predictor.step_time
@@ -88,15 +89,17 @@ class PlanAhead:
             self._know_all()
         else:
             parts = self.latest.parts  # of all lanes that step together
-            state.lacks_tokens = next(plan for lane, plan, _ in parts if lane is self._lane).decodes
+            plan = next(plan for lane, plan, _ in parts if lane is self._lane)
+            state.lacks_tokens = plan.decodes and not self._was_on_the_spot
             state.kv_cache.note_plan(is_ahead=True)
             self._let_in(self.latest.last_start)
         comes_next = self.arrived or self._loaded
         waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
         limit = 1 if comes_next or waits_for_room else None
-        plan = self._lane.plan(limit, self._plan_on_the_spot)
+        next_plan = self._lane.plan(limit, self._plan_on_the_spot)
+        self._was_on_the_spot = self.latest is None
         state.free_leaving()
-        return plan
+        return next_plan
 
     def num_steps(self, plan: StepPlan) -> int:
         """Return how many steps of a plan are known: one of a plan that was made on the spot."""

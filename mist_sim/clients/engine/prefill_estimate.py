@@ -5,6 +5,7 @@ from __future__ import annotations
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
@@ -79,10 +80,10 @@ def _prompts(lane: Lane) -> list[tuple[int, int]]:
     state, ahead = lane.state, lane.ahead
     found = []
     if state.waiting:
-        found = [(each.num_tokens, 0) for each in state.waiting if each.incoming is None]
+        found = [_prompt(each) for each in state.waiting if each.has_rest or not each.is_brought]
     if ahead is not None:
         arrived = [sequence for _, sequence in ahead.arrived]
-        found += [(each.num_tokens, 0) for each in arrived if each.incoming is None]
+        found += [_prompt(each) for each in arrived if each.has_rest or not each.is_brought]
     if state.prefilling:
         plan, num_over = lane.engine.steps_over(lane)
         done = dict(plan.prefills) if plan is not None and num_over else {}
@@ -90,6 +91,10 @@ def _prompts(lane: Lane) -> list[tuple[int, int]]:
             num_computed = each.num_computed_tokens + num_over * done.get(each, 0)
             found.append((each.num_tokens - num_computed, num_computed))
     return found
+
+
+def _prompt(sequence: SequenceState) -> tuple[int, int]:
+    return sequence.num_tokens - sequence.num_brought, sequence.num_brought
 
 
 def _context(lane: Lane) -> int:

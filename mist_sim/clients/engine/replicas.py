@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane, LaneEngine
 from mist_sim.clients.engine.loop import Engine, least_loaded
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
+from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.flow import FlowRule
@@ -43,12 +45,14 @@ class Engines:
         together = [groups] if lockstep else [[group] for group in groups]
         self._lane = lanes[0] if len(lanes) == 1 else None
         self.all: list[LaneEngine] = []
+        self._members: list[list[Lane]] = []  # of each engine of `all`
         for number, several in enumerate(together):
             phases = engine_phases(client_id, number)
+            members = [lane for group in several for lane in group]
+            self._members.append(members)
             if size > 1:
                 self.all.append(PipelineEngine(env, several, predictor, phases))
             else:
-                members = [lane for group in several for lane in group]
                 if async_scheduling:
                     for lane in members:
                         PlanAhead(lane, first)
@@ -73,6 +77,33 @@ class Engines:
     def next_lane(self) -> Lane:
         """Return the lane that the next request would get."""
         return self._lane or least_loaded(self.all).next_lane()
+
+    # --- before and after a change of layout ----------------------------------------------
+
+    def stop(self, look: Callable[[], None]) -> None:
+        """Let every engine end with its step in flight, and plan no more.
+
+        look: called whenever one has ended (`are_still` tells whether all have), and when something
+            comes to the lanes of those or leaves them.
+        """
+        for number, engine in enumerate(list(self.all)):
+            if isinstance(engine, Engine | PipelineEngine):
+                engine.stop(partial(self._is_still, number, look))
+
+    def _is_still(self, number: int, look: Callable[[], None]) -> None:
+        self.all[number] = StillEngine(self._members[number], look)
+        look()
+
+    @property
+    def are_still(self) -> bool:
+        """Whether all have ended after `stop`."""
+        return all(isinstance(engine, StillEngine) for engine in self.all)
+
+    def sleep_until(self, time: float) -> None:
+        """Plan nothing before a time, seconds; once those have all that they begin with."""
+        for engine in self.all:
+            if isinstance(engine, Engine | PipelineEngine):
+                engine.sleep_until(time)
 
 
 def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:

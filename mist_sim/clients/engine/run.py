@@ -36,6 +36,7 @@ class Run:
     ends: of every step, a float for a single one. num_steps: those that are carried out.
     end: when the last of them ends.
     busy: seconds of work in them, on all ranks; None: all the time.
+    went_on: whether the last of them ended, and was to be followed by another one.
     """
 
     parts: tuple[Part, ...]
@@ -44,6 +45,7 @@ class Run:
     num_steps: int
     end: float
     busy: float | None = None
+    went_on: bool = False
 
     @property
     def last_start(self) -> float:

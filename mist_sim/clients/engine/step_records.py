@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients.engine.run import Run
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.step_track import write_move
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.recorder import Recorder
 
@@ -21,7 +22,7 @@ class StepRecords:
     stayed for. The time between two tokens is a step's duration; where a decode waited in
     between, the gap is written apart.
 
-    steps_inside: as in `PredictorTraits`.
+    steps_inside: as in `PredictorTraits`. layout: number of the client's layout, from 0.
     """
 
     def __init__(
@@ -29,16 +30,19 @@ class StepRecords:
         recorder: Recorder,
         client_id: int,
         steps_inside: Callable[[StepBatch, StepGrowth], int] | None,
+        layout: int = 0,
     ) -> None:
         self._recorder = recorder
         self._steps_inside = steps_inside
-        self._track = recorder.add_track(client_id)
+        self._track = recorder.add_track(client_id, layout)
         self._num_steps = 0
         self._last_decode_end = 0.0
         self._num_drafts = 0  # of each decode, in the last decode step
         self._newly_decoding: list[SequenceState] = []  # joined since the last decode step
         self._resumed: set[SequenceState] = set()  # whose stay did not begin with a prefill
         self._some_resumed = False  # since the last decode step
+        self.move = partial(write_move, recorder, self._track)
+        """Writes which tokens' entries were moved for a sequence, and when."""
         self.awaits_first = False
         """Whether the next decode step gives one that resumed the first token of its answer, for
         which its sender may not wait for ever."""
@@ -139,22 +143,6 @@ class StepRecords:
         has_limits = sequence.visit.request.limits is not None
         if has_limits and sequence.last_token_at != sequence.last_token_at:
             self.awaits_first = True
-
-    def move(self, move: KvMove, num_bytes: float, start: float, end: float) -> None:
-        """Write which tokens' entries were moved for a sequence, and when."""
-        visit = move.sequence.visit
-        self._recorder.record_move(
-            self._track,
-            visit.request.request_id,
-            move.kind,
-            move.source,
-            move.destination,
-            move.num_tokens,
-            num_bytes,
-            start,
-            end,
-            again=visit.num_preemptions > 0,
-        )
 
     def finish(self, sequence: SequenceState) -> None:
         """Write which steps gave a sequence its tokens since its last prefill."""

@@ -9,10 +9,12 @@ from mist_sim.clients.kv_cache.capacity import (
     swap_space,
 )
 from mist_sim.clients.kv_cache.lane_memory import EngineMemory, LaneMemory, lane_memory
-from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
+from mist_sim.clients.kv_cache.manager import KvCacheManager
+from mist_sim.clients.kv_cache.moves.serial_link import SerialLink
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHistory
-from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink
+from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 
@@ -26,8 +28,8 @@ __all__ = [
     "LaneMemory",
     "PrefixCachingManager",
     "PrefixHistory",
+    "SerialLink",
     "SwapSpace",
-    "TierLink",
     "TieredManager",
     "WindowPool",
     "cache_tiers",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
-from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.clients.sequence_state import SequenceState
 
 
@@ -34,12 +34,14 @@ class Answers:
 
     is_early: whether a step enters what it fills when it is planned, and not when it has ended.
     is_ahead: whether a plan does not know the token that the latest step gave a decode.
-    planned: the latest step that was planned, by the clock's number; None: none was.
+    planned: the latest step that was planned, by the clock's number; None: none was. known: the
+        latest of those whose plan knew all tokens.
     """
 
     def __init__(self, cache: PrefixCache, block_size: int) -> None:
         self.is_early = False
         self.planned: int | None = None
+        self.known: int | None = None
         self.is_ahead = False
         self.clock: AnswerClock
         self._cache = cache
@@ -130,8 +132,10 @@ class Answers:
             return 0
         num_tokens = self.clock.context(sequence)
         if self.is_early:
-            in_step = self.planned == self.clock.steps
-            is_known = not self.is_ahead or (sequence.join_step == self.clock.steps and not in_step)
+            now = self.clock.steps
+            in_step = self.planned == now
+            was_known = sequence.join_step == now or self.known == now - 1
+            is_known = not self.is_ahead or (was_known and not in_step)
             num_tokens += in_step - (not is_known)
         return min(num_tokens // self._block_size, chain.num_shared)
 

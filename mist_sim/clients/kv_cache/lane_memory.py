@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
-from mist_sim.clients.kv_cache.manager import KvCacheManager, PrefixCachingManager
+from mist_sim.clients.kv_cache.manager import KvCacheManager
 from mist_sim.clients.kv_cache.moves.swap_space import SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
+from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
-from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
-from mist_sim.clients.kv_cache.windows.window_manager import WindowCachingManager
+from mist_sim.clients.kv_cache.window_manager import WindowCachingManager
 from mist_sim.clients.kv_cache.windows.window_pool import WindowPool
 from mist_sim.errors import ScenarioError
 from mist_sim.models.kv_groups import KvGroups
@@ -54,10 +55,6 @@ class LaneMemory:
         """Tokens that have entries in the blocks of a lane, where no layer has a window."""
         return self.num_blocks * self.block_size
 
-    def links(self) -> list[TierLink]:
-        """Return a link to each tier, which the lanes of one engine share."""
-        return [TierLink() for _ in self.tiers]
-
     def pool(self) -> BlockPool:
         """Return the blocks of a lane; all are free."""
         sizes, groups = (self.num_blocks, self.block_size, self.num_reserved), self.groups
@@ -65,9 +62,7 @@ class LaneMemory:
         pool.num_in_all = self.num_in_all
         return pool
 
-    def manager(
-        self, links: Sequence[TierLink], shared: SharedTiers | None = None
-    ) -> KvCacheManager:
+    def manager(self, shared: SharedTiers | None = None) -> KvCacheManager:
         """Return what lends the blocks of a lane; all are free.
 
         shared: what tiers hold that several clients share.
@@ -75,9 +70,7 @@ class LaneMemory:
         pool, again, first = self.pool(), self.num_recomputed, self.uncached_first
         if self.tiers:
             content = (shared or SharedTiers()).content
-            return TieredManager(
-                pool, self.tiers, links, again, uncached_first=first, content=content
-            )
+            return TieredManager(pool, self.tiers, again, uncached_first=first, content=content)
         if not self.caches_prefixes:
             return KvCacheManager(pool)
         if isinstance(pool, WindowPool):
@@ -123,11 +116,13 @@ def lane_memory(
     *,
     drafting: SpeculativeConfig | None,
     swaps: bool,
+    swaps_overlap: bool = False,
     uncached_first: bool = False,
 ) -> LaneMemory:
     """Divide an engine's memory among its lanes.
 
     drafting: how it drafts tokens. swaps: whether its scheduler preempts by swapping.
+    swaps_overlap: whether it computes steps meanwhile.
     uncached_first: of its `EngineRules`.
     Raises ScenarioError for too few blocks and for parts that do not go together.
     """
@@ -144,6 +139,12 @@ def lane_memory(
     if memory.cache_tiers and not config.enable_prefix_caching:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(memory.swap_space, swaps, memory.cache_tiers)
+    if swaps_overlap and (drafting or memory.kv_groups):
+        what = "speculative_config" if drafting else "a model with sliding windows"
+        raise ScenarioError(
+            f"scheduler must not have preemption: async_swap with {what}; that combination is "
+            "not simulated"
+        )
     num_blocks = memory.num_gpu_blocks // num_lanes
     return LaneMemory(
         num_blocks=num_blocks,
@@ -173,7 +174,9 @@ def _check_swap_space(space: SwapSpace | None, swaps: bool, tiers: Sequence[Cach
     """Raise ScenarioError unless there is a swap space when, and only when, it is used."""
     if not swaps:
         if space:
-            raise ScenarioError("swap_space must be null unless scheduler.preemption is swap")
+            raise ScenarioError(
+                "swap_space must be null unless scheduler.preemption is swap or async_swap"
+            )
     elif tiers:
         raise ScenarioError(
             "scheduler must have preemption: recompute with tiers, from which preempted "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from mist_sim.clients.kv_cache.prefix_cache import Chain
+from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Content
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from mist_sim.clients.kv_cache.prefix_cache import Chain
+from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.core.request import Request
 from mist_sim.core.views import KvView
 

@@ -54,8 +54,8 @@ class Roster:
         client.view.pool = self.pools.get(client.name)
         self._env = client.env
         self._answers.join(client.view)
-        if client.served_model is not None:
-            self.models.add(client.served_model)
+        if client.traits.model is not None:
+            self.models.add(client.traits.model)
         self._forget_candidates()
 
     def leave(self, client_id: int) -> None:
@@ -105,9 +105,9 @@ class Roster:
 
     def _group(self, kind: str, model: str | None = None, pool: str | None = None) -> Candidates:
         """Return candidates, the same object for kinds that the same clients serve."""
-        serving = {n: client for n, client in self._clients.items() if kind in client.serves}
+        serving = {n: client for n, client in self._clients.items() if kind in client.traits.serves}
         if model is not None:
-            serving = {n: c for n, c in serving.items() if c.served_model in (None, model)}
+            serving = {n: c for n, c in serving.items() if c.traits.model in (None, model)}
         if pool is not None:
             serving = {n: c for n, c in serving.items() if self.pools.get(c.name) == pool}
         numbers = tuple(sorted(serving))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.kv_cache.moves.kv_move import GPU, KvMove
+from mist_sim.clients.kv_cache.moves.kv_move import GPU, Kind, KvMove
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
@@ -33,7 +33,7 @@ def next_to_admit(
     first_piece: tokens of its prompt that have to fit, at most; None: all.
     """
     while (sequence := lane.head()) is not None and fits(lane, sequence, first_piece):
-        if lane.loaded or (sequence.incoming is None and not lane.kv_cache.has_tiers):
+        if lane.loaded or not (sequence.is_brought or lane.kv_cache.has_tiers):
             return sequence
         if not (moves := _moves_for(lane, sequence)):
             return sequence
@@ -44,8 +44,10 @@ def next_to_admit(
 
 
 def bring_entries(lane: LaneState, plan: StepPlan) -> None:
-    """Start the moves of those at the head of the queue whose entries another client keeps."""
-    while (sequence := lane.head()) and sequence.incoming is not None and fits(lane, sequence):
+    """Start the moves of those at the head of the queue whose answers go on here."""
+    while (sequence := lane.head()) and sequence.is_brought:
+        if sequence.has_rest or not fits(lane, sequence):
+            return
         lane.waiting.take()
         lane.loading[sequence] = None
         plan.moves += tuple(_moves_for(lane, sequence))
@@ -54,12 +56,16 @@ def bring_entries(lane: LaneState, plan: StepPlan) -> None:
 def _moves_for(lane: LaneState, sequence: SequenceState) -> list[KvMove]:
     """Take memory for entries that lie elsewhere, and say what comes; nothing where none do."""
     kv, kv_cache, size = sequence.incoming, lane.kv_cache, lane.pool.block_size
-    if kv is not None:
-        num_blocks = kv_cache.reserve(sequence, kv.num_tokens)
+    if sequence.has_rest and kv_cache.num_cached_tokens(sequence) >= sequence.num_brought:
+        sequence.have_brought()  # all of it is here
+    elif kv is not None:
+        num_blocks = kv_cache.reserve(sequence, sequence.num_brought)
         lane.num_promised += lane.blocks_to_join(sequence)
-        num_here = (lane.pool.blocks_for(kv.num_tokens) - num_blocks) * size
-        num_tokens = kv.num_tokens - num_here
-        return [KvMove("hand_over", sequence, kv.source, GPU, num_blocks, num_tokens)]
+        num_here = (lane.pool.blocks_for(sequence.num_brought) - num_blocks) * size
+        num_tokens = sequence.num_brought - num_here
+        kind: Kind = "fetch" if sequence.has_rest else "hand_over"
+        more = sequence.has_rest
+        return [KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens, more)]
     loads = kv_cache.start_load(sequence)
     return [KvMove("load", sequence, tier, GPU, count, count * size, True) for tier, count in loads]
 
@@ -75,7 +81,7 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
     if first_piece is not None and not _comes_whole(lane, sequence):
         num_tokens = min(sequence.num_tokens, kv_cache.num_cached_tokens(sequence) + first_piece)
     num_blocks = kv_cache.blocks_to_admit(sequence, num_tokens)
-    if sequence.incoming is not None:
+    if sequence.is_brought:
         num_blocks = _blocks_to_bring(lane, sequence, num_blocks)
     num_needed = lane.clock.blocks_needed_now() - lane.num_taken
     return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
@@ -84,16 +90,19 @@ def fits(lane: LaneState, sequence: SequenceState, first_piece: int | None = Non
 def _comes_whole(lane: LaneState, sequence: SequenceState) -> bool:
     """Tell whether a sequence waits for memory for all of it, where others need a first piece."""
     is_back = lane.waiting.returns_whole and sequence.visit.num_preemptions > 0
-    return is_back or sequence.incoming is not None
+    return is_back or sequence.is_brought
 
 
 def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) -> int:
-    """Return the blocks that must be free for entries of another client to come.
+    """Return the blocks that must be free for entries to come that are kept elsewhere.
 
-    Those of the first step, too, so that the sequence can go on however many come after it.
+    Those of the first step, too, or of the rest of a prompt, so that the sequence can go on however
+    many come after it. None of one whose entries have come: they are kept for it.
 
     num_blocks: those that an admission would take.
     """
+    if lane.loaded:
+        return 0
     pool = lane.pool
     num_held = pool.blocks_for(sequence.num_tokens) - num_blocks  # by others
     return pool.blocks_for(lane.num_slots(sequence)) - num_held
@@ -101,6 +110,8 @@ def _blocks_to_bring(lane: LaneState, sequence: SequenceState, num_blocks: int) 
 
 def tokens_to_compute(lane: LaneState, sequence: SequenceState) -> int:
     """Return the tokens of a waiting sequence that no cache has, as things are now."""
+    if sequence.is_brought:
+        return sequence.num_tokens - sequence.num_brought
     return sequence.num_tokens - lane.kv_cache.num_cached_tokens(sequence)
 
 
@@ -110,12 +121,27 @@ def admit(lane: LaneState, plan: StepPlan, sequence: SequenceState, max_new_toke
         lane.loaded.popleft()
     else:
         lane.waiting.take()
-    lane.kv_cache.admit(sequence, max_new_tokens if lane.by_piece else None)
+    most_new = max_new_tokens if lane.by_piece else sequence.num_tokens
+    if sequence.is_brought:
+        _go_on(lane, sequence, most_new)
+    else:
+        lane.kv_cache.admit(sequence, most_new)
     lane.running[sequence] = None
     lane.prefilling.append(sequence)
     plan.admitted.append(sequence)
     num_to_go = sequence.num_tokens - sequence.num_computed_tokens
     return add_prefill(lane, plan, sequence, min(num_to_go, max_new_tokens))
+
+
+def _go_on(lane: LaneState, sequence: SequenceState, most_new: int) -> None:
+    """Begin a prompt with entries that have come, and blocks for so many tokens behind them."""
+    kv_cache, pool, num_here = lane.kv_cache, lane.pool, sequence.num_brought
+    lane.num_promised -= lane.blocks_to_join(sequence)
+    kv_cache.arrive(sequence, num_here)
+    num_tokens = min(sequence.num_tokens, num_here + most_new)
+    kv_cache.grow(pool.blocks_for(num_tokens) - pool.blocks_for(num_here))
+    sequence.num_computed_tokens = num_here
+    sequence.have_brought()
 
 
 def add_prefill(
@@ -142,6 +168,8 @@ def may_join(
     if lane.head() is not sequence or len(lane.running) >= lane.max_num_seqs:
         return False
     num_blocks = lane.kv_cache.fewest_blocks_to_admit(sequence, first_piece)
+    if sequence.is_brought and lane.loaded:
+        num_blocks = 0
     num_needed = lane.clock.blocks_needed(num_steps + 1) - lane.num_taken
     return num_blocks <= lane.num_admissible(num_needed + lane.num_promised)
 
@@ -153,13 +181,17 @@ def steps_until_join(lane: LaneState, limit: int) -> int:
     requests only grow, so one that does not fit into the memory of the second step does not fit
     later in the plan either.
     """
-    return 1 if lane.leaving or _may_join_second_step(lane) else limit
+    return 1 if lane.leaving or lane.paused or _may_join_second_step(lane) else limit
 
 
 def _may_join_second_step(lane: LaneState) -> bool:
     num_free = lane.num_admissible(lane.decode_need(2))
     if not lane.has_seat():
         return False
+    if lane.swaps.overlap and (lane.swapped or lane.moved or lane.loaded):
+        return True  # perhaps, since they do not wait for one another
+    if lane.loaded and lane.head() is not None:
+        return True  # has its memory
     if lane.swapped:
         return lane.blocks_to_return(next(iter(lane.swapped.values()))) <= num_free
     if lane.moved:
@@ -167,7 +199,7 @@ def _may_join_second_step(lane: LaneState) -> bool:
     if (head := lane.head()) is None:
         return False
     num_blocks = lane.kv_cache.blocks_to_admit(head)
-    if head.incoming is not None:
+    if head.is_brought:
         num_blocks = _blocks_to_bring(lane, head, num_blocks)
     return num_blocks <= num_free - lane.num_promised
 

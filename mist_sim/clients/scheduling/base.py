@@ -37,7 +37,8 @@ class Scheduler(ABC):
     order: which waiting request is admitted next, and who gives way.
     preemption: what becomes of the blocks of a request that gives way: "recompute" forgets them,
         "swap" copies them to host memory and back, while the engine waits (vLLM v0's
-        `preemption_mode`; v1 has recompute alone).
+        `preemption_mode`; v1 has recompute alone), and "async_swap" while its steps go on: blocks
+        are free when they are copied, and decodes for which there is none sit steps out until then.
     """
 
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
@@ -57,6 +58,16 @@ class Scheduler(ABC):
             hint = did_you_mean(self.preemption, PREEMPTIONS)
             known = ", ".join(PREEMPTIONS)
             raise ValueError(f"preemption has no {self.preemption!r}{hint} Known: {known}")
+
+    @property
+    def swaps(self) -> bool:
+        """Whether the blocks of a request that gives way are copied to host memory."""
+        return self.preemption != "recompute"
+
+    @property
+    def swaps_overlap(self) -> bool:
+        """Whether steps go on while they are."""
+        return self.preemption == "async_swap"
 
     @abstractmethod
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:

@@ -1,7 +1,9 @@
 """TaiChi's Algorithm 1: which decodes leave a lane at the end of a step.
 
 A rule is asked at the end of each step in which its answer may change. Which step that is follows
-from sums, so that steps in which nobody leaves cost nothing (DESIGN §5).
+from sums, so that steps in which nobody leaves cost nothing (DESIGN §5). The sums take it that no
+sequence comes or goes and that no memory does but by decodes and prompts; whatever else changes
+them ends the run (docs/background/decode_clock.md).
 """
 
 from __future__ import annotations
@@ -116,6 +118,8 @@ class SlowestFlow(Flow):
         """Note until when those may stay who have joined."""
         clock = _clock(lane)
         joined, clock.joined = clock.joined, []
+        if len(joined) > 1:  # one that was preempted may have joined twice
+            joined = list(dict.fromkeys(joined))
         for sequence in joined:
             start = pace_of(sequence)
             if isnan(start.time):

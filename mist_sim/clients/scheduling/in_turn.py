@@ -141,19 +141,11 @@ def _one_by_one(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[
             missed += turns[1:next_turn]
             del turns[:next_turn]
     if missed:
-        _pause(lane, plan, missed)
+        idle = (*lane.prefilling, *lane.leaving)
+        lane.pause(plan, [each for each in missed if each in lane.running and each not in idle])
     prompts = (each for each in lane.prefilling if each in served)
     return [(each, *served[each]) for each in prompts if served[each][0]]
 
 
 def _prompt_tokens(lane: LaneState, served: dict[SequenceState, tuple[int, int]]) -> int:
     return sum(served[each][0] for each in lane.prefilling if each in served)
-
-
-def _pause(lane: LaneState, plan: StepPlan, sequences: list[SequenceState]) -> None:
-    """Let those of some sequences that decode sit the next step out."""
-    idle = (*lane.prefilling, *lane.leaving)
-    decodes = tuple(each for each in sequences if each in lane.running and each not in idle)
-    for sequence in decodes:
-        lane.leave_clock(sequence)
-    lane.paused = plan.paused = decodes

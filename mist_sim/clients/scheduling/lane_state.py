@@ -17,6 +17,7 @@ from mist_sim.clients.kv_cache.moves.kv_move import KvMove
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.order import WaitingQueue
 from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.scheduling.swap_state import SwapState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 
@@ -34,15 +35,18 @@ class LaneState:
         prompt is not computed. leaving: those who are done or gave up, where the plan of the next
         step knew nothing of that: they keep seat and blocks until it is made; and who has no seat,
         but blocks that another client has copied. (blocks, computed tokens) of each.
-    loading: who has memory, and waits for entries to come into it. loaded: who has those of a tier,
-        and waits to be admitted. moved: who has those of another client, and waits to go on.
+    loading: who has memory, and waits for entries to come into it. loaded: whose prompt has those
+        that lay elsewhere, and waits to be admitted. moved: who has those of another client, and
+        waits to go on with its answer.
         abandoned: who was given up while entries came, which have not come yet.
-    forgotten: who was given up with memory that it did not use, while steps were in flight.
+    forgotten: who was given up with memory that it did not use, while steps were in flight, and its
+        blocks.
     num_promised: blocks that those whose entries come from other clients, or have come, need in
         their first step beside those that they have.
     held: sequences that are done here and keep their blocks until another client has copied them:
         (blocks, computed tokens) of each.
-    swapped: whose blocks lie in host memory, the first to go first.
+    swapped: whose blocks lie in host memory, the first to go first. swaps: the room there, and who
+        is on the way.
     clock: the decodes, and the blocks that they need. kv_cache, pool: who holds which block.
     num_peak_blocks: blocks held in the last step of the latest run.
     by_piece: whether prompts take blocks piece by piece, and decodes when their step is planned
@@ -62,6 +66,7 @@ class LaneState:
         max_num_seqs: int,
         speculation: Speculation | None = None,
         swap_space: SwapSpace | None = None,
+        swaps_overlap: bool = False,
         plans_ahead: bool = False,
         needs_longest_context: bool = False,
         by_piece: bool = False,
@@ -75,6 +80,7 @@ class LaneState:
             the scheduler's where several lanes share an engine.
         speculation: how all decodes draft; None: they do not.
         swap_space: where preempted sequences are copied to; None: they are computed again.
+        swaps_overlap: whether steps go on while they are copied.
         plans_ahead: whether the next step is planned before this one ends.
         needs_longest_context: whether batches say how long the longest context is.
         by_piece: whether the scheduler lets prompts take blocks piece by piece.
@@ -90,6 +96,7 @@ class LaneState:
         self.max_num_seqs = max_num_seqs
         self.speculation = speculation
         self.swap_space = swap_space
+        self.swaps = SwapState(swap_space, overlap=swaps_overlap)
         self.plans_ahead = plans_ahead
         self.rules = rules or EngineRules()
         self.cadence = cadence
@@ -109,21 +116,21 @@ class LaneState:
         self.loaded: deque[SequenceState] = deque()
         self.moved: deque[SequenceState] = deque()
         self.abandoned: set[SequenceState] = set()
-        self.forgotten: list[SequenceState] = []
+        self.forgotten: list[tuple[SequenceState, int]] = []
         self.held: dict[SequenceState, tuple[int, int]] = {}
         self.num_promised = 0
         self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
         self.notes: dict[str, Any] = {}
         self.lacks_tokens = False
-        self._num_arrived = 0
+        self.num_arrived = 0
 
     # --- sequences that come and go -------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence."""
-        sequence.arrival = self._num_arrived
-        self._num_arrived += 1
+        sequence.arrival = self.num_arrived
+        self.num_arrived += 1
         self.kv_cache.add(sequence)
         self.waiting.add(sequence)
 
@@ -133,13 +140,27 @@ class LaneState:
         in_step: whether steps of the lane are in flight.
         Returns whether it can be; otherwise its memory is free now, or as they are accounted for.
         """
+        if self.swaps.returning:
+            self.swaps.end_return(sequence)
         if sequence in self.abandoned:
             self.abandoned.remove(sequence)
             self._forget(sequence, in_step=in_step)
             return False
         del self.loading[sequence]
-        (self.loaded if sequence.incoming is None else self.moved).append(sequence)
+        kv = sequence.incoming
+        if kv is not None and kv.is_lost and sequence.has_rest:
+            self._compute_all(sequence, in_step=in_step)
+            return False
+        decodes = sequence.is_brought and not sequence.has_rest
+        (self.moved if decodes else self.loaded).append(sequence)
         return True
+
+    def _compute_all(self, sequence: SequenceState, *, in_step: bool) -> None:
+        """Queue a prompt again whose entries were lost on their way."""
+        self.num_promised -= self.blocks_to_join(sequence)
+        self._forget(sequence, in_step=in_step)
+        sequence.forget_brought()
+        self.waiting.give_back(sequence)
 
     def finish(self, sequence: SequenceState, num_blocks: int, num_computed: int) -> None:
         """Let a sequence go that is done, but hold its blocks if another client needs them."""
@@ -175,7 +196,12 @@ class LaneState:
         self, sequence: SequenceState, num_blocks: int, num_computed: int, num_unknown: int = 0
     ) -> None:
         self.running.pop(sequence, None)
-        if sequence not in self.held:
+        if sequence in self.swaps.going:
+            del self.swaps.going[sequence]
+            self.kv_cache.swap_out(sequence, num_blocks, num_computed)
+            if sequence not in self.swapped:  # it was given up meanwhile
+                self.swaps.room.release(self.pool.blocks_for(num_computed))
+        elif sequence not in self.held:
             self.kv_cache.free(sequence, num_blocks, num_computed, num_unknown)
 
     def num_known(self, sequence: SequenceState, num_computed: int) -> int:
@@ -188,8 +214,14 @@ class LaneState:
         return max(sequence.num_computed_tokens, num_computed - 1)
 
     def release_held(self, sequence: SequenceState) -> None:
-        """Free blocks that were held; no step in flight has their order in the free queue."""
-        self._leave(sequence, *self.held.pop(sequence))
+        """Free blocks that were held, or copied to host memory.
+
+        No step in flight has their order in the free queue.
+        """
+        if sequence in self.swaps.going:
+            self._leave(sequence, *self.swaps.going[sequence])
+        else:
+            self._leave(sequence, *self.held.pop(sequence))
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Forget a sequence that waits or runs, and free its memory; no step in flight has it.
@@ -203,15 +235,19 @@ class LaneState:
                 self.end_pause()
             self._leave(sequence, *self.stop(sequence))
         elif sequence in self.swapped:
-            del self.swapped[sequence]
+            swap = self.swapped.pop(sequence)
+            if sequence not in self.swaps.going:
+                self.swaps.room.release(swap.num_blocks)
         elif sequence in self.loading:
             del self.loading[sequence]
             self.abandoned.add(sequence)
             sequence.num_computed_tokens = 0
-            if sequence.incoming is not None:
+            if sequence.is_brought:
                 self.num_promised -= self.blocks_to_join(sequence)
         elif sequence in self.loaded:
             self.loaded.remove(sequence)
+            if sequence.is_brought:
+                self.num_promised -= self.blocks_to_join(sequence)
             self._forget(sequence, in_step=in_step)
         elif sequence in self.moved:
             self.moved.remove(sequence)
@@ -225,20 +261,23 @@ class LaneState:
 
         Blocks that steps in flight have taken meanwhile are counted at their end, and come before.
         """
+        num_tokens = sequence.num_brought if sequence.is_brought else sequence.num_tokens
+        num_blocks = self.pool.blocks_for(num_tokens)
         if in_step and not self.pool.groups:
-            self.forgotten.append(sequence)
+            self.forgotten.append((sequence, num_blocks))
         else:
-            self._free_unused(sequence)
+            self._free_unused(sequence, num_blocks)
 
     def free_forgotten(self) -> None:
         """Free what was given up while steps were in flight."""
-        for sequence in self.forgotten:
-            self._free_unused(sequence)
+        for sequence, num_blocks in self.forgotten:
+            self._free_unused(sequence, num_blocks)
         self.forgotten.clear()
 
-    def _free_unused(self, sequence: SequenceState) -> None:
-        num_tokens = sequence.num_tokens - (sequence.incoming is not None)
-        self.kv_cache.forget(sequence, self.pool.blocks_for(num_tokens))
+    def _free_unused(self, sequence: SequenceState, num_blocks: int) -> None:
+        self.kv_cache.forget(sequence, num_blocks)
+        if sequence.chain is not None:
+            sequence.chain.start_over()
 
     def stop(self, sequence: SequenceState) -> tuple[int, int]:
         """Take a running sequence out of the batch; seat and blocks are for the caller to free.
@@ -276,18 +315,26 @@ class LaneState:
     def head(self) -> SequenceState | None:
         """Return who is admitted next: those whose blocks were loaded first, then the queue.
 
-        Nobody while sequences are swapped out, or have their entries and no room to go on.
+        Nobody while sequences are swapped out, or have their entries and no room to go on. But
+        prompts that were fetched hold memory that the swapped ones wait for, so they do not wait
+        for these; nor do, where swaps overlap with steps, prompts that are back, for anybody.
         """
-        if self.swapped or self.moved:
+        if (self.swapped or self.moved) and not self._goes_first():
             return None
         if self.loaded:
             return self.loaded[0]
         return self.waiting.head() if self.waiting else None
 
+    def _goes_first(self) -> bool:
+        """Tell whether a prompt whose entries have come goes before those who wait to come back."""
+        if not self.loaded:
+            return False
+        return self.swaps.overlap or (self.loaded[0].is_brought and not self.moved)
+
     def num_to_compute(self, sequence: SequenceState) -> int:
         """Tokens that a sequence which waits needs computed before its next token."""
-        if sequence.incoming is not None:
-            return 0
+        if sequence.is_brought:
+            return sequence.num_tokens - sequence.num_brought if sequence.has_rest else 0
         swap = self.swapped.get(sequence)
         if swap is None:
             return sequence.num_tokens - sequence.num_computed_tokens
@@ -318,9 +365,14 @@ class LaneState:
         return self.pool.blocks_for(num_tokens)
 
     def blocks_to_join(self, sequence: SequenceState) -> int:
-        """Return the blocks that must be free for a sequence to go on whose entries have come."""
-        size = self.pool.block_size
-        return (sequence.num_tokens - 1) // -size - self.num_slots(sequence) // -size
+        """Return the blocks that must be free for a sequence to go on whose entries have come.
+
+        Of a prompt, those of all that is left of it.
+        """
+        pool, num_slots, num_brought = self.pool, self.num_slots(sequence), sequence.num_brought
+        if pool.groups:
+            return pool.blocks_for(num_slots) - pool.blocks_for(num_brought)
+        return num_brought // -pool.block_size - num_slots // -pool.block_size
 
     def outgrown(self, sequence: SequenceState) -> str | None:
         """Return how a sequence has more tokens than the whole cache holds, or None.
@@ -347,6 +399,12 @@ class LaneState:
     def num_decode_queries(self) -> int:
         """Tokens that the decodes bring into the next step."""
         return self.clock.num_decodes * self.clock.num_queries_each
+
+    def pause(self, plan: StepPlan, decodes: list[SequenceState]) -> None:
+        """Let decodes sit the only step of a plan out."""
+        for sequence in decodes:
+            self.leave_clock(sequence)
+        self.paused = plan.paused = tuple(decodes)
 
     def end_pause(self) -> None:
         """Let those decode again who sat a step out."""

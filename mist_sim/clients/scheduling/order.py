@@ -89,7 +89,7 @@ class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
 
 
 class EntriesFirst(FirstComeFirstServed):
-    """First come, first served, but those first whose KV entries another client keeps.
+    """First come, first served, but those first whose answers go on from entries of others.
 
     They ask for memory alone, and their answers stand still until they have it. One that was
     preempted goes to the head of all, as in `FirstComeFirstServed`. It comes back when all of it
@@ -105,7 +105,7 @@ class EntriesFirst(FirstComeFirstServed):
 
     def add(self, sequence: SequenceState) -> None:
         super().add(sequence)
-        if sequence.incoming is not None:
+        if sequence.is_brought and not sequence.has_rest:
             self._first.add(sequence)
 
     def give_back(self, sequence: SequenceState) -> None:

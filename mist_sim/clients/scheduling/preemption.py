@@ -9,7 +9,7 @@ from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 
-Preemption = Literal["recompute", "swap"]
+Preemption = Literal["recompute", "swap", "async_swap"]
 PREEMPTIONS: tuple[str, ...] = get_args(Preemption)
 
 
@@ -17,18 +17,34 @@ def make_room(lane: LaneState, plan: StepPlan) -> bool:
     """Preempt running sequences until the next decode step fits; return whether any was.
 
     Otherwise those go on whose KV entries were swapped out, and then those whose came from another
-    client.
+    client. Where swaps overlap with steps, blocks on their way out count as free, and those decodes
+    sit the step out for which there are none yet; this is as if some were preempted.
     """
     clock, pool = lane.clock, lane.pool
     if clock.blocks_needed_now() <= pool.num_free:
         if lane.swapped:
-            _swap_in(lane, plan)
+            (_begin_swap_in if lane.swaps.overlap else _swap_in)(lane, plan)
         if lane.moved:
             join(lane, plan)
         return False
-    while clock.blocks_needed_now() > pool.num_free:
+    while clock.blocks_needed_now() > pool.num_free + lane.swaps.num_going:
         preempt(lane, plan, lane.waiting.victim(lane.running))
+    if lane.swaps.going:
+        _sit_out(lane, plan)
     return True
+
+
+def _sit_out(lane: LaneState, plan: StepPlan) -> None:
+    """Let decodes sit the step out that get no block in it, those admitted first go first."""
+    num_free, idle = lane.pool.num_free, []
+    for sequence in lane.running:
+        if sequence.ticket and (num_blocks := lane.clock.blocks_needed_by(sequence)):
+            if num_blocks > num_free:
+                idle.append(sequence)
+            else:
+                num_free -= num_blocks
+    idle.sort(key=lambda sequence: sequence.ticket)  # in which order they go on
+    lane.pause(plan, idle)
 
 
 def preempt(
@@ -69,10 +85,13 @@ def _swap_out(lane: LaneState, plan: StepPlan, swap: KvMove, num_blocks: int) ->
 
     num_blocks: those that it holds.
     """
-    num_used = sum([each.num_blocks for each in lane.swapped.values()])
-    if lane.swap_space is None or num_used + swap.num_blocks > lane.swap_space.num_blocks:
+    if not lane.swaps.room.has(swap.num_blocks):
         return False
-    lane.kv_cache.swap_out(swap.sequence, num_blocks, swap.num_tokens)
+    lane.swaps.room.reserve(swap.num_blocks)
+    if lane.swaps.overlap:
+        lane.swaps.going[swap.sequence] = num_blocks, swap.num_tokens
+    else:
+        lane.kv_cache.swap_out(swap.sequence, num_blocks, swap.num_tokens)
     lane.swapped[swap.sequence] = swap
     plan.moves += (swap,)
     return True
@@ -96,18 +115,41 @@ def _swap_in(lane: LaneState, plan: StepPlan) -> None:
         swaps.append(swap.back())
     for swap in swaps:
         del lane.swapped[swap.sequence]
+        lane.swaps.room.release(swap.num_blocks)
         plan.resumed += (swap.sequence,)
     plan.moves += tuple(swaps)
+
+
+def _begin_swap_in(lane: LaneState, plan: StepPlan) -> None:
+    """Take memory for swapped sequences, in the order in which they went, and let them come."""
+    while lane.swapped and lane.has_seat():
+        sequence, swap = next(iter(lane.swapped.items()))
+        if sequence in lane.swaps.going:
+            return
+        free = lane.num_admissible(lane.clock.blocks_needed_now() + lane.num_promised)
+        if lane.blocks_to_return(swap) > free:
+            return
+        del lane.swapped[sequence]
+        sequence.bring(swap.num_tokens, has_rest=swap.in_prefill)
+        lane.kv_cache.grow(lane.pool.blocks_for(swap.num_tokens))
+        lane.num_promised += lane.blocks_to_join(sequence)
+        lane.loading[sequence] = None
+        plan.moves += (lane.swaps.begin_return(swap),)
 
 
 def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
     """Let sequences decode whose entries have come, in the order in which they did, if they fit.
 
-    Those swapped out go first, unless nobody runs: then they wait for memory that these have.
+    Those swapped out go first, unless nobody runs: then they wait for memory that these have. Where
+    swaps overlap with steps, they are among those whose entries come, and nobody waits for others.
 
     num_needed: blocks that others need beside the decodes.
     """
-    while lane.moved and lane.has_seat() and not (lane.swapped and lane.running):
+    while (
+        lane.moved
+        and lane.has_seat()
+        and (lane.swaps.overlap or not (lane.swapped and lane.running))
+    ):
         sequence = lane.moved[0]
         num_blocks = lane.blocks_to_join(sequence)
         if num_blocks > lane.num_admissible(lane.clock.blocks_needed_now() + num_needed):
@@ -115,6 +157,7 @@ def join(lane: LaneState, plan: StepPlan, num_needed: int = 0) -> None:
         lane.moved.popleft()
         lane.num_promised -= num_blocks
         lane.kv_cache.arrive(sequence, sequence.num_tokens - 1)
+        sequence.have_brought()
         lane.running[sequence] = None
         lane.clock.join(sequence)
         plan.resumed += (sequence,)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mist_sim.core.request import Stage
 from mist_sim.errors import ScenarioError
-from mist_sim.network import Fabric, Network
+from mist_sim.network import Network
 from mist_sim.units import Bytes
 
 
@@ -49,13 +49,14 @@ class Fetch:
 
 def check_fetch(name: str, fetch: Fetch, network: Network | None) -> None:
     """Raise ScenarioError where a client's bytes have no way. name: of the client."""
-    if not isinstance(network, Fabric):
+    ways = network.ways if network is not None else None
+    if ways is None:
         raise ScenarioError(
             f"{name}: fetch must be left out, since the network has no topology; set "
             "network.topology, such as hgx-h100"
         )
     try:
         for destination in fetch.destinations:
-            network.routes.between(fetch.source, destination)
+            ways.check_route(fetch.source, destination)
     except ScenarioError as error:
         raise ScenarioError(f"{name}: fetch: {error}") from None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import simpy
 from simpy.events import Event, Process
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.workers.fetching import Fetch
+from mist_sim.clients.traits import ClientTraits
+from mist_sim.clients.workers.fetching import Fetch, check_fetch
 from mist_sim.clients.workers.service_times import (
     GivenServiceTime,
     check_function,
@@ -26,8 +27,13 @@ from mist_sim.core.visit import Visit
 from mist_sim.durations import SecondsOrLaw
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.network import Fabric
+from mist_sim.network import Network
 from mist_sim.stages import ToolCall
+
+
+def worker_traits(serves: Collection[str], *, fetches: bool) -> ClientTraits:
+    """Return what workers are that serve some stages. fetches: whether they bring bytes, too."""
+    return replace(ClientTraits.serving(tuple(serves)), uses_links=fetches)
 
 
 @CLIENTS.register("sequential")
@@ -62,7 +68,7 @@ class SequentialClient(Client):
 
     def __post_init__(self) -> None:
         serves = [self.serves] if isinstance(self.serves, str) else self.serves
-        super().__init__(self.name, tuple(serves))
+        super().__init__(self.name, worker_traits(serves, fetches=self.fetch is not None))
         if self.num_workers < 1:
             raise ValueError(f"num_workers must be >= 1, got {self.num_workers}")
         self._check_times()
@@ -80,6 +86,11 @@ class SequentialClient(Client):
             raise ValueError(
                 "base_time or service_time is required; nothing says how long it takes"
             )
+
+    def join_network(self, network: Network | None) -> None:
+        """Look whether what it fetches has a way. Raises ScenarioError."""
+        if self.fetch is not None:
+            check_fetch(self.name, self.fetch, network)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         super().start(env, client_id, recorder)
@@ -129,6 +140,6 @@ class SequentialClient(Client):
 
     def _bring(self, fetch: Fetch, stage: Stage) -> Generator[Event, object, None]:
         """Wait until a stage's bytes are there."""
-        if isinstance(self.network, Fabric):
+        if self.network is not None and (ways := self.network.ways) is not None:
             num_bytes = fetch.num_bytes(stage)
-            yield self.network.carry(fetch.source, fetch.destinations, num_bytes)
+            yield ways.carry(fetch.source, fetch.destinations, num_bytes)

@@ -1,13 +1,18 @@
-"""Attention-FFN disaggregation (AFD): how long the parts of a bundle's cycle take."""
+"""Attention-FFN disaggregation (AFD): what the parts of a bundle's cycle take, and draw."""
 
 from mist_sim.hardware.afd.choice import chosen_coefficients, named_coefficients
 from mist_sim.hardware.afd.coefficients import PRESETS, AfdCoefficients
 from mist_sim.hardware.afd.derivation import FfnCards, activation_bytes, derive_coefficients
+from mist_sim.hardware.afd.machine import AttentionGpus, BundleMachine, BundleShape, FfnGpus
 
 __all__ = [
     "PRESETS",
     "AfdCoefficients",
+    "AttentionGpus",
+    "BundleMachine",
+    "BundleShape",
     "FfnCards",
+    "FfnGpus",
     "activation_bytes",
     "chosen_coefficients",
     "derive_coefficients",

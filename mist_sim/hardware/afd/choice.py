@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mist_sim.bounds import NUMBER
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.afd.coefficients import PRESETS, AfdCoefficients
 
 
@@ -13,7 +13,7 @@ def named_coefficients(name: str) -> AfdCoefficients:
     """Return published coefficients. Raises ScenarioError for an unknown name."""
     if name not in PRESETS:
         raise ScenarioError(
-            f"no coefficients named {name!r}{did_you_mean(name, PRESETS)} "
+            f"no coefficients named {brief(name)}{did_you_mean(name, PRESETS)} "
             f"Known: {', '.join(PRESETS)}"
         )
     return PRESETS[name]

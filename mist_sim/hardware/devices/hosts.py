@@ -16,8 +16,8 @@ from itertools import pairwise
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.specs import HostSpec, Interconnect
-from mist_sim.spec_files import Table, parse_toml, read_table, tables_in
-from mist_sim.user_paths import read_spec, user_path
+from mist_sim.spec_files import Table, load_toml, read_table, tables_in
+from mist_sim.user_paths import user_path
 
 DEFAULT_HOST = "host-bridge"
 """The cautious host, which holds where none is named."""
@@ -44,7 +44,7 @@ def load_host(name_or_path: str) -> HostSpec:
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no host and no file is named", "a TOML spec file")
-    return host_from_table(parse_toml(read_spec(path), str(path)), name=path.stem, source=str(path))
+    return host_from_table(load_toml(path), name=path.stem, source=str(path))
 
 
 def host_from_table(table: Table, *, name: str, source: str) -> HostSpec:

@@ -22,8 +22,8 @@ from functools import cache
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.specs import GpuSpec
-from mist_sim.spec_files import Table, name_of, parse_toml, read_table, tables_in
-from mist_sim.user_paths import read_spec, user_path
+from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
+from mist_sim.user_paths import user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
 _DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host", "hccs": "auto"}
@@ -48,7 +48,7 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
-    return gpu_from_table(parse_toml(read_spec(path), str(path)), name=path.stem, source=str(path))
+    return gpu_from_table(load_toml(path), name=path.stem, source=str(path))
 
 
 def device_of(gpu: GpuSpec) -> GpuSpec:

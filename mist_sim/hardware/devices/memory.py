@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mist_sim.errors import did_you_mean
+from mist_sim.errors import brief, did_you_mean
 from mist_sim.units import Bytes, BytesPerSecond, Seconds
 
 WritePolicy = Literal["write_through", "write_back"]
@@ -54,7 +54,7 @@ class MemoryTier:
         if self.write_policy not in WRITE_POLICIES:
             known = ", ".join(WRITE_POLICIES)
             hint = did_you_mean(self.write_policy, WRITE_POLICIES)
-            raise ValueError(f"write_policy has no {self.write_policy!r}{hint} Known: {known}")
+            raise ValueError(f"write_policy has no {brief(self.write_policy)}{hint} Known: {known}")
         if self.shared:
             self._check_shared()
 

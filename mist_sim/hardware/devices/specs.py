@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, get_args
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.kernels import KERNELS, Kernel, check_figures
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
@@ -43,7 +43,7 @@ def _check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     known = list(choices)
     if value not in known:
         hint = did_you_mean(value, known)
-        raise ValueError(f"{name} has no {value!r}{hint} Known: {', '.join(known)}")
+        raise ValueError(f"{name} has no {brief(value)}{hint} Known: {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class HostSpec:
         for written, rate in self.bus_bandwidth.items():
             if not (written.isdecimal() and len(written) <= 4 and int(written) > 1):
                 raise ValueError(
-                    f"bus_bandwidth: a number of accelerators must be >= 2, got {written!r}"
+                    f"bus_bandwidth: a number of accelerators must be >= 2, got {brief(written)}"
                 )
             _check_positive(f"bus_bandwidth.{written}", rate)
         for (few, rate), (more, faster) in pairwise(self.bus_rates):
@@ -151,6 +151,8 @@ class Interconnect:
 
     kind: NVLink, PCIe, Huawei's HCCS, AMD's Infinity Fabric (xgmi), Google's ICI.
     bandwidth: bytes/s of one device in one direction.
+    domain: devices that these links join, such as the eight of a board with NVSwitches; None: not
+        known, or as many as a host has slots.
     efficiency: share of the bandwidth that a collective reaches, in (0, 1].
     all_reduce: which algorithm sums over the ranks (see `collectives.all_reduce`).
     bus_bandwidth: measured bytes/s of collectives by size of the message ("1 MiB"), as
@@ -165,6 +167,7 @@ class Interconnect:
     kind: LinkKind
     bandwidth: BytesPerSecond
     all_reduce: AllReduce
+    domain: int | None = None
     efficiency: float = 0.8
     bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
     nccl_latency: float = 1.0
@@ -178,6 +181,8 @@ class Interconnect:
         for name in ("bandwidth", "nccl_latency", "kernel_latency"):
             _check_positive(name, getattr(self, name))
         _check_fraction("efficiency", self.efficiency)
+        if self.domain is not None and self.domain < 1:
+            raise ValueError(f"domain must be >= 1 device, got {self.domain}")
         if self.all_reduce == "host" and self.kind != "pcie":
             raise ValueError(f"all_reduce must not be host with {self.kind}, which is no PCIe")
         if self.host and self.host.peer_access and not self.peer_access:

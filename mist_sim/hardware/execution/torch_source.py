@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.execution.timing import Call, Timing, seconds_of
 from mist_sim.hardware.execution.torch_layers import Layers
@@ -147,11 +147,11 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ScenarioError(f"device: no device {name!r}: {error!s:.80}") from None
+        raise ScenarioError(f"device: no device {brief(name)}: {error!s:.80}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ScenarioError(f"device: {name} needs an NVIDIA GPU and a CUDA build of torch")
     if device.type not in ("cuda", "cpu"):
-        raise ScenarioError(f"device must be cpu, cuda or auto, got {name!r}")
+        raise ScenarioError(f"device must be cpu, cuda or auto, got {brief(name)}")
     return device
 
 

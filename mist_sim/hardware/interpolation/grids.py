@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.errors import brief
+
 Array = NDArray[np.float64]
 
 _FAR = 64.0  # times the last measured point: where values are carried on to
@@ -156,7 +158,7 @@ def seconds_plane(
     axes = [np.asarray(axis, dtype=np.float64) for axis in (fixed, moving)]
     for name, axis in zip(("fixed", "moving"), axes, strict=True):
         if not len(axis) or not (np.diff(axis) > 0).all():
-            raise ValueError(f"{name} must have points that increase, got {axis.tolist()}")
+            raise ValueError(f"{name} must have points that increase, got {brief(axis.tolist())}")
     table = np.asarray(seconds, dtype=np.float64)
     shape = len(axes[0]), len(axes[1])
     if table.shape != shape:

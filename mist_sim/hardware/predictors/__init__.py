@@ -8,7 +8,6 @@ from mist_sim.hardware.predictors.drafting import with_drafting
 from mist_sim.hardware.predictors.external.genz import GenzPredictor
 from mist_sim.hardware.predictors.external.program import ProgramPredictor
 from mist_sim.hardware.predictors.external.silicon import SiliconPredictor
-from mist_sim.hardware.predictors.measured.execution import ExecutionPredictor
 from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
 from mist_sim.hardware.predictors.measured.table import TablePredictor
 from mist_sim.hardware.predictors.overhead import EngineOverhead
@@ -18,7 +17,6 @@ __all__ = [
     "PREDICTORS",
     "BestServePredictor",
     "EngineOverhead",
-    "ExecutionPredictor",
     "GenzPredictor",
     "LinearPredictor",
     "PipelinePredictor",

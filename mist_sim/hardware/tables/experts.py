@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives.costs import all_gather
 from mist_sim.hardware.interpolation.grids import Array, Axis, rising
@@ -52,7 +52,7 @@ class ExpertTimes:
         shared_by = ranks
         if RANKS in rows:
             rows, shared_by = _of_ranks(rows, ranks, where), 1
-        (tokens, activated), values = full_grid(rows, AXES, "time_us")
+        (tokens, activated), values = full_grid(rows, AXES, "time_us", where)
         self._axes = Axis(tokens), Axis(activated)
         seconds = rising(values, 0, 1) * (unit * model.num_moe_layers)
         self._seconds = self._axes[1].stretched(self._axes[0].stretched(seconds, 0), 1)
@@ -87,7 +87,7 @@ def _of_ranks(rows: pd.DataFrame, ranks: int, where: str) -> pd.DataFrame:
     """Return the rows of a rank of so many; raises ScenarioError where none was measured."""
     found = rows[rows[RANKS] == ranks]
     if found.empty:
-        known = ", ".join(f"{number:g}" for number in sorted(rows[RANKS].unique()))
+        known = listed(f"{number:g}" for number in sorted(rows[RANKS].unique()))
         raise ScenarioError(
             f"{where}: has no rows of ep {ranks}, the ranks that share the experts; it has "
             f"{known}: profile them, or choose other parallelism"

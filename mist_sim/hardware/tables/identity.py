@@ -6,15 +6,17 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.loading import device_of, load_gpu
 from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.inputs.files import text_of
 from mist_sim.models.loading import load_model
 from mist_sim.models.spec import ModelSpec
 
-_ENTRY = re.compile(r"(\w+):\s*(.*?)\s*(?:#.*)?")
-_FLAG = re.compile(r"\s+enabled:\s*(.*?)\s*(?:#.*)?")
+_ENTRY = re.compile(r"(\w+):(.*)")
+_FLAG = re.compile(r"\s+enabled:(.*)")
+_DIGITS = 9  # of a number of ranks that anybody has
 _ON, _OFF = ("true", "yes", "on"), ("false", "no", "off")  # of YAML 1.1
 
 
@@ -54,18 +56,19 @@ def read_meta(folder: Path) -> tuple[dict[str, str], str]:
         file = folder.resolve().parent / "meta.yaml"
     if not file.is_file():
         return {}, str(file)
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{file}: cannot be read: {error}") from None
     entries, last = {}, ""
-    for line in lines:
+    for line in text_of(file).splitlines():
         if found := _ENTRY.fullmatch(line):
             last = found[1]
-            entries[last] = found[2].strip("'\"")
+            entries[last] = _value(found[2])
         elif found := _FLAG.fullmatch(line):
-            entries.setdefault(f"{last}.enabled", found[1].strip("'\""))
+            entries.setdefault(f"{last}.enabled", _value(found[1]))
     return entries, str(file)
+
+
+def _value(text: str) -> str:
+    """Return what stands after a key, without a comment and quotes."""
+    return text.partition("#")[0].strip().strip("'\"")
 
 
 def is_on(notes: Mapping[str, str], key: str, where: object) -> bool:
@@ -76,7 +79,7 @@ def is_on(notes: Mapping[str, str], key: str, where: object) -> bool:
     said = notes.get(f"{key}.enabled", "true").lower()
     if said not in (*_ON, *_OFF):
         raise ScenarioError(
-            f"{where}: meta.yaml: {key}.enabled must be true or false, got {said!r}"
+            f"{where}: meta.yaml: {key}.enabled must be true or false, got {brief(said)}"
         )
     return said in _ON
 
@@ -89,7 +92,7 @@ def profiled_ranks(folder: Path, notes: Mapping[str, str]) -> int:
     """
     named = re.fullmatch(r"tp(\d+)", folder.resolve().name)
     degrees = [named[1]] if named else re.findall(r"\d+", notes.get("tp_degrees", ""))
-    return int(degrees[0]) if len(degrees) == 1 else 1
+    return int(degrees[0][:_DIGITS]) if len(degrees) == 1 else 1
 
 
 def _check(
@@ -97,7 +100,7 @@ def _check(
 ) -> None:
     if measured and own not in [name_of(name) for name in measured]:
         raise ScenarioError(
-            f"{where}: {key} must be what the client has, {own}, got {' / '.join(measured)}; "
+            f"{where}: {key} must be what the client has, {own}, got {listed(measured, ' / ')}; "
             "take a table that was measured so, or correct the entry"
         )
 

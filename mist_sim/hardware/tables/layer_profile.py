@@ -146,11 +146,15 @@ class _Attention:
         ):
             if not chosen.any():
                 raise ScenarioError(f"{where}: has no rows of {kind}")
-        (counts, lengths), pure = full_grid(rows[~chunk], ("n_decode", "kv_decode"), "time_us")
-        (sizes, contexts), prefill = full_grid(
-            rows[~decodes], ("prefill_chunk", "kv_prefill"), "time_us"
+        (counts, lengths), pure = full_grid(
+            rows[~chunk], ("n_decode", "kv_decode"), "time_us", where
         )
-        (new, counted, before, means), mixed = full_grid(rows[chunk & decodes], _AXES, "time_us")
+        (sizes, contexts), prefill = full_grid(
+            rows[~decodes], ("prefill_chunk", "kv_prefill"), "time_us", where
+        )
+        (new, counted, before, means), mixed = full_grid(
+            rows[chunk & decodes], _AXES, "time_us", where
+        )
         self.scale = scale
         pure, prefill = rising(pure, 0, 1) * scale, rising(prefill, 0, 1) * scale
         mixed = rising(mixed, 0, 1, 2, 3) * scale

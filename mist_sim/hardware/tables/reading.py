@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.bounds import GRID_POINTS, NUMBER
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.interpolation.grids import Array, resampled
+from mist_sim.inputs.tables import as_numbers, check_columns, read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,58 +24,64 @@ def read_columns(
     words: Sequence[str] = (),
     *,
     optional: Sequence[str] = (),
+    sparse: Sequence[str] = (),
     num_notes: int = 0,
 ) -> pd.DataFrame:
     """Return columns of a CSV file; the index is the line of each row.
 
     numbers: columns that must hold finite numbers. words: other columns.
     optional: columns of finite numbers that may be missing.
+    sparse: columns as they are, which some rows leave empty; `checked` is for the other rows.
     num_notes: lines before the header.
     Raises ScenarioError that names the file and the missing column or the line.
     """
-    import pandas as pd
-
-    try:
-        frame = pd.read_csv(path, skip_blank_lines=False, skiprows=num_notes, low_memory=False)
-    except FileNotFoundError:
-        raise ScenarioError(f"{path}: no such file") from None
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, pd.errors.ParserError) as error:
-        raise ScenarioError(f"{path}: not a CSV table: {error}") from None
-    frame.columns = frame.columns.str.strip()
-    frame.index = pd.RangeIndex(num_notes + 2, num_notes + len(frame) + 2)
+    needed = [*numbers, *words, *sparse]
+    columns = [*needed, *optional]
+    frame = read_csv(path, columns, needed=needed, words=words, num_notes=num_notes)
     numbers = [*numbers, *(name for name in optional if name in frame.columns)]
-    return checked(frame, numbers, words, str(path), "line")
+    return checked(frame, numbers, words, str(path), "line", sparse)
 
 
 def checked(
-    frame: pd.DataFrame, numbers: Sequence[str], words: Sequence[str], where: str, unit: str
+    frame: pd.DataFrame,
+    numbers: Sequence[str],
+    words: Sequence[str],
+    where: str,
+    unit: str,
+    sparse: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return the columns asked for, with numbers as numbers; see `read_columns`."""
-    import pandas as pd
-
-    for name in (*numbers, *words):
-        if name not in frame.columns:
-            hint = did_you_mean(name, map(str, frame.columns))
-            raise ScenarioError(
-                f"{where}: no column {name!r}{hint} The file has "
-                f"{', '.join(map(str, frame.columns))}; needed are {', '.join((*numbers, *words))}"
-            )
-    frame = frame[[*numbers, *words]].dropna(how="all")
+    needed = [*numbers, *words, *sparse]
+    check_columns([*map(str, frame.columns)], needed, where)
+    frame = frame[needed].dropna(how="all")
     if frame.empty:
         raise ScenarioError(f"{where}: has no rows")
+    frame = frame.assign(**{name: frame[name].fillna("").astype(str) for name in words})
     for name in numbers:
-        values = pd.to_numeric(frame[name], errors="coerce").astype(float)
+        values = as_numbers(frame[name])
         wrong = ~np.isfinite(values) | (values < 0)
         if wrong.any():
             line = frame.index[wrong][0]
-            found = frame.loc[line, name]
             raise ScenarioError(
-                f"{where}: {unit} {line}: {name} must be a number >= 0, got {found!r}"
+                f"{where}: {unit} {line}: {name} must be a number >= 0, "
+                f"got {_shown(frame.loc[line, name])}"
+            )
+        beyond = (values > 0) & ~values.between(*NUMBER)
+        if beyond.any():
+            line = frame.index[beyond][0]
+            raise ScenarioError(
+                f"{where}: {unit} {line}: {name} must be 0 or from {NUMBER[0]:g} to {NUMBER[1]:g}, "
+                f"got {values[line]:g}"
             )
         frame = frame.assign(**{name: values})
     return frame
+
+
+def _shown(cell: Any) -> str:
+    """Return a cell as it stands in the file."""
+    plain = cell.item() if isinstance(cell, np.generic) else cell
+    is_empty = plain is None or (isinstance(plain, float) and math.isnan(plain))
+    return "an empty cell" if is_empty else brief(plain)
 
 
 def curve(frame: pd.DataFrame, by: str, value: str) -> tuple[Array, Array]:
@@ -81,13 +90,24 @@ def curve(frame: pd.DataFrame, by: str, value: str) -> tuple[Array, Array]:
     return medians.index.to_numpy(float), medians.to_numpy(float)
 
 
-def full_grid(frame: pd.DataFrame, axes: Sequence[str], value: str) -> tuple[list[Array], Array]:
+def full_grid(
+    frame: pd.DataFrame, axes: Sequence[str], value: str, where: str
+) -> tuple[list[Array], Array]:
     """Arrange rows as a full grid over several columns; repeated points count as their median.
 
     Where a value of one axis comes with fewer points along the later axes than others do, what
     lies between and beyond its points is interpolated as in a run (see `grids.Axis`).
-    Returns the points of each axis and the values.
+    Returns the points of each axis and the values. Raises ScenarioError, with the file that `where`
+    names, for no rows, and for more points than a grid may have.
     """
+    if frame.empty:
+        raise ScenarioError(f"{where}: has no rows to interpolate {value} by {' and '.join(axes)}")
+    num_points = math.prod(frame[axis].nunique() for axis in axes)
+    if num_points > GRID_POINTS:
+        raise ScenarioError(
+            f"{where}: {', '.join(axes)} must make a grid of <= {GRID_POINTS} points, got "
+            f"{num_points}; measure at the same values of one for all of the others"
+        )
     medians = frame.groupby(list(axes))[value].median()  # sorted by the axes
     columns = [medians.index.get_level_values(axis).to_numpy(float) for axis in axes]
     points = [np.unique(column) for column in columns]

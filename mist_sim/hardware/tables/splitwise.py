@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.reading import curve, read_columns
@@ -50,13 +50,13 @@ def _setting(rows: pd.DataFrame, cluster: Cluster, subset: str | None, where: st
     known = sorted(names.unique())
     name = known[0] if subset is None and len(known) == 1 else subset
     if name not in known:
-        problem = "is required" if name is None else f"has no {name!r}"
+        problem = "is required" if name is None else f"has no {brief(name)}"
         hint = "; the file has several." if name is None else did_you_mean(name, known)
-        raise ScenarioError(f"{where}: subset {problem}{hint} Known: {', '.join(known)}")
+        raise ScenarioError(f"{where}: subset {problem}{hint} Known: {listed(known)}")
     ranks = cluster.tensor_parallel_size
     chosen = rows[(names == name) & (rows["tensor_parallel"] == ranks)]
     if chosen.empty:
-        found = ", ".join(f"{r:g}" for r in np.unique(rows["tensor_parallel"][names == name]))
+        found = listed(f"{r:g}" for r in np.unique(rows["tensor_parallel"][names == name]))
         raise ScenarioError(
             f"{where}: {name} has no rows of tensor_parallel_size {ranks}, only of {found}"
         )

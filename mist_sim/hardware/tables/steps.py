@@ -9,7 +9,8 @@ A Parquet file has the same pairs as metadata of its schema.
 
 from __future__ import annotations
 
-from itertools import takewhile
+from io import TextIOWrapper
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,15 @@ from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.identity import check_measured
 from mist_sim.hardware.tables.reading import checked, full_grid, read_columns
 from mist_sim.hardware.tables.whole_steps import Grid, whole_steps
+from mist_sim.inputs.files import opened
+from mist_sim.inputs.lines import lines_of
+from mist_sim.inputs.parquet import read_parquet
 from mist_sim.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST_NOTES = 1_000
 COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum", "seconds")
 
 
@@ -49,9 +54,9 @@ def read_steps(
     axes = ("num_new_tokens", "num_decodes", "num_context_tokens", "mean")
     mixed = rows[prompts & decodes]
     return whole_steps(
-        Grid(*full_grid(rows[~decodes], (axes[0], axes[2]), "seconds")),
-        Grid(*full_grid(rows[~prompts], (axes[1], axes[3]), "seconds")),
-        Grid(*full_grid(mixed, axes, "seconds")) if len(mixed) else None,
+        Grid(*full_grid(rows[~decodes], (axes[0], axes[2]), "seconds", where)),
+        Grid(*full_grid(rows[~prompts], (axes[1], axes[3]), "seconds", where)),
+        Grid(*full_grid(mixed, axes, "seconds", where)) if len(mixed) else None,
     )
 
 
@@ -64,23 +69,15 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
 
 
 def _read_csv(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
-    notes = {}
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in takewhile(lambda line: line.startswith("#"), file):
-                key, _, value = line[1:].partition(":")
-                notes[key.strip()] = value.strip()
-    return read_columns(path, COLUMNS, num_notes=len(notes)), notes
+    with opened(path) as file:
+        text = TextIOWrapper(file, "utf-8", errors="replace", newline="")
+        some = islice(lines_of(text, path), _MOST_NOTES)
+        lines = list(takewhile(lambda line: line.startswith("#"), some))
+    pairs = (line[1:].partition(":") for line in lines)
+    notes = {key.strip(): value.strip() for key, _, value in pairs}
+    return read_columns(path, COLUMNS, num_notes=len(lines)), notes
 
 
 def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
-    from pyarrow import ArrowInvalid, parquet
-
-    try:
-        table = parquet.read_table(path)
-    except FileNotFoundError:
-        raise ScenarioError(f"{path}: no such file") from None
-    except (OSError, ArrowInvalid) as error:
-        raise ScenarioError(f"{path}: cannot be read as Parquet: {error}") from None
-    notes = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    return checked(table.to_pandas(), COLUMNS, (), str(path), "row"), notes
+    frame, notes = read_parquet(path, COLUMNS)
+    return checked(frame, COLUMNS, (), str(path), "row"), notes

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.interpolation.grids import Curve, Plane, rising, rising_plane
 from mist_sim.hardware.tables.base import StepTables, table_format
 from mist_sim.hardware.tables.layers import layers_curve
-from mist_sim.hardware.tables.reading import curve, full_grid, read_columns
+from mist_sim.hardware.tables.reading import checked, curve, full_grid, read_columns
 from mist_sim.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -71,24 +71,27 @@ def _attention(
     import pandas as pd
 
     where = str(file)
-    rows = read_columns(file, [*_AXES, _RANKS], ["is_prefill", _PREFILL, _DECODE])
+    rows = read_columns(file, [*_AXES, _RANKS], ["is_prefill"], sparse=[_PREFILL, _DECODE])
     rows = _of_ranks(rows, _RANKS, cluster, where)
-    prefill = rows["is_prefill"].astype(str).str.lower() == "true"
-    chunks = rows[prefill & (rows["batch_size"] == 1)].rename(columns={_PREFILL: "time"})
+    prefill = rows["is_prefill"].str.lower() == "true"
+    chunks = _timed(
+        rows[prefill & (rows["batch_size"] == 1)], _PREFILL, "prompts (batch_size 1)", where
+    )
     sizes, alone = curve(own, "tokens", "time")
     alone = alone * (_NS / _MS)
     first = pd.DataFrame({"prefill_chunk_size": sizes, "kv_cache_size": 0.0, "time": alone})
     first = first[first["prefill_chunk_size"].isin(chunks["prefill_chunk_size"])]
     (lengths, contexts), seconds = full_grid(
-        pd.concat([chunks.astype({"time": float}), first]),
+        pd.concat([chunks, first]),
         ("prefill_chunk_size", "kv_cache_size"),
         "time",
+        where,
     )
     if sizes[-1] > lengths[-1]:  # the cost of a context goes with the tokens that read it
         read = (seconds[-1] - seconds[-1, 0]) * (sizes[-1] / lengths[-1])
         lengths, seconds = np.append(lengths, sizes[-1]), np.vstack([seconds, alone[-1] + read])
-    decodes = rows[~prefill].rename(columns={_DECODE: "time"}).astype({"time": float})
-    counts, times = full_grid(decodes, ("batch_size", "kv_cache_size"), "time")
+    decodes = _timed(rows[~prefill], _DECODE, "decodes", where)
+    counts, times = full_grid(decodes, ("batch_size", "kv_cache_size"), "time", where)
     scale *= model.num_layers * _MS
     return (
         rising_plane(lengths, contexts, rising(seconds, 0, 1) * scale),
@@ -96,11 +99,18 @@ def _attention(
     )
 
 
+def _timed(rows: pd.DataFrame, column: str, what: str, where: str) -> pd.DataFrame:
+    """Return rows of prompts or decodes with their `time`. Raises ScenarioError without any."""
+    if rows.empty:
+        raise ScenarioError(f"{where}: has no rows of {what}, by is_prefill")
+    return checked(rows.rename(columns={column: "time"}), [*_AXES, "time"], [], where, "line")
+
+
 def _of_ranks(rows: pd.DataFrame, column: str, cluster: Cluster, where: str) -> pd.DataFrame:
     ranks = cluster.tensor_parallel_size
     chosen = rows[rows[column] == ranks]
     if chosen.empty:
-        found = ", ".join(f"{value:g}" for value in np.unique(rows[column]))
+        found = listed(f"{value:g}" for value in np.unique(rows[column]))
         raise ScenarioError(
             f"{where}: has no rows of tensor_parallel_size {ranks}; {column} has {found}"
         )

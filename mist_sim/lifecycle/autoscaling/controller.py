@@ -11,7 +11,7 @@ from simpy.events import Event
 from mist_sim.core.states import State
 from mist_sim.core.views import ClientState
 from mist_sim.environment import Environment
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.lifecycle.autoscaling.base import GroupView
 from mist_sim.lifecycle.autoscaling.options import Autoscaling
 from mist_sim.lifecycle.endless import Endless
@@ -70,7 +70,7 @@ class Controller:
         if not isinstance(wanted, int) or wanted < 0:
             raise ScenarioError(
                 f"{type(options.policy).__name__}.wanted must return a whole number >= 0, "
-                f"got {wanted!r} at {self._env.now} s"
+                f"got {brief(wanted)} at {self._env.now} s"
             )
         most = len(self._members) if options.max is None else options.max
         self._bring_to(min(max(wanted, options.min), most))

@@ -163,7 +163,8 @@ def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
         period = ends - starts
         share = np.divide(work, period, out=np.zeros(len(work)), where=period > 0)
         busy += float((inside * share).sum())
-    num_tracks = sum(map(recorder.num_tracks, set(recorder.track_clients)))
+    clients = set(recorder.track_clients)
+    num_tracks = sum(recorder.mean_tracks(client_id, begin, end) for client_id in clients)
     return busy / (end - begin) / num_tracks
 
 

@@ -26,7 +26,7 @@ def attended(chunks: Sequence[tuple[int, int]], num_steps: int) -> tuple[int, in
 
 def num_input_tokens(visit: Visit) -> int:
     """Return how many prompt tokens were computed for a visit."""
-    num_tokens = -visit.num_cached_tokens
+    num_tokens = -visit.num_cached_tokens - visit.num_fetched_tokens
     if visit.first_token_at == visit.first_token_at:  # it has a token
         for stage in visit.stages:
             if isinstance(stage, Prefill):

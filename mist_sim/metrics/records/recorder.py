@@ -40,21 +40,24 @@ class ColumnRecorder:
 
     requests: a row a request. visits: a row a stay at a client. steps: for each track of steps, a
     row a run; `step_ends` holds the end of every single step, `track_clients` whose steps they
-    are. gaps: times between two tokens that are not the duration of one step. tokens: which
-    steps gave a request its tokens; with drafts, `first_count` is where in `token_counts` it
-    begins how many each decode step gave (-1: one each). step_tokens: for each track, tokens that
-    each decode step gave in all; empty where that is its decodes. drafts: a row for each stay of
-    a request in a decode batch that verified drafts. moves: a row for KV entries of a request that
-    went from one place to another; move_names: the kinds and places in it. states: a
-    row for each change of a client's state, named in state_names; losses: a row a visit that was
-    lost with its client, or with the one that had its KV entries. Both are empty where no client
-    changes its state. models: those that requests ask for; the first is None, for any.
+    are, `track_layouts` in which layout of that client. gaps: times between two tokens that are
+    not the duration of one step. tokens: which steps gave a request its tokens; with drafts,
+    `first_count` is where in `token_counts` it begins how many each decode step gave (-1: one
+    each). step_tokens: for each track, tokens that each decode step gave in all; empty where that
+    is its decodes. drafts: a row for each stay of a request in a decode batch that verified
+    drafts. moves: a row for KV entries of a request that went from one place to another;
+    move_names: the kinds and places in it. states: a row for each change of a client's state,
+    named in state_names; losses: a row a visit that was lost with its client, or with the one that
+    had its KV entries. Both are empty where no client changes its state. models: those that
+    requests ask for; the first is None, for any.
     """
 
     def __init__(self) -> None:
         self.requests = request_table()
         self.visits = visit_table()
         self.track_clients: list[int] = []
+        self.track_layouts: list[int] = []
+        self._layouts: dict[int, list[tuple[float, int]]] = {}  # of clients that changed theirs
         self._num_at_once: int | None = None
         self.steps: list[Table] = []
         self.step_ends: list[array[float]] = []
@@ -74,9 +77,10 @@ class ColumnRecorder:
         self.state_names = Categories()
         self.losses = loss_table()
 
-    def add_track(self, client_id: int) -> int:
+    def add_track(self, client_id: int, layout: int = 0) -> int:
         """Begin the columns of an engine or a rank; return its number."""
         self.track_clients.append(client_id)
+        self.track_layouts.append(layout)
         self.steps.append(step_table())
         self.step_ends.append(array("d"))
         self.step_tokens.append(array("q"))
@@ -90,9 +94,26 @@ class ColumnRecorder:
         """Note that all clients have begun; one that comes back goes on with tracks of its own."""
         self._num_at_once = len(self.track_clients)
 
-    def num_tracks(self, client_id: int) -> int:
-        """Return how many tracks a client has at a time."""
+    def num_tracks(self, client_id: int, layout: int = 0) -> int:
+        """Return how many tracks a client has at a time in a layout, by default its first one."""
+        if layout:
+            return self._layouts[client_id][layout - 1][1]
         return self.track_clients[: self._num_at_once].count(client_id)
+
+    def record_layout(self, client_id: int, time: float, num_tracks: int) -> None:
+        """Note that a client has another layout from now on, with so many tracks."""
+        self._layouts.setdefault(client_id, []).append((time, num_tracks))
+
+    def mean_tracks(self, client_id: int, begin: float, end: float) -> float:
+        """Return how many tracks a client has at a time, on average from `begin` to `end` (s)."""
+        num_tracks = self.num_tracks(client_id)
+        if client_id not in self._layouts or begin == end:
+            return num_tracks
+        area = num_tracks * (end - begin)
+        for time, number in self._layouts[client_id]:
+            area += (number - num_tracks) * max(end - max(time, begin), 0.0)
+            num_tracks = number
+        return area / (end - begin)
 
     def record_visit(self, client_id: int, visit: Visit) -> None:
         """Add a row to the visits."""
@@ -139,10 +160,12 @@ class ColumnRecorder:
             queued += begun_at - visit.queued_at
             num_output_tokens += visit.num_output_tokens
             num_preemptions += visit.num_preemptions
-            num_queried += visit.num_queried_tokens
-            num_cached += visit.num_cached_tokens
-            if visit.num_queried_tokens:
+            if visit.num_queried_tokens and not visit.stages[0].is_again:
+                num_queried += visit.num_queried_tokens
+                num_cached += visit.num_cached_tokens
                 num_known += visit.num_known_tokens
+        if first_token_at > time:
+            first_token_at = nan  # its sender had given up, while the step went on
         decode_time, num_gaps = latency.decode_time(visits)
         self.requests.rows.append(
             (
@@ -156,13 +179,15 @@ class ColumnRecorder:
                 queued,
                 decode_time,
                 num_gaps,
-                request.num_prompt_tokens,
+                request.num_prompt_tokens + request.num_appended_input_tokens,
                 num_output_tokens,
                 num_preemptions,
                 num_queried,
                 num_cached,
                 num_known,
-                failure is None and num_output_tokens < request.num_output_tokens,
+                failure is None
+                and num_output_tokens
+                < request.num_output_tokens + request.num_appended_output_tokens,
                 num_attempts,
                 sum([num_input_tokens(visit) for visit in in_vain]) if in_vain else 0,
                 sum([visit.num_output_tokens for visit in in_vain]) if in_vain else 0,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mist_sim.hardware.gpu_group import num_gpus
 from mist_sim.metrics import latency
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
@@ -44,18 +45,14 @@ def spending_summary(
     num_good = _good_tokens(requests, slo, warmup) if slo.is_set else None
     found = _energy(ledger, warmup, num_tokens, num_good)
     found["power_estimates"] = {
-        name: machine.cluster.gpu.draw.confidence
+        name: machine.watts_origin
         for name, machine in zip(client_names, ledger.machines, strict=True)
         if machine is not None
     }
     if bill is None:
         return found
     found |= _cost(bill, requests, warmup, num_tokens, num_good)
-    found["prices"] = {
-        name: f"{price.dollars:g} $/h, {price.origin}"
-        for name, price in zip(client_names, bill.prices, strict=True)
-        if price is not None
-    }
+    found["prices"] = {name: told for k, name in enumerate(client_names) if (told := bill.told(k))}
     return found
 
 
@@ -134,7 +131,8 @@ def add_to_requests(
     columns: dict[str, Any] = {}
     if any(ledger.machines):
         columns["energy"] = sum((ledger.energy(k).by_request for k in clients), nothing)
-        columns["gpu_seconds"] = sum((ledger.gpu_seconds(k).by_request for k in clients), nothing)
+        spent = (of_group for k in clients for of_group in ledger.gpu_seconds(k))
+        columns["gpu_seconds"] = sum((of_group.by_request for of_group in spent), nothing)
     if bill is not None:
         columns["cost"] = sum((bill.cost(k).by_request for k in clients), nothing)
         if bill.options.api is not None:
@@ -156,15 +154,15 @@ def add_to_clients(
         return frame
     energy = [ledger.energy(k) for k in clients]
     columns: dict[str, Any] = {
-        "num_gpus": [m.cluster.num_gpus if m else 0 for m in ledger.machines],
+        "num_gpus": [num_gpus(machine) for machine in ledger.machines],
         "energy": [spent.total for spent in energy],
         "idle_energy": [spent.idle for spent in energy],
         "average_power": [share(spent.total, ledger.end) for spent in energy],
-        "power_estimate": [m.cluster.gpu.draw.confidence if m else "-" for m in ledger.machines],
+        "power_estimate": [m.watts_origin if m else "-" for m in ledger.machines],
     }
     if bill is not None:
         costs = [bill.cost(k) for k in clients]
-        columns["gpu_price"] = [price.dollars if price else 0.0 for price in bill.prices]
+        columns["gpu_price"] = [bill.mean_price(k) for k in clients]
         columns["cost"] = [spent.total for spent in costs]
         columns["idle_cost"] = [spent.idle for spent in costs]
     if slo.is_set:

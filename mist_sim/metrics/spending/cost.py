@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mist_sim.core.states import STATES
-from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine
 from mist_sim.hardware.prices import Price, PriceKind, check_provider, price_of
 from mist_sim.metrics.clients.lives import RESERVED
 from mist_sim.metrics.latency import Array
@@ -87,6 +87,7 @@ def _check_price(name: str, value: float, unit: str) -> None:
 class Bill:
     """Who cost what in a run; dollars.
 
+    prices: of one GPU an hour, by client and there by group; none for a client without GPUs.
     Raises ScenarioError where a machine has no price.
     """
 
@@ -100,64 +101,86 @@ class Bill:
 
         By use, GPUs that wait cost nothing, nor does their electricity.
         """
-        seconds, energy = self._ledger.gpu_seconds(client_id), self._ledger.energy(client_id)
-        rent, power = self._rates(client_id)
-        idle = 0.0
+        ledger, energy, power = self._ledger, self._ledger.energy(client_id), self._per_joule
+        by_request, idle = np.zeros(len(energy.by_request)), 0.0
+        for group, seconds in enumerate(ledger.gpu_seconds(client_id)):
+            rent = self._rent(client_id, group)
+            by_request = by_request + seconds.by_request * rent
+            if self._pays_idle:
+                paid = self._paid_after(0.0, client_id, group)
+                idle += max(paid - ledger.busy_after(0.0, client_id, group), 0.0) * rent
         if self._pays_idle:
-            unused = max(
-                self._paid_after(0.0, client_id) - self._ledger.busy_after(0.0, client_id), 0.0
-            )
-            idle = unused * rent + energy.idle * power
-        return Spent(seconds.by_request * rent + energy.by_request * power, idle)
+            idle += energy.idle * power
+        return Spent(by_request + energy.by_request * power, idle)
 
     def cost_after(self, begin: float) -> float:
         """Return the dollars of all clients from a time on."""
-        total = 0.0
-        for client_id, machine in enumerate(self._ledger.machines):
+        total, ledger = 0.0, self._ledger
+        for client_id, machine in enumerate(ledger.machines):
             if machine is None:
                 continue
-            rent, power = self._rates(client_id)
-            in_steps, idle = self._ledger.energy_of(client_id, begin)
-            gpu_seconds = self._ledger.busy_after(begin, client_id)
+            in_steps, idle = ledger.energy_of(client_id, begin)
+            rents = 0.0
+            for group in range(len(machine.groups)):
+                gpu_seconds = ledger.busy_after(begin, client_id, group)
+                if self._pays_idle:
+                    gpu_seconds = self._paid_after(begin, client_id, group)
+                rents += gpu_seconds * self._rent(client_id, group)
             if self._pays_idle:
-                gpu_seconds = self._paid_after(begin, client_id)
                 in_steps += idle
-            total += gpu_seconds * rent + in_steps * power
+            total += rents + in_steps * self._per_joule
         return total
 
-    def _paid_after(self, begin: float, client_id: int) -> float:
-        """Return the GPU seconds that a client has to be paid for, from a time on."""
+    def _paid_after(self, begin: float, client_id: int, group: int) -> float:
+        """Return the GPU seconds of a group that have to be paid for, from a time on."""
         states = STATES if self.options.is_commitment else RESERVED
-        return self._ledger.reserved_after(begin, client_id, states)
+        return self._ledger.reserved_after(begin, client_id, group, states)
 
     @property
     def _pays_idle(self) -> bool:
         return self.options.billing == "reservation"
 
-    def _rates(self, client_id: int) -> tuple[float, float]:
-        """Return the dollars of a client's GPU a second, and of a joule."""
-        price = self.prices[client_id]
-        return (price.dollars if price else 0.0) / _HOUR, self.options.electricity / _KWH
+    @property
+    def _per_joule(self) -> float:
+        """Dollars of a joule."""
+        return self.options.electricity / _KWH
+
+    def _rent(self, client_id: int, group: int) -> float:
+        """Return the dollars of a GPU of a group a second."""
+        return self.prices[client_id][group].dollars / _HOUR
+
+    def mean_price(self, client_id: int) -> float:
+        """Return the dollars of a client's GPU an hour, on average; 0 for one without GPUs."""
+        prices = [price.dollars for price in self.prices[client_id]]
+        if len(set(prices)) <= 1:
+            return prices[0] if prices else 0.0
+        groups = self._ledger.groups(client_id)
+        dollars = sum(p * group.num_gpus for p, group in zip(prices, groups, strict=True))
+        return dollars / sum(group.num_gpus for group in groups)
+
+    def told(self, client_id: int) -> str:
+        """Return what its GPUs cost and where that comes from, for people; empty without GPUs."""
+        prices = dict.fromkeys(f"{p.dollars:g} $/h, {p.origin}" for p in self.prices[client_id])
+        return "; ".join(prices)
 
 
-def gpu_prices(machines: Sequence[Machine | None], options: CostOptions) -> list[Price | None]:
-    """Return the price of one GPU an hour, by client; None for those without GPUs.
+def gpu_prices(
+    machines: Sequence[GpuMachine | None], options: CostOptions
+) -> list[tuple[Price, ...]]:
+    """Return the price of one GPU an hour, by client and group; none for those without GPUs.
 
     Raises ScenarioError for a GPU that the catalog has no such price for, where none is given.
     """
-    return [_price(machine, options) if machine else None for machine in machines]
+    return [
+        tuple(_price(group, options) for group in machine.groups) if machine else ()
+        for machine in machines
+    ]
 
 
-def _price(machine: Machine, options: CostOptions) -> Price:
-    if machine.price is not None:
-        return Price(machine.price, "given")
-    return price_of(_entry(machine), options.price, options.provider)
-
-
-def _entry(machine: Machine) -> str:
-    """Return the name under which a GPU is offered: that of the device that it is based on."""
-    gpu = machine.cluster.gpu
-    return gpu.based_on or gpu.name
+def _price(group: GpuGroup, options: CostOptions) -> Price:
+    if group.price is not None:
+        return Price(group.price, "given")
+    return price_of(group.gpu.based_on or group.gpu.name, options.price, options.provider)
 
 
 def api_cost(prices: ApiPrices, requests: dict[str, Any]) -> Array:

@@ -9,15 +9,16 @@ there. So what requests have and what was idle add up to what was drawn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from mist_sim.core.states import State
-from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.clients.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.clients.step_figures import run_periods
@@ -67,13 +68,14 @@ class Spent:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of steps of one track, one item each.
+    """The runs of steps of one track, as far as one group of GPUs computed them; one item each.
 
-    start, end: seconds. gpu_seconds, energy: of all GPUs at work. decodes: the share of the decodes
-    in the tokens. num_steps, num_decodes: as recorded.
+    group: number of that in its machine. start, end: seconds. gpu_seconds, energy: of all its GPUs
+    at work. decodes: the share of the decodes in the tokens. num_steps, num_decodes: as recorded.
     """
 
     track: int
+    group: int
     start: Array
     end: Array
     gpu_seconds: Array
@@ -86,19 +88,24 @@ class Runs:
 class Ledger:
     """Who spent what in a run.
 
-    machines: of each client, None for one without GPUs.
+    Where a client has several groups of GPUs, each works, waits and costs for itself.
+
+    machines: of each client, None for one without GPUs. machines_by_layout: of each of its layouts,
+        by the client's number, where it changed them; all have the same GPUs.
     """
 
     def __init__(
         self,
         recorder: ColumnRecorder,
-        machines: Sequence[Machine | None],
+        machines: Sequence[GpuMachine | None],
         options: PowerOptions,
+        machines_by_layout: Mapping[int, Sequence[GpuMachine | None]] = MappingProxyType({}),
     ) -> None:
+        self._by_layout = machines_by_layout
         self._recorder = recorder
         self.machines = machines
         self.options = options
-        self._known: dict[int, tuple[Spent, Spent]] = {}
+        self._known: dict[int, tuple[Spent, tuple[Spent, ...]]] = {}
 
     @cached_property
     def end(self) -> float:
@@ -112,20 +119,24 @@ class Ledger:
         """When clients were up, and when they were not."""
         return Lives(self._recorder, self.end)
 
-    def reserved_after(
-        self, begin: float, client_id: int, states: Collection[State] = RESERVED
-    ) -> float:
-        """Return the GPU seconds that a client spent in some states, from a time on."""
+    def groups(self, client_id: int) -> Sequence[GpuGroup]:
+        """Return the groups of a client's GPUs; none for one without any."""
         machine = self.machines[client_id]
-        num_gpus = machine.cluster.num_gpus if machine else 0
+        return machine.groups if machine is not None else ()
+
+    def reserved_after(
+        self, begin: float, client_id: int, group: int, states: Collection[State] = RESERVED
+    ) -> float:
+        """Return the GPU seconds that a group of a client's spent in some states, from a time."""
+        num_gpus = self.groups(client_id)[group].num_gpus
         return num_gpus * self.lives.seconds(client_id, states, begin)
 
     def energy(self, client_id: int) -> Spent:
         """Return the joules of a client in the whole run."""
         return self._spent(client_id)[0]
 
-    def gpu_seconds(self, client_id: int) -> Spent:
-        """Return the GPU time of a client in the whole run."""
+    def gpu_seconds(self, client_id: int) -> Sequence[Spent]:
+        """Return the GPU time of a client in the whole run, group by group."""
         return self._spent(client_id)[1]
 
     def energy_after(self, begin: float) -> float:
@@ -136,25 +147,25 @@ class Ledger:
         """Return the joules of GPUs that wait, from a time on."""
         return float(sum(self.energy_of(k, begin)[1] for k in range(len(self.machines))))
 
-    def busy_after(self, begin: float, client_id: int) -> float:
-        """Return the GPU seconds in steps of a client from a time on."""
-        runs = self.runs[client_id]
+    def busy_after(self, begin: float, client_id: int, group: int) -> float:
+        """Return the GPU seconds in steps of a group of a client's from a time on."""
+        runs = self._runs_of(client_id, group)
         return float(sum((r.gpu_seconds * _share_after(r, begin)).sum() for r in runs))
 
     def energy_of(self, client_id: int, begin: float) -> tuple[float, float]:
         """Return the joules of a client in steps, and idle, from a time on."""
-        machine = self.machines[client_id]
-        if machine is None:
-            return 0.0, 0.0
         runs = self.runs[client_id]
         in_steps = float(sum((r.energy * _share_after(r, begin)).sum() for r in runs))
-        gpu_seconds = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED, begin)
-        idle = max(gpu_seconds - self.busy_after(begin, client_id), 0.0)
-        return in_steps, idle * self.idle_watts(machine)
+        idle = 0.0
+        for number, group in enumerate(self.groups(client_id)):
+            gpu_seconds = group.num_gpus * self.lives.seconds(client_id, POWERED, begin)
+            waits = max(gpu_seconds - self.busy_after(begin, client_id, number), 0.0)
+            idle += waits * self.idle_watts(group)
+        return in_steps, idle
 
-    def idle_watts(self, machine: Machine) -> float:
+    def idle_watts(self, group: GpuGroup) -> float:
         """Return the watts of a GPU that waits, with its part of the host and the building."""
-        return float(self._watts(machine.idle_watts))
+        return float(self._watts(group.idle_watts))
 
     def _watts(self, watts: Any) -> Any:
         """Return the watts of a GPU with its part of the host and the building."""
@@ -162,36 +173,43 @@ class Ledger:
 
     @cached_property
     def runs(self) -> list[list[Runs]]:
-        """The runs of each client, track by track."""
+        """The runs of each client, track by track, and there by group of GPUs."""
         return [
             []
             if machine is None
-            else [self._of_track(track, machine) for track in self._recorder.tracks_of(client_id)]
+            else [
+                runs
+                for track in self._recorder.tracks_of(client_id)
+                for runs in self._of_track(track, self._machine_of(track, machine))
+            ]
             for client_id, machine in enumerate(self.machines)
         ]
 
-    def _of_track(self, track: int, machine: Machine) -> Runs:
+    def _runs_of(self, client_id: int, group: int) -> list[Runs]:
+        return [runs for runs in self.runs[client_id] if runs.group == group]
+
+    def _machine_of(self, track: int, machine: GpuMachine) -> GpuMachine:
+        """Return what computed the steps of a track. machine: that of its client at first."""
+        later = self._by_layout.get(self._recorder.track_clients[track])
+        return (later and later[self._recorder.track_layouts[track]]) or machine
+
+    def _of_track(self, track: int, machine: GpuMachine) -> list[Runs]:
+        """Return the runs of a track, one item for each group."""
         rows: dict[str, Any] = {
             name: column.astype(float)
             for name, column in self._recorder.steps[track].columns().items()
         }
         start, end = run_periods(self._recorder, track)
         counts = _step_counts(rows, self._tokens_given(track, rows), machine.num_drafts)
-        busy = rows["busy"]
-        watts = machine.watts(counts, np.where(busy > 0, busy, 1.0))
-        gpu_seconds = busy * machine.gpus_a_step
         tokens = counts.num_queries + counts.num_prefill_tokens
         decodes = counts.num_queries / np.maximum(tokens, 1)
-        return Runs(
-            track,
-            start,
-            end,
-            gpu_seconds,
-            self._watts(watts) * gpu_seconds,
-            decodes,
-            rows["num_steps"],
-            rows["num_decodes"],
-        )
+        found = []
+        for number, group in enumerate(machine.groups):
+            work = group.work(counts, rows["busy"])
+            energy = self._watts(work.watts) * work.seconds
+            steps = rows["num_steps"], rows["num_decodes"]
+            found.append(Runs(track, number, start, end, work.seconds, energy, decodes, *steps))
+        return found
 
     def _tokens_given(self, track: int, rows: dict[str, Any]) -> Array:
         """Return the tokens that each run of a track gave its decodes in all."""
@@ -201,28 +219,27 @@ class Ledger:
         ends = np.cumsum(rows["num_steps"]).astype(np.int64)
         return np.diff(given[ends].astype(float), prepend=0.0)
 
-    def _spent(self, client_id: int) -> tuple[Spent, Spent]:
-        """Return the joules and the GPU seconds of a client, which are computed once."""
+    def _spent(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
+        """Return the joules of a client and the GPU seconds by group, which are computed once."""
         if client_id not in self._known:
             self._known[client_id] = self._spend(client_id)
         return self._known[client_id]
 
-    def _spend(self, client_id: int) -> tuple[Spent, Spent]:
-        """Return the joules and the GPU seconds of a client."""
-        machine = self.machines[client_id]
-        num_requests = len(self._rows)
-        if machine is None:
-            nothing = Spent(np.zeros(num_requests), 0.0)
-            return nothing, nothing
-        runs = self.runs[client_id]
-        busy = self.busy_after(0.0, client_id)
-        powered = machine.cluster.num_gpus * self.lives.seconds(client_id, POWERED)
-        idle = max(powered - busy, 0.0)
-        unused = max(self.reserved_after(0.0, client_id) - busy, 0.0)
+    def _spend(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
+        """Return the joules of a client, and the GPU seconds of each of its groups."""
+        if self.machines[client_id] is None:
+            return Spent(np.zeros(len(self._rows)), 0.0), ()
         prompts = self._prompt_weights(client_id)
-        energy = self._by_token(runs, "energy", prompts)
-        seconds = self._by_token(runs, "gpu_seconds", prompts)
-        return Spent(energy, idle * self.idle_watts(machine)), Spent(seconds, unused)
+        energy = self._by_token(self.runs[client_id], "energy", prompts)
+        idle, seconds = 0.0, []
+        for number, group in enumerate(self.groups(client_id)):
+            busy = self.busy_after(0.0, client_id, number)
+            powered = group.num_gpus * self.lives.seconds(client_id, POWERED)
+            idle += max(powered - busy, 0.0) * self.idle_watts(group)
+            unused = max(self.reserved_after(0.0, client_id, number) - busy, 0.0)
+            runs = self._runs_of(client_id, number)
+            seconds.append(Spent(self._by_token(runs, "gpu_seconds", prompts), unused))
+        return Spent(energy, idle), tuple(seconds)
 
     def _by_token(self, runs: list[Runs], name: str, prompts: Array) -> Array:
         """Return what all runs of a client took, by request. prompts: weights of the prompts."""

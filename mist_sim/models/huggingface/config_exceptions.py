@@ -12,9 +12,11 @@ Source of the forms: vLLM, `model_executor/layers/quantization`: `modelopt.py` (
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.moe import MoeSpec
@@ -27,6 +29,10 @@ _PLAIN = re.compile(
     r"(.*[.*/:])?(embed_tokens|\w*norm\w*|gate|router|shared_expert_gate|e_score_correction_bias)"
     r"(\.\w+)?\*?\$?"
 )
+# What a pattern may have: with more of these a match of 40 characters takes for ever.
+_NESTED = re.compile(r"\)[*+{]")
+_MOST_REPEATS = 5
+_PATIENCE = 2.0  # seconds of processor time for all patterns of a file
 # Towers for images and sound, and layers that predict further tokens: no part of what is read.
 _ELSEWHERE = re.compile(r".*(vis|image|audio|multi_modal|mm_proj|projector|patch_merge|mtp).*")
 _LAYER = re.compile(r".*\blayers\.(\d+)\b.*")
@@ -43,14 +49,16 @@ def plain_parts(
     modules = _matrix_names(num_layers, moe, mla) if patterns else {}
     below = _by_prefix(modules)
     named: dict[str, str] = {}  # the pattern by the matrix that it names
+    deadline = time.process_time() + _PATIENCE
     for key, pattern in patterns:
-        hits = below.get(_plain_name(pattern)) or _search(table, key, pattern, below[""])
+        hits = below.get(_plain_name(pattern)) or _search(table, key, pattern, below[""], deadline)
         if not hits:
             raise table.error(
-                f"{key} names {pattern!r}, which is no matrix of this model; layers with quantized "
-                "and plain matrices are simulated where all of one kind are plain in every layer"
+                f"{key} names {brief(pattern)}, which is no matrix of this model; layers with "
+                "quantized and plain matrices are simulated where all of one kind are plain in "
+                "every layer"
             )
-        named |= dict.fromkeys(hits, f"{key} names {pattern!r}")
+        named |= dict.fromkeys(hits, f"{key} names {brief(pattern)}")
     plain = frozenset(part for part, names in modules.items() if _is_plain(table, names, named))
     return LAYER_PARTS if plain and plain == modules.keys() else plain
 
@@ -131,17 +139,34 @@ def _plain_name(pattern: str) -> str:
     return re.sub(r"(?<=[a-z])\*$", "", name)
 
 
-def _search(table: ConfigReader, key: str, pattern: str, names: list[str]) -> list[str]:
-    """Names that a pattern with wildcards, a regular expression or the end of a name stands for."""
+def _search(
+    table: ConfigReader, key: str, pattern: str, names: list[str], deadline: float
+) -> list[str]:
+    """Names that a pattern with wildcards, a regular expression or the end of a name stands for.
+
+    Raises an error for a pattern that may take for ever, and after the deadline.
+    """
+    if _NESTED.search(pattern) or sum(map(pattern.count, "*+{")) > _MOST_REPEATS:
+        raise table.error(
+            f"{key}: {brief(pattern)} must repeat single characters, at most {_MOST_REPEATS} times"
+        )
     if pattern.startswith("re:"):
         try:
             matches = re.compile(pattern.removeprefix("re:"))
         except re.error as error:
-            raise table.error(f"{key}: {pattern!r} is no regular expression: {error}") from None
+            raise table.error(
+                f"{key}: {brief(pattern)} is no regular expression: {error}"
+            ) from None
     else:
         body = ".*".join(re.escape(piece) for piece in _plain_name(pattern).split("*"))
         matches = re.compile(rf"(?:.*\.)?{body}(?:\..*)?$")
-    return [name for name in names if matches.match(name)]
+    found = []
+    for name in names:
+        if matches.match(name):
+            found.append(name)
+        if time.process_time() > deadline:
+            raise table.error(f"{key}: matching takes over {_PATIENCE:g} s; name whole modules")
+    return found
 
 
 def _is_harmless(pattern: str, num_layers: int) -> bool:

@@ -8,8 +8,10 @@ leaf switches at a spine. The two directions of a cable are links of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from mist_sim.bounds import COPIES
@@ -117,48 +119,56 @@ class Topology:
         from networkx import DiGraph
 
         graph: DiGraph[str] = DiGraph(name=self.name)
+        cable = partial(self._cable, graph, count())
         for rack in range(self.num_racks):
             graph.add_node(f"rack{rack}/leaf", kind="leaf")
             if self.num_racks > 1:
                 graph.add_node("spine", kind="spine")
-                self._cable(graph, f"rack{rack}/leaf", "spine", self.rack_bandwidth, "nic")
+                cable(f"rack{rack}/leaf", "spine", self.rack_bandwidth, "nic")
         for node in range(self.nodes):
-            self._add_node(graph, f"node{node}", node // (self.nodes_per_rack or self.nodes))
+            self._add_node(graph, cable, f"node{node}", node // (self.nodes_per_rack or self.nodes))
         if self.remote_storage:
             graph.add_node("remote/storage", kind="storage")
             top = "spine" if self.num_racks > 1 else "rack0/leaf"
-            self._cable(graph, "remote/storage", top, self.remote_storage, "nic")
+            cable("remote/storage", top, self.remote_storage, "nic")
         return graph
 
-    def _add_node(self, graph: DiGraph[str], node: str, rack: int) -> None:
+    def _add_node(
+        self, graph: DiGraph[str], cable: Callable[..., None], node: str, rack: int
+    ) -> None:
         host = f"{node}/host"
         graph.add_node(host, kind="host")
         for switch in range(self.num_switches):
             graph.add_node(f"{node}/pcie{switch}", kind="pcie")
-            self._cable(graph, f"{node}/pcie{switch}", host, self.pcie, "pcie")
+            cable(f"{node}/pcie{switch}", host, self.pcie, "pcie")
         if self.nvlink:
             graph.add_node(f"{node}/nvswitch", kind="nvswitch")
         for number in range(self.gpus):
             gpu, per_switch = f"{node}/gpu{number}", self.gpus_per_switch
             above = f"{node}/pcie{number // per_switch}" if per_switch else host
             graph.add_node(gpu, kind="gpu")
-            self._cable(graph, gpu, above, self.pcie, "pcie")
+            cable(gpu, above, self.pcie, "pcie")
             if self.nvlink:
-                self._cable(graph, gpu, f"{node}/nvswitch", self.nvlink, "nvlink")
+                cable(gpu, f"{node}/nvswitch", self.nvlink, "nvlink")
         for number in range(self.nics):
             nic = f"{node}/nic{number}"
             above = f"{node}/pcie{number}" if self.gpus_per_switch else host
             graph.add_node(nic, kind="nic")
-            self._cable(graph, nic, above, max(self.pcie, self.nic), "pcie")
-            self._cable(graph, nic, f"rack{rack}/leaf", self.nic, "nic")
+            cable(nic, above, max(self.pcie, self.nic), "pcie")
+            cable(nic, f"rack{rack}/leaf", self.nic, "nic")
         if self.storage:
             graph.add_node(f"{node}/storage", kind="storage")
-            self._cable(graph, f"{node}/storage", host, self.storage, "pcie")
+            cable(f"{node}/storage", host, self.storage, "pcie")
 
     def _cable(
-        self, graph: DiGraph[str], one: str, other: str, bandwidth: float, kind: str
+        self,
+        graph: DiGraph[str],
+        numbers: Iterator[int],
+        one: str,
+        other: str,
+        bandwidth: float,
+        kind: str,
     ) -> None:
         latency = getattr(self, f"{kind}_latency")
         for pair in ((one, other), (other, one)):
-            number = graph.number_of_edges()
-            graph.add_edge(*pair, bandwidth=bandwidth, latency=latency, number=number)
+            graph.add_edge(*pair, bandwidth=bandwidth, latency=latency, number=next(numbers))

@@ -15,8 +15,8 @@ from functools import cache
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.network.topology.graph import Topology
-from mist_sim.spec_files import Table, name_of, parse_toml, read_table, tables_in
-from mist_sim.user_paths import read_spec, user_path
+from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
+from mist_sim.user_paths import user_path
 
 _NOT_FIGURES = ("aliases", "based_on")
 
@@ -39,7 +39,7 @@ def load_topology(name_or_path: str) -> Topology:
     path = user_path(name_or_path)
     if not path.is_file():
         raise _unknown(name_or_path, "no topology and no file is named")
-    table = parse_toml(read_spec(path), str(path))
+    table = load_toml(path)
     return topology_from_table(table, name=path.stem, source=str(path))
 
 

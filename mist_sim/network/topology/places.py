@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.network.base import Tenant
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ class _Rooms:
         if node not in self._nodes or (gpu and place not in self._nodes[node]):
             known = [*self._nodes, *(gpu for gpus in self._nodes.values() for gpu in gpus)]
             raise ScenarioError(
-                f"{tenant.title}: {self._name} has no place {place!r}{did_you_mean(place, known)} "
-                f"Nodes: {names[0]} to {names[-1]}, GPUs: such as {known[-1]}"
+                f"{tenant.title}: {self._name} has no place {brief(place)}"
+                f"{did_you_mean(place, known)} Nodes: {names[0]} to {names[-1]}, "
+                f"GPUs: such as {known[-1]}"
             )
         own = self._nodes[node]
         later = [gpu for name in names[names.index(node) + 1 :] for gpu in self._nodes[name]]

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.network.base import Cable
 from mist_sim.network.fair_shares import Path
 from mist_sim.network.ways.routes import Route, Routes
-
-Cable = tuple[str, str]
-"""The places that it connects, in either order."""
 
 
 class Way(NamedTuple):
@@ -86,7 +84,7 @@ class Outages:
         for place in cable:
             if place not in graph:
                 raise ScenarioError(
-                    f"{graph.name} has no place {place!r}{did_you_mean(place, graph)}"
+                    f"{graph.name} has no place {brief(place)}{did_you_mean(place, graph)}"
                 )
         one, other = cable
         if not graph.has_edge(one, other):

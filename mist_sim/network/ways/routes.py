@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.network.fair_shares import Path
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Routes:
         for place in (source, destination):
             if place not in self.graph:
                 hint = did_you_mean(place, self.graph)
-                raise ScenarioError(f"{self.graph.name} has no place {place!r}{hint}")
+                raise ScenarioError(f"{self.graph.name} has no place {brief(place)}{hint}")
         if source not in self._from:
             self._from[source] = self._all_from(source)
         places = self._from[source].get(destination)

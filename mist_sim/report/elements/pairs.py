@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -53,5 +54,5 @@ def _split(remark: str, room: int) -> tuple[str, str]:
     """Return what of a remark stands beside its number, and what below: a unit stays there."""
     if len(remark) <= room:
         return remark, ""
-    unit, comma, rest = remark.partition(", ")
-    return (unit, rest) if comma and len(unit) <= min(room, 3) else ("", remark)
+    unit, *rest = re.split("[,;] ", remark, maxsplit=1)
+    return (unit, rest[0]) if rest and len(unit) <= min(room, 3) else ("", remark)

@@ -66,12 +66,15 @@ def _told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return a range, and what it is of."""
     if bar is None:
         return "-", _UNKNOWN
+    if bar["low"] is None:
+        return "-", str(bar["like"])
     like = f"{bar['like']}; {count(bar['num_points'])} points"
     return error_range(bar["low"], bar["high"]), like
 
 
 def _width(bar: Mapping[str, Any] | None) -> float:
-    return float("inf") if bar is None else float(bar["high"] - bar["low"])
+    is_known = bar is not None and bar["low"] is not None
+    return float(bar["high"] - bar["low"]) if bar and is_known else float("inf")
 
 
 def error_range(low: float, high: float) -> str:

@@ -14,6 +14,7 @@ from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
 from mist_sim.report.run.clients import clients_table
 from mist_sim.report.run.expected import expected_section
+from mist_sim.report.run.hosts import host_lines
 from mist_sim.report.run.latency import latency_table
 from mist_sim.report.run.models import models_section
 from mist_sim.report.run.spending import spending_section
@@ -39,6 +40,7 @@ def results_table(result: Result) -> RenderableType:
     """Return everything worth reading about a run; it prints in 50 columns or more."""
     summary = result.summary
     return Group(
+        *host_lines(summary.get("assumed_host", {})),
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
         *section("Latency, ms", latency_table(_FIGURES, lambda key: number(summary[key]), width=7)),
@@ -67,6 +69,9 @@ def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, st
     yield "simulated time", number(summary["duration"]), f"s {warmup}".strip()
     if "reconfigurations" in summary:
         yield "sliders moved", count(len(summary["reconfigurations"])), "times"
+    if "layouts" in summary:
+        clients = [period["client"] for period in summary["layouts"]]
+        yield "layouts changed", count(len(clients) - len(set(clients))), "times"
 
 
 def _failures(summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -179,23 +184,19 @@ def origin_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 "The KV cache is too small for the model's longest context, so vLLM would not "
                 "start without max_model_len. Say what yours is, or auto for what fits."
             )
-    yield from _host_lines(summary.get("assumed_host", {}))
-    for name, way in summary.get("collectives", {}).items():
-        yield f"{name} has GPUs on several nodes. Timed by the topology, on free links: {way}."
+    yield from _collective_lines(summary.get("collectives", {}))
 
 
-def _host_lines(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what the hosts that nobody named are worth; once for clients for which it is the same.
+def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
+    """Yield how collectives between nodes are timed; once for clients with the same way.
 
-    worth: the summary's `assumed_host`.
+    ways: the summary's `collectives`, by client.
     """
-    for found in {tuple(each.values()): each for each in worth.values()}.values():
-        here, there = found["communication_ms"], found["other_communication_ms"]
-        yield (
-            f"The host of the GPUs is an assumption here ({found['host']}, a slow one without peer "
-            f"access): in a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on "
-            f"one another, and {there:,.4g} ms on {found['other_host']}. Say yours: host."
-        )
+    for way in dict.fromkeys(ways.values()):
+        first, *others = (name for name, its_way in ways.items() if its_way == way)
+        plural = "s" if len(others) > 1 else ""
+        who = f"{first} and {len(others):,} other{plural} have" if others else f"{first} has"
+        yield f"{who} GPUs on several nodes. Timed by the topology, on free links: {way}."
 
 
 def _reasons(result: Result) -> list[tuple[int, str]]:

@@ -8,10 +8,11 @@ from functools import cache
 from typing import Any
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine_config import AUTO_LENGTH, ROLES
+from mist_sim.clients.engine_config import AUTO_LENGTH
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler
+from mist_sim.clients.traits import ROLES, TimesOrigin
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
@@ -19,7 +20,7 @@ from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.hardware.setting import Setting, setting_of
+from mist_sim.hardware.setting import CAPPED, Borrowed, Setting, comparable
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from mist_sim.scenario.engines.context_length import context_length
@@ -72,19 +73,29 @@ def llm_clients(
     length = context_length(config, own_len, of_a_lane(memory, config))
     config = replace(config, max_model_len=length.max_model_len)
     predictor, rules = times.predictor, version_of(config.engine).rules
+    origin = TimesOrigin(
+        estimate=predictor.traits.estimate,
+        assumed=times.assumed + (("max_model_len",) if length.is_too_long else ()),
+        assumed_host=times.assumed_host,
+        settings=_settings(config, predictor, model, cluster),
+        imitates=imitated(config),
+    )
+    machine = _machine(config, model, cluster, times.drafter)
     clients = [
-        LlmClient(name, config, predictor=predictor, memory=memory, rules=rules) for name in names
+        LlmClient(
+            name,
+            config,
+            predictor=predictor,
+            memory=memory,
+            rules=rules,
+            machine=machine,
+            origin=origin,
+        )
+        for name in names
     ]
     timed = cache(lambda spans: llm_clients(names[:1], as_said, spans)[0].predictor)
-    settings = _settings(config, predictor, model, cluster)
-    machine = _machine(config, model, cluster, times.drafter)
     for client in clients:
         client.timed_across = timed if is_made_here(config) else None
-        client.assumed = times.assumed + (("max_model_len",) if length.is_too_long else ())
-        client.assumed_host = times.assumed_host
-        client.settings = settings
-        client.machine = machine
-        client.imitates = imitated(config)
     return clients
 
 
@@ -114,13 +125,15 @@ def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
 
 def _settings(
     config: EngineConfig, predictor: PipelinePredictor, model: ModelSpec, cluster: Cluster
-) -> dict[str, Setting | None]:
+) -> dict[str, Setting | Borrowed | None]:
     """Return what a client's TTFT and TPOT are like, where it gives such tokens.
 
     Nobody compared engines that draft.
     """
     source = None if config.speculative_config else predictor.traits.compared_as
-    setting = setting_of(source, model, cluster) if source else None
+    setting = comparable(source, model, cluster) if source else None
+    if setting is not None and config.power_limit is not None:
+        setting = CAPPED
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
     serves = ROLES[config.role]
     return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)

@@ -65,7 +65,7 @@ def _swap_space(
     scheduler: Scheduler, config: KvCacheConfig, model: ModelSpec, cluster: Cluster
 ) -> SwapSpace | None:
     """Return the swap space of an engine; None when its scheduler does not swap."""
-    if scheduler.preemption == "swap":
+    if scheduler.swaps:
         return swap_space(config, model, cluster)
     if config.swap_space is not None:
         raise ScenarioError(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from mist_sim.clients import EngineConfig
-from mist_sim.clients.engine_config import FLOWING_ROLES
+from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.scenario.engines.server_defaults import inherited_options
 from mist_sim.scenario.engines.version_names import version_of

@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mist_sim.bounds import COUNT, NUMBER, TEXT_LENGTH
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.scenario.format.choices import Choice
 from mist_sim.units import DURATION, Kind
 
 _PLAIN = (bool, NoneType)
@@ -126,9 +127,10 @@ def file_type(hint: Any) -> Any:
     if hint in _PLAIN or origin is Literal:
         return hint
     if origin in (Union, UnionType):
-        return reduce(or_, (file_type(arg) for arg in args))
+        choice = reduce(or_, (file_type(arg) for arg in args))
+        return Annotated[choice, Choice()] if len(args) > 1 + (NoneType in args) else choice
     if origin in (tuple, list, Sequence):
         items = [arg if arg is Ellipsis else file_type(arg) for arg in args]
         whole = items if origin is tuple else [*items, Ellipsis]
         return Annotated[tuple[tuple(whole)], BeforeValidator(as_tuple)]  # type: ignore[misc]
-    raise TypeError(f"a scenario file has no form for {hint!r}")
+    raise TypeError(f"a scenario file has no form for {brief(hint)}")

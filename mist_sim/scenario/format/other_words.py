@@ -34,6 +34,8 @@ KEYS: Mapping[str, str] = {
     "osl": _LENGTHS,
     "num_warmups": "warmup, a duration",
     "goodput": "slo: {ttft: 500 ms, tpot: 50 ms, e2el: 9 s}",
+    # network, in the wrong place
+    **{word: f"network.{word}" for word in ("spans_nodes", "topology", "nodes", "granularity")},
     # engine, in the wrong place
     **{
         word: f"clients.N.{word}"

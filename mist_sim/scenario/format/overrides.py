@@ -18,7 +18,9 @@ def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
     for path, value in overrides.items():
         steps = path.split(".")
         if "" in steps:
-            raise ScenarioError(f"override {path!r}: must be keys joined by dots, such as a.0.b")
+            raise ScenarioError(
+                f"override {brief(path)}: must be keys joined by dots, such as a.0.b"
+            )
         data = _set(data, steps, value, path)
     return data
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 
 from pydantic import Field, ValidationError, create_model
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.fields import file_type
 from mist_sim.scenario.format.problems import Problem, said_by
@@ -106,7 +106,9 @@ def part_type(
     texts, described = documented_with_bases(plugin, shown)
     for parameter, (hint, field) in shown.items():
         if parameter == "type" or parameter in base.model_fields:
-            raise ScenarioError(f"{title}: a parameter cannot be called {parameter!r}; rename it")
+            raise ScenarioError(
+                f"{title}: a parameter cannot be called {brief(parameter)}; rename it"
+            )
         own = f"{parameter}_" if hasattr(base, parameter) else parameter
         read = _read_with(parameter, hint, meanings or {}, title)
         default = (defaults or {}).get(parameter, _default(field))

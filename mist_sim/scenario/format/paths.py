@@ -9,13 +9,15 @@ the user gave as an absolute one stays as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationInfo
 
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.inputs.files import is_there, names_in
 from mist_sim.user_paths import user_path
 
 Folder = Path | None
@@ -27,11 +29,19 @@ class Origin:
 
     source: what messages call it; "" for none. folder: where its relative paths begin, beside
     the working directory. overrides: the dotted paths that were set from outside.
+    allow_programs: whether programs that it names may run. said: what it says, before defaults.
     """
 
     source: str = ""
     folder: Folder = None
     overrides: tuple[str, ...] = ()
+    allow_programs: bool = True
+    said: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    def sets(self, place: Sequence[str | int]) -> bool:
+        """Tell whether an override set a place, or what is around it."""
+        path = ".".join(map(str, place))
+        return any(f"{path}.".startswith(f"{override}.") for override in self.overrides)
 
 
 def named_file(text: str, info: ValidationInfo) -> str:
@@ -54,7 +64,7 @@ def spec(text: str, info: ValidationInfo, suffix: str, load: Callable[[str], obj
         load(text)
     except ScenarioError:
         beside = folder / text if folder else None
-        if beside is None or not text or not beside.exists():
+        if beside is None or not text or not is_there(beside):
             raise
         found = _as_path(_from_here(beside))
         load(found)
@@ -68,12 +78,12 @@ def find(text: str, folder: Folder) -> str:
         raise ScenarioError("must not be empty")
     path = user_path(text)
     if path.is_absolute():
-        if path.exists():
+        if is_there(path):
             return str(path)
         raise ScenarioError(f"no file {text}{_similar([path])}")
-    if folder is not None and (folder / path).exists():
+    if folder is not None and is_there(folder / path):
         return _from_here(folder / path)
-    if path.exists():
+    if is_there(path):
         return text
     if folder is None or folder.resolve() == Path.cwd():
         raise ScenarioError(f"no file {text} in the working directory{_similar([path])}")
@@ -102,8 +112,7 @@ def _as_path(text: str) -> str:
 
 def _similar(paths: list[Path]) -> str:
     for path in paths:
-        if path.parent.is_dir():
-            names = [entry.name for entry in path.parent.iterdir()]
-            if (hint := did_you_mean(path.name, names)) != ".":
-                return hint
+        hint = did_you_mean(path.name, names_in(path.parent))
+        if hint != ".":
+            return hint
     return "."

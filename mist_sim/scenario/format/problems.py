@@ -14,13 +14,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, cut, did_you_mean
 from mist_sim.scenario.format.other_words import instead, where
 from mist_sim.scenario.format.paths import Origin
 
 Location = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a value that a message shows
+_LONGEST_LINE = 1_500  # characters of one problem: a place in the file, and what is known there
+_MOST_SHOWN = 20  # problems; a file of equal mistakes has as many as lines
 _SAID = "said"  # the type of an error whose text is final
 _NO_DEFAULT = "default_factory_not_called"  # follows from another error
 
@@ -34,8 +36,8 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """The path with dots; "" for the whole scenario."""
-        return ".".join(map(str, self.location))
+        """The path with dots, long keys cut; "" for the whole scenario."""
+        return ".".join(cut(str(step)) for step in self.location)
 
 
 def failure(problems: Iterable[Problem]) -> ValidationError:
@@ -59,10 +61,15 @@ def problems_of(error: ValidationError) -> list[Problem]:
 def explained(error: ValidationError, model: type[BaseModel]) -> ValidationError:
     """Return the error with every text final; `model` is the one that was being read."""
     return failure(
-        _at_field(Problem(details["loc"], _text(details, model)), model)
+        _at_field(Problem(*_of_key(details["loc"], _text(details, model))), model)
         for details in error.errors()
         if details["type"] != _NO_DEFAULT
     )
+
+
+def _of_key(location: Location, text: str) -> tuple[Location, str]:
+    """Return where a problem is in the file, and its text; pydantic marks keys in the path."""
+    return (location[:-1], f"the key {text}") if location[-1:] == ("[key]",) else (location, text)
 
 
 def said_by(error: ValueError, model: type[BaseModel], location: Location = ()) -> Problem:
@@ -73,15 +80,25 @@ def said_by(error: ValueError, model: type[BaseModel], location: Location = ()) 
 def summed_up(problems: Iterable[Problem], origin: Origin) -> ScenarioError:
     """Return one error for all problems, a line each: "FILE: a.0.b: what is wrong"."""
     lines = [
-        ": ".join(part for part in (*_blamed(problem.place, origin), problem.text) if part)
+        _cut(": ".join(part for part in (*_blamed(problem, origin), problem.text) if part))
         for problem in problems
     ]
+    if (num_more := len(lines) - _MOST_SHOWN) > 0:
+        lines[_MOST_SHOWN:] = [f"{origin.source or 'scenario'}: {num_more} more problems"]
     return ScenarioError("\n".join(lines))
 
 
-def _blamed(place: str, origin: Origin) -> tuple[str, str]:
+def _cut(line: str) -> str:
+    """Return a line as long as a terminal shows well, with its beginning and its end."""
+    if len(line) <= _LONGEST_LINE:
+        return line
+    return f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 2 :]}"
+
+
+def _blamed(problem: Problem, origin: Origin) -> tuple[str, str]:
     """Return (who said it, where): the file, or an override of the place or around it."""
-    if any(f"{place}.".startswith(f"{path}.") for path in origin.overrides):
+    place = problem.place
+    if origin.sets(problem.location):
         return "", f"override {place}"
     if any(f"{path}.".startswith(f"{place}.") for path in origin.overrides):
         return f"{origin.source} with overrides".strip(), place
@@ -104,18 +121,28 @@ def _at_field(problem: Problem, model: type[BaseModel]) -> Problem:
 
 def _text(details: ErrorDetails, model: type[BaseModel]) -> str:
     kind = details["type"]
-    if kind == _SAID:
-        return details["msg"]
-    if kind == "value_error":
-        return str(details["ctx"]["error"])
     if kind == "extra_forbidden":
         return _unknown_key(str(details["loc"][-1]), model)
     if kind == "missing":
         description = keys_of(model).get(str(details["loc"][-1]), "")
         return f"is required{description and f' ({description})'}"
-    said = _RULES.get(kind)
-    rule = said(details.get("ctx", {})) if said else details["msg"]
-    return f"{rule}, got {shown(details['input'])}{_hint(details)}"
+    return text_of(details)
+
+
+def text_of(details: ErrorDetails) -> str:
+    """Return what is wrong with a value: the rule, the value, and perhaps what to do."""
+    kind = details["type"]
+    if kind == _SAID:
+        return details["msg"]
+    if kind == "value_error":
+        return str(details["ctx"]["error"])
+    return f"{rule_of(details)}, got {shown(details['input'])}{_hint(details)}"
+
+
+def rule_of(details: ErrorDetails) -> str:
+    """Return the rule that a value breaks, such as "must be a number"."""
+    said = _RULES.get(details["type"])
+    return said(details.get("ctx", {})) if said else details["msg"]
 
 
 def _unknown_key(key: str, model: type[BaseModel]) -> str:
@@ -187,27 +214,4 @@ def shown(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    text = ""
-    for piece in _pieces(value):  # a YAML file of a few lines can hold more than memory does
-        text += piece
-        if len(text) > _LONGEST:
-            return f"{text[: _LONGEST - 3]}..."
-    return text
-
-
-def _pieces(value: object) -> Iterator[str]:
-    """Yield the parts of a value's text, as `repr` writes it, one after another."""
-    if isinstance(value, dict):
-        yield "{"
-        for position, (key, item) in enumerate(value.items()):
-            yield f"{', ' if position else ''}{key!r}: "
-            yield from _pieces(item)
-        yield "}"
-    elif isinstance(value, list | tuple):
-        yield "["
-        for position, item in enumerate(value):
-            yield ", " if position else ""
-            yield from _pieces(item)
-        yield "]"
-    else:
-        yield repr(value) if isinstance(value, str | int | float) else str(value)
+    return brief(value, _LONGEST - 3)

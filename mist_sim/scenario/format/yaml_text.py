@@ -13,7 +13,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
 from mist_sim.bounds import NESTING, SCENARIO_BYTES
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 
 
 def read_text(path: Path) -> str:
@@ -69,8 +69,10 @@ def parse(text: str, source: str) -> Any:
         column = error.position - text.rfind("\n", 0, error.position)
         raise ScenarioError(
             f"{source}:{line}:{column}: not valid YAML: the character "
-            f"{text[error.position]!r} is not allowed"
+            f"{brief(text[error.position])} is not allowed"
         ) from None
+    except TypeError:  # a list of lists as a key
+        raise ScenarioError(f"{source}: not valid YAML: keys must be text") from None
     except (YAMLError, ValueError) as error:
         raise ScenarioError(f"{source}: not valid YAML: {error}") from None
 
@@ -100,4 +102,4 @@ def _place(error: MarkedYAMLError) -> str:
 def _twice(problem: str) -> str:
     """Shorten 'found duplicate key "a" with value "2" (original value: "1")'."""
     key = problem.split('"')[1] if problem.count('"') > 1 else "?"
-    return f"the key {key!r} is given twice; remove one"
+    return f"the key {brief(key)} is given twice; remove one"

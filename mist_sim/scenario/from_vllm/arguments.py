@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mist_sim.errors import brief, cut
+
 _POWERS = {letter: power for power, letter in enumerate("kmgt", start=1)}
 
 
@@ -26,7 +28,7 @@ def whole_number(text: str) -> int:
     if letter.islower():
         return round(float(number) * float(1000 ** _POWERS[letter]))
     if "." in number:
-        raise ArgumentTypeError(f"decimals are not allowed with {letter}, got {text!r}")
+        raise ArgumentTypeError(f"decimals are not allowed with {letter}, got {brief(text)}")
     return int(number) * int(1024 ** _POWERS[letter.lower()])
 
 
@@ -42,7 +44,7 @@ def mapping(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ArgumentTypeError(f"not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ArgumentTypeError(f"must be a JSON object, got {text}")
+        raise ArgumentTypeError(f"must be a JSON object, got {cut(text)}")
     return found
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief, cut
 from mist_sim.scenario.from_vllm.command_line import Parser
 
 _COMMAND = "vllm bench serve"
@@ -103,7 +103,7 @@ def _requests(said: Mapping[str, Any]) -> dict[str, Any]:
         return {"trace": {"type": "sharegpt", "path": path, "num_requests": num_prompts}}
     if name != "random":
         raise ScenarioError(
-            f"{_COMMAND} --dataset-name {name}: random and sharegpt alone are read; write "
+            f"{_COMMAND} --dataset-name {cut(name)}: random and sharegpt alone are read; write "
             "workload.trace or workload.lengths in the scenario"
         )
     ratio = said.get("--random-range-ratio", 0.0)
@@ -146,6 +146,6 @@ def _limits(pairs: Sequence[str]) -> dict[str, str]:
         name, _, milliseconds = pair.partition(":")
         if name not in _GOODPUT or not milliseconds:
             known = ", ".join(f"{each}:MS" for each in _GOODPUT)
-            raise ScenarioError(f"{_COMMAND} --goodput must be of {known}, got {pair!r}")
+            raise ScenarioError(f"{_COMMAND} --goodput must be of {known}, got {brief(pair)}")
         limits[name] = f"{milliseconds} ms"
     return limits

@@ -6,10 +6,11 @@ import re
 import shlex
 from argparse import ArgumentParser, BooleanOptionalAction
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.bounds import SCENARIO_BYTES
+from mist_sim.errors import ScenarioError, brief, cut, did_you_mean
+from mist_sim.inputs.files import text_of
 from mist_sim.user_paths import user_path
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -28,14 +29,15 @@ def split(text: str) -> tuple[str, list[str]]:
     path = user_path(text) if "\n" not in text and len(text) < 1000 else None
     is_file = path is not None and path.is_file()
     if path is not None and is_file:
-        text = _read(path)
+        text = text_of(path, SCENARIO_BYTES)
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise ScenarioError(f"--from-vllm: not a command line: {error}") from None
     if words and _VARIABLE.fullmatch(words[0]):
+        name = words[0].partition("=")[0]
         raise ScenarioError(
-            f"--from-vllm: variables of the environment are not read, got {words[0]}; remove it, "
+            f"--from-vllm: variables of the environment are not read, got {cut(name)}; remove it, "
             "and give the option that it stands for"
         )
     if words[:2] == ["vllm", "serve"]:
@@ -46,17 +48,11 @@ def split(text: str) -> tuple[str, list[str]]:
         return COMMANDS[0], words[3:]
     if is_file and words and words[0].startswith("-"):
         return COMMANDS[0], words
+    got = f"the file {path} with other text" if is_file else brief(text.strip())
     raise ScenarioError(
         f"--from-vllm must be a command line of {' or '.join(COMMANDS)}, or a file that holds "
-        f"one, got {text.strip()[:60]!r}"
+        f"one, got {got}"
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: cannot be read as text: {error}") from None
 
 
 class Parser(ArgumentParser):
@@ -67,7 +63,7 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse finds wrong."""
-        raise ScenarioError(f"{self.prog}: {message}")
+        raise ScenarioError(f"{self.prog}: {cut(message, 1_000)}")
 
     def add_switches(self, names: Iterable[str], *short: str) -> None:
         """Add arguments that are on, or off with "no-"; None where they are not there."""
@@ -81,8 +77,8 @@ class Parser(ArgumentParser):
             known = [flag for action in self._actions for flag in action.option_strings]
             flag = unknown[0].partition("=")[0]
             raise ScenarioError(
-                f"{self.prog} {unknown[0]}: not known{did_you_mean(flag, known)} Leave it out if "
-                "it changes no time, or say what it stands for with --set"
+                f"{self.prog} {cut(unknown[0])}: not known{did_you_mean(flag, known)} Leave it "
+                "out if it changes no time, or say what it stands for with --set"
             )
         return {
             name if name == "model_tag" else f"--{name.replace('_', '-')}": value
@@ -96,5 +92,7 @@ def _dashed(word: str) -> str:
         return word
     flag, equals, value = word.partition("=")
     if "." in flag:
-        raise ScenarioError(f"{flag}: keys of JSON are not read one by one; give one JSON object")
+        raise ScenarioError(
+            f"{cut(flag)}: keys of JSON are not read one by one; give one JSON object"
+        )
     return flag.replace("_", "-") + equals + value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, cut
 from mist_sim.scenario.from_vllm.arguments import (
     HONOURED,
     REFUSED,
@@ -76,7 +76,7 @@ def _check(said: Mapping[str, object]) -> None:
 def _written(flag: str, value: object) -> str:
     if isinstance(value, bool):
         return flag if value else f"--no-{flag[2:]}"
-    return f"{flag} {value}"
+    return f"{flag} {cut(str(value))}"
 
 
 def _value(flag: str, value: Any) -> Any:
@@ -85,8 +85,8 @@ def _value(flag: str, value: Any) -> Any:
         if value not in _STORED_AS:
             known = ", ".join(_STORED_AS)
             raise ScenarioError(
-                f"{_COMMAND} --quantization {value}: of vLLM's names {known} alone say how weights "
-                "are stored; leave it out where the model's config.json says it, or write "
+                f"{_COMMAND} --quantization {cut(value)}: of vLLM's names {known} alone say how "
+                "weights are stored; leave it out where the model's config.json says it, or write "
                 "quantization: fp8, int8 or int4 in the scenario"
             )
         return _STORED_AS[value]
@@ -111,7 +111,7 @@ def _check_drafts(said: Mapping[str, Any]) -> None:
         if key in said:
             instead = f"{key} has no effect beside an acceptance rate; leave it out"
     if instead:
-        raise ScenarioError(f"{_COMMAND} --speculative-config, method {method}: {instead}")
+        raise ScenarioError(f"{_COMMAND} --speculative-config, method {cut(method)}: {instead}")
 
 
 def _set(client: dict[str, Any], key: str, value: Any) -> None:

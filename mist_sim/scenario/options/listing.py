@@ -10,12 +10,14 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from mist_sim.clients import EngineConfig
+from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.server_defaults import by_gpu
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.families import Family, Settings
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.options.vllm_names import VLLM_NAMES
-from mist_sim.scenario.sections.clients import CLIENT, LlmPart
+from mist_sim.scenario.sections.clients import CLIENT
+from mist_sim.scenario.sections.clients.llm import LlmPart
 
 _BY_ENGINE = "by engine"
 _OF_THE_ENGINE = ("kv_cache.gpu_memory_utilization",)  # null is what the version takes
@@ -73,7 +75,7 @@ def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
     plugins = {
         name: family.part_type(name)
         for name, plugin in family.registry.items()
-        if plugin.__module__.startswith("mist_sim.")
+        if comes_with_package(plugin)
     }
     meaning = f"the {family.registry.member} of the engine"
     yield _option(prefix + "type", family.default, tuple(plugins), meaning)

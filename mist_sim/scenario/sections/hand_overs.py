@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
+from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver, HandOverPolicy
 from mist_sim.hand_over_rules import are_alike, dtype_name
-from mist_sim.models import load_model
 from mist_sim.scenario.format.families import HAND_OVER_POLICY
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem
-from mist_sim.scenario.sections.clients import AfdPart, ClientPart
+from mist_sim.scenario.sections.clients import NamedTraits
+from mist_sim.stages import Decode
 
 HAND_OVER = part_type(
     HandOver, meanings={HandOverPolicy | None: Annotated[Part, HAND_OVER_POLICY] | None}
 )
-
-
-class _Stored(NamedTuple):
-    """A client and how it stores its KV entries; one that knows no blocks takes any."""
-
-    name: str
-    model: str | None
-    block_size: int | None
-    kv_cache_dtype: str
 
 
 def idle_options(hand_over: Part) -> Iterable[Problem]:
@@ -35,25 +27,24 @@ def idle_options(hand_over: Part) -> Iterable[Problem]:
 
 
 def unlike_engines(
-    clients: Mapping[int, ClientPart], scenario_model: str | None, *, by_model: bool = False
+    clients: Mapping[int, NamedTraits], *, by_model: bool = False
 ) -> Iterable[Problem]:
     """Yield clients that cannot take over what others hand over, at their positions.
 
-    Any two of them may exchange entries, so all are compared with the first engine. Others than
-    engines and bundles are left out. scenario_model: served by those that name no model.
-    by_model: whether every request names a model, so that only those exchange that serve the same.
+    Any two of them may exchange entries, so all are compared with the first engine. Clients that
+    store no entries which travel are left out. by_model: whether every request names a model, so
+    that only those exchange that serve the same.
     """
-    firsts: dict[str | None, _Stored] = {}
-    for position in sorted(clients, key=lambda k: isinstance(clients[k], AfdPart)):
-        client = clients[position]
-        stored = _stored(client, scenario_model)
-        if stored is None:
+    firsts: dict[str | None, NamedTraits] = {}
+    # a client that takes blocks of any size is compared with those that have a size
+    for position in sorted(clients, key=lambda k: _block_size(clients[k].traits) is None):
+        named = clients[position]
+        if named.traits.entries is None:
             continue
-        first = firsts.setdefault(stored.model if by_model else None, stored)
-        for key, text in _differences(first, stored):
+        first = firsts.setdefault(named.traits.model if by_model else None, named)
+        for key, text in _differences(first, named):
             yield Problem(("clients", position, *key.split(".")), text)
-        engine = client.engine
-        if engine and not engine.role and engine.scheduler and not engine.scheduler.takes_over:
+        if _cannot_take_over(named.traits):
             yield Problem(
                 ("clients", position, "scheduler"),
                 "must not be static beside clients with a role, which may hand over to it: "
@@ -61,31 +52,31 @@ def unlike_engines(
             )
 
 
-def _stored(client: ClientPart, scenario_model: str | None) -> _Stored | None:
-    model: str | None = getattr(client, "model", None) or scenario_model
-    block_size = None
-    if isinstance(client, AfdPart):
-        dtype = client.kv_cache_dtype
-    elif client.engine:
-        block_size = client.engine.kv_cache.block_size
-        dtype = client.engine.kv_cache.kv_cache_dtype
-    else:
-        return None
-    if dtype == "auto" and model is not None:
-        dtype = load_model(model).kv_cache_dtype
-    return _Stored(client.name, model, block_size, dtype_name(dtype))
+def _block_size(traits: ClientTraits) -> int | None:
+    return traits.entries.block_size if traits.entries else None
 
 
-def _differences(first: _Stored, other: _Stored) -> Iterable[tuple[str, str]]:
+def _cannot_take_over(traits: ClientTraits) -> bool:
+    """Tell whether a client without a role decodes, but only what it prefilled itself."""
+    return traits.role is None and Decode.kind in traits.serves and not traits.takes_entries
+
+
+def _differences(first: NamedTraits, other: NamedTraits) -> Iterable[tuple[str, str]]:
     """Yield (key, what is wrong) for each way in which two clients store entries differently."""
-    if other.model != first.model:
+    mine, theirs = other.traits, first.traits
+    if mine.model != theirs.model:
         others = "as of the other clients, with which it exchanges KV entries"
-        yield "model", f"must be {first.model} {others}, got {other.model}"
+        yield "model", f"must be {theirs.model} {others}, got {mine.model}"
         return
     exchange = f"as of {first.name}, with which {other.name} exchanges KV entries"
-    size, dtype = first.block_size, first.kv_cache_dtype
-    if None not in (size, other.block_size) and other.block_size != size:
-        yield "kv_cache.block_size", f"must be {size} {exchange}, got {other.block_size}"
-    if not are_alike(dtype, other.kv_cache_dtype):
-        key = "kv_cache_dtype" if other.block_size is None else "kv_cache.kv_cache_dtype"
-        yield key, f"must be {dtype} {exchange}, got {other.kv_cache_dtype}"
+    sizes = _block_size(theirs), _block_size(mine)
+    if None not in sizes and sizes[0] != sizes[1]:
+        yield "kv_cache.block_size", f"must be {sizes[0]} {exchange}, got {sizes[1]}"
+    dtypes = [_dtype(traits) for traits in (theirs, mine)]
+    if not are_alike(*dtypes):
+        key = "kv_cache_dtype" if sizes[1] is None else "kv_cache.kv_cache_dtype"
+        yield key, f"must be {dtypes[0]} {exchange}, got {dtypes[1]}"
+
+
+def _dtype(traits: ClientTraits) -> str:
+    return dtype_name((traits.entries and traits.entries.dtype) or "auto")

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from mist_sim.durations import SecondsOrLaw
-from mist_sim.errors import did_you_mean
+from mist_sim.errors import did_you_mean, listed
 from mist_sim.lifecycle import Autoscaler, Autoscaling, Drain, Failures, Lifecycle, OnFailure
 from mist_sim.lifecycle import StartUp as StartUpOptions
-from mist_sim.network import Fabric
 from mist_sim.scenario.format.families import AUTOSCALER, TIMES, Settings
 from mist_sim.scenario.format.fields import Duration
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, shown
 from mist_sim.scenario.sections.clients import ClientPart
+from mist_sim.scenario.sections.networks import has_topology
 
 
 def _several(value: object) -> object:
@@ -91,7 +91,7 @@ def problems_of_lives(
     if lives.start_up is not None and not lives.starts_anybody:
         text = "has no effect: nobody starts; failures are for good and nobody is scaled"
         yield Problem(("lifecycle", "start_up"), text)
-    has_places = network is not None and network.plugin is Fabric
+    has_places = has_topology(network)
     if lives.start_up is not None and lives.start_up.weights_at is not None and not has_places:
         text = "has no effect: the network has no topology"
         yield Problem(("lifecycle", "start_up", "weights_at"), text)
@@ -116,7 +116,7 @@ def _unknown_names(part: Part, clients: Sequence[ClientPart]) -> Iterable[Proble
             for name in item.clients:
                 if name not in known:
                     hint = did_you_mean(name, known)
-                    text = f"no client is named {shown(name)}{hint} Known: {', '.join(known)}"
+                    text = f"no client is named {shown(name)}{hint} Known: {listed(known)}"
                     yield Problem(("lifecycle", key, position, "clients"), text)
 
 

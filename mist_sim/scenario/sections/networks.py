@@ -16,12 +16,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from mist_sim.bounds import TEXT_LENGTH
+from mist_sim.clients.traits import ClientTraits
 from mist_sim.network import Connector, Fabric, Link, load_topology
 from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.families import CONNECTOR, Marker
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem
-from mist_sim.scenario.sections.clients import AfdPart, ClientPart, LlmPart
+from mist_sim.scenario.sections.clients import ClientPart
 
 _KEY = "topology"
 
@@ -61,40 +62,25 @@ NETWORK = NetworkSettings(
 )
 
 
-def is_shared(network: Part | None, clients: Sequence[ClientPart], lives: Part | None) -> bool:
+def has_topology(network: Part | None) -> bool:
+    """Tell whether clients have places in a network."""
+    return network is not None and network.plugin.has_topology
+
+
+def is_shared(network: Part | None, clients: Iterable[ClientTraits], lives: Part | None) -> bool:
     """Whether the links of a topology carry something beside hand-overs, or steps cross nodes."""
-    if network is None or network.plugin is not Fabric:
+    if network is None or not has_topology(network):
         return False
     starts = getattr(lives, "start_up", None)
     loads = starts is not None and starts.parameters()["time"] is None
-    has_tiers = any(client.engine.kv_cache.tiers for client in clients if client.engine)
-    fetches = any(getattr(client, "fetch", None) is not None for client in clients)
-    return loads or has_tiers or fetches or network.parameters()["spans_nodes"]
-
-
-_UNPLACED = {"place": None, "ffn_place": None, "attention_gpus": 1, "ffn_gpus": 1}
-"""Keys of a client that only a topology gives a meaning, and their values without one."""
+    uses_links = any(client.uses_links for client in clients)
+    return loads or uses_links or network.parameters()["spans_nodes"]
 
 
 def places_of_nobody(network: Part | None, clients: Sequence[ClientPart]) -> Iterable[Problem]:
-    """Yield places of clients, and GPUs that take them, where the network has none."""
-    if network is not None and network.plugin is Fabric:
+    """Yield what only a topology gives a meaning, such as places, where the network has none."""
+    if has_topology(network):
         return
     for position, client in enumerate(clients):
-        for number, tier in enumerate(client.engine.kv_cache.tiers if client.engine else ()):
-            if tier.at is not None:
-                place = ("clients", position, "kv_cache", "tiers", number, "at")
-                yield Problem(place, "has no effect: the network has no topology")
-        if getattr(client, "fetch", None) is not None:
-            text = "must be left out, since the network has no topology"
-            yield Problem(("clients", position, "fetch"), text)
-        if not isinstance(client, LlmPart | AfdPart):
-            continue
-        for key, unsaid in _UNPLACED.items():
-            if getattr(client, key, unsaid) != unsaid:
-                yield Problem(
-                    ("clients", position, key), "has no effect: the network has no topology"
-                )
-        if getattr(client, "communication", None) == "topology":
-            text = "must be coefficients, since the network has no topology, got topology"
-            yield Problem(("clients", position, "communication"), text)
+        for problem in client.needing_topology():
+            yield Problem(("clients", position, *problem.location), problem.text)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from mist_sim.clients.engine_config import FLOWING_ROLES
+from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.reconfiguration import Change, OnChange, Reconfigure
 from mist_sim.scenario.format.families import Settings
 from mist_sim.scenario.format.fields import as_tuple

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mist_sim.errors import TraceError, brief, did_you_mean
+from mist_sim.errors import TraceError, brief, did_you_mean, listed
 from mist_sim.routers import LengthAwareRouter, PolledRouter, RandomRouter, RoundRobinRouter, Router
 from mist_sim.scenario.format.families import STAGE
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
-from mist_sim.scenario.sections.clients import AfdPart, ClientPart, LlmPart, SequentialPart
+from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.stages import Decode, Prefill
 from mist_sim.traces import NamesModels, TraceReader
@@ -31,11 +31,18 @@ def of_kinds(routers: Mapping[str, Part]) -> dict[str, Part]:
 
 
 def router_problems(
-    routers: Mapping[str, Part], workload: WorkloadSpec, clients: Sequence[ClientPart]
+    routers: Mapping[str, Part],
+    workload: WorkloadSpec,
+    clients: Sequence[ClientPart],
+    model: str | None,
 ) -> Iterable[Problem]:
-    """Yield routers of stages that there are not, or that no router is asked for."""
+    """Yield routers of stages that there are not, or that no router is asked for.
+
+    model: the scenario's.
+    """
     served = {stage for client in clients for stage in client.stages}
-    only_ours = all(isinstance(c, LlmPart | SequentialPart | AfdPart) for c in clients)
+    only_ours = all(client.is_ours for client in clients)
+    has_roles = any(client.describe(model).role for client in clients)
     for name in routers:
         if problem := _no_stage(name, served):
             yield Problem(("routers", name), problem)
@@ -44,7 +51,7 @@ def router_problems(
             yield Problem(
                 ("routers", name), f"has no effect: no request walks it; they walk {stages}"
             )
-        elif only_ours and name == Decode.kind and not any(c.part for c in clients):
+        elif only_ours and name == Decode.kind and not has_roles:
             yield Problem(
                 ("routers", name),
                 "has no effect: no client has a role, so that prefill and decode are one visit, "
@@ -57,7 +64,7 @@ def _no_stage(name: str, served: set[str]) -> str:
         hint = did_you_mean(name, STAGE.registry)
         return f"there is no stage {brief(name)}{hint} Known: {', '.join(STAGE.registry)}"
     if STAGE.registry[name].kind not in served and name not in served:
-        return f"no client serves {name!r}; the clients serve {', '.join(sorted(served))}"
+        return f"no client serves {brief(name)}; the clients serve {listed(sorted(served))}"
     return ""
 
 
@@ -87,10 +94,10 @@ def served_models(clients: Iterable[ClientPart], model: str | None) -> set[str] 
     """
     found: set[str] = set()
     for client in clients:
-        own = getattr(client, "model", None) or model
-        if isinstance(client, LlmPart | AfdPart):
-            found.update([own] if own else [])
-        elif Prefill.kind in client.stages or Decode.kind in client.stages:
+        traits = client.describe(model)
+        if traits.model is not None:
+            found.add(traits.model)
+        elif Prefill.kind in traits.serves or Decode.kind in traits.serves:
             return None
     return found
 
@@ -115,4 +122,4 @@ def check_rows(source: object, served: set[str] | None) -> None:
 
 def _nobody_serves(model: str, served: set[str]) -> str:
     hint = did_you_mean(model, served)
-    return f"no client serves it{hint} The clients serve {', '.join(sorted(served))}"
+    return f"no client serves it{hint} The clients serve {listed(sorted(served))}"

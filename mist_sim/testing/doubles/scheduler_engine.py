@@ -74,11 +74,8 @@ class SteppingEngine:
         self.prefix_tokens: dict[SequenceState, int] = {}
         self.left: set[SequenceState] = set()
         self.trace: Trace = []
-        self.kv_cache = (
-            WatchedTier(self.pool, name_of(scheduler))
-            if load.has_tier
-            else PrefixCachingManager(self.pool)
-        )
+        self.tier = WatchedTier(self.pool, name_of(scheduler)) if load.has_tier else None
+        self.kv_cache = PrefixCachingManager(self.pool) if self.tier is None else self.tier
         self.lane = LaneState(
             self.kv_cache,
             scheduler.new_queue(),
@@ -166,7 +163,9 @@ class SteppingEngine:
 
     def start_load(self, move: KvMove) -> None:
         """Bring blocks from the tier, in as many steps as it says."""
-        end = ceil(self.kv_cache.load(move.source, move.num_blocks, float(self.steps)))
+        if self.tier is None:
+            self.fail(f"{move} comes from a tier, of which there is none")
+        end = ceil(self.tier.load(move.num_blocks, float(self.steps)))
         self.loads.append((end, move.sequence))
         self.loads.sort(key=lambda load: load[0], reverse=True)
 

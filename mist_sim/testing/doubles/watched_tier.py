@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.kv_cache import BlockPool, CacheTier, TieredManager, TierLink
+from mist_sim.clients.kv_cache import BlockPool, CacheTier, SerialLink, TieredManager
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.testing.rules import require
 
@@ -16,7 +16,8 @@ class WatchedTier(TieredManager):
     """
 
     def __init__(self, pool: BlockPool, scheduler: str) -> None:
-        super().__init__(pool, [_TIER], [TierLink()])
+        super().__init__(pool, [_TIER])
+        self._link = SerialLink()
         self._scheduler = scheduler
         self._starts_load = False
 
@@ -25,6 +26,10 @@ class WatchedTier(TieredManager):
         counts = super().start_load(sequence)
         self._starts_load = False
         return counts
+
+    def load(self, num_blocks: int, now: float) -> float:
+        """Begin to load blocks; return when they are there."""
+        return self._link.send(_TIER.latency + num_blocks * _TIER.seconds_per_block, now)
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
         """Let a sequence in, unless it has to be loaded first."""

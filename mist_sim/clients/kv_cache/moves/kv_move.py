@@ -7,15 +7,21 @@ differ in what waits for the end, in the link, and in what is kept at the source
 
 | kind | from | to | what waits | link | kept at the source |
 |---|---|---|---|---|---|
-| `swap_out` | the lane | host memory | the engine's next step | the GPUs' host links | nothing |
-| `swap_in` | host memory | the lane | the engine's next step | the GPUs' host links | nothing |
+| `swap_out` | the lane | host memory | the engine's next step ¹ | the GPUs' host links | nothing |
+| `swap_in` | host memory | the lane | the engine's next step ² | the GPUs' host links | nothing |
 | `load` | a tier | the lane | the sequence | the tier's, one after the other | a copy |
 | `hand_over` | another client | the lane | the sequence | the network | its prefix cache's copy |
+| `fetch` | any store | the lane | the sequence, a prompt | the store's | what the store keeps |
+
+With `preemption: async_swap` ¹ nothing waits, and ² the sequence does.
 
 Sequences whose entries have come continue before others are admitted: those swapped out first, then
-those handed over, then those loaded, in the order in which their moves ended. Two rules keep them
-from waiting for one another's memory forever: blocks for the first step of those handed over are
-kept from admissions, and when nobody runs, they do not wait for those swapped out.
+those handed over, then those loaded or fetched, in the order in which their moves ended. Two rules
+keep them from waiting for one another's memory forever: blocks for the first step of those handed
+over, and for the rest of prompts that are fetched, are kept from admissions; and when nobody runs,
+those handed over do not wait for those swapped out, which fetched ones never do.
+
+Every move begins and ends in `clients/stores/mover.py`, with the store at its other end.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from typing import Final, Literal, NamedTuple
 
 from mist_sim.clients.sequence_state import SequenceState
 
-Kind = Literal["swap_out", "swap_in", "load", "hand_over"]
+Kind = Literal["swap_out", "swap_in", "load", "hand_over", "fetch"]
 
 GPU: Final = "gpu"
 HOST: Final = "host"
@@ -49,7 +55,7 @@ class KvMove(NamedTuple):
 
     @property
     def is_swap(self) -> bool:
-        """Whether the next step of the engine waits for it."""
+        """Whether it is between the lane and its swap space."""
         return self.kind in ("swap_out", "swap_in")
 
     def back(self) -> KvMove:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.kv_cache.prefix_cache import PrefixCache
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
+from mist_sim.clients.prefixes.prefix_cache import PrefixCache
 
 
 class SharedTiers:

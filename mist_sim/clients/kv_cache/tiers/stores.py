@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
 from mist_sim.clients.kv_cache.tiers.use_order import UseOrder
+from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.errors import ScenarioError
 
 
@@ -45,18 +45,6 @@ class CacheTier:
         return replace(self, num_blocks=self.num_blocks // num_lanes)
 
 
-class TierLink:
-    """The way from a tier to the GPUs of an engine; loads go over it one after the other."""
-
-    def __init__(self) -> None:
-        self._free_at = 0.0
-
-    def send(self, seconds: float, now: float) -> float:
-        """Begin a load behind those under way; return when it is there (seconds)."""
-        self._free_at = max(now, self._free_at) + seconds
-        return self._free_at
-
-
 Spans = Sequence[tuple[Hashable, int]]
 """Ids, each with the position behind its last block, as in `Chain.spans`."""
 
@@ -65,19 +53,14 @@ Evicted = Callable[[Hashable, int, int], None]
 
 
 class TierStore(ABC):
-    """The blocks of a lane in a tier, least recently used first, and the engine's link to it.
+    """The blocks of a lane in a tier, least recently used first.
 
     below: takes what the tier gives up; None: it is lost.
     """
 
-    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
+    def __init__(self, tier: CacheTier, below: Evicted | None) -> None:
         self.tier = tier
         self.below = below
-        self._link = link
-
-    def load(self, num_blocks: int, now: float) -> float:
-        """Send blocks to the GPU behind those under way; return when they are there (s)."""
-        return self._link.send(self.tier.latency + num_blocks * self.tier.seconds_per_block, now)
 
     @abstractmethod
     def reach(self, spans: Spans, start: int, end: int) -> int:
@@ -103,13 +86,9 @@ class WriteThroughStore(TierStore):
     """
 
     def __init__(
-        self,
-        tier: CacheTier,
-        link: TierLink,
-        below: Evicted | None,
-        content: PrefixCache | None = None,
+        self, tier: CacheTier, below: Evicted | None, content: PrefixCache | None = None
     ) -> None:
-        super().__init__(tier, link, below)
+        super().__init__(tier, below)
         self.cache = PrefixCache(tier.num_blocks, below) if content is None else content
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
@@ -139,8 +118,8 @@ class WriteThroughStore(TierStore):
 class WriteBackStore(TierStore):
     """Has what the tier above gave up."""
 
-    def __init__(self, tier: CacheTier, link: TierLink, below: Evicted | None) -> None:
-        super().__init__(tier, link, below)
+    def __init__(self, tier: CacheTier, below: Evicted | None) -> None:
+        super().__init__(tier, below)
         self._order = UseOrder()
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
@@ -201,7 +180,6 @@ def _chain(spans: Spans) -> Chain:
 
 def stores_of(
     tiers: Sequence[CacheTier],
-    links: Sequence[TierLink],
     content: Callable[[CacheTier], PrefixCache],
 ) -> list[TierStore]:
     """Return the stores of tiers, where each gives to the next one below what it gives up.
@@ -209,13 +187,13 @@ def stores_of(
     content: returns what a shared tier holds.
     """
     stores: list[TierStore] = []
-    for tier, link in reversed(list(zip(tiers, links, strict=True))):
+    for tier in reversed(tiers):
         below = taken_by(stores)
         if tier.writes_back:
-            stores.insert(0, WriteBackStore(tier, link, below))
+            stores.insert(0, WriteBackStore(tier, below))
         else:
             shared = content(tier) if tier.shared else None
-            stores.insert(0, WriteThroughStore(tier, link, below, shared))
+            stores.insert(0, WriteThroughStore(tier, below, shared))
     return stores
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.manager import Ahead, PrefixCachingManager
-from mist_sim.clients.kv_cache.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.kv_cache.manager import Ahead
+from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
-from mist_sim.clients.kv_cache.tiers.stores import CacheTier, TierLink, stores_of, taken_by
+from mist_sim.clients.kv_cache.tiers.stores import CacheTier, stores_of, taken_by
+from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher
 
@@ -30,7 +31,7 @@ class TieredManager(PrefixCachingManager):
     A shared tier gets a prompt's blocks when all of them are computed (`publish`), and the others
     when the sequence leaves: what a step in flight computes is not there for others.
 
-    links: one a tier; the lanes of an engine share them. content: returns what a shared tier holds.
+    content: returns what a shared tier holds.
     """
 
     looks_ahead: ClassVar[bool] = False
@@ -41,14 +42,13 @@ class TieredManager(PrefixCachingManager):
         self,
         pool: BlockPool,
         tiers: Sequence[CacheTier],
-        links: Sequence[TierLink],
         num_recomputed: int = 0,
         *,
         uncached_first: bool = False,
         content: Callable[[CacheTier], PrefixCache] | None = None,
     ) -> None:
         super().__init__(pool, num_recomputed, uncached_first=uncached_first)
-        self.stores = stores_of(tiers, links, content or SharedTiers().content)
+        self.stores = stores_of(tiers, content or SharedTiers().content)
         self._own = [store for store in self.stores if not store.tier.shared]
         self._shared = [store for store in self.stores if store.tier.shared]
         self.publishes = bool(self._shared)
@@ -91,10 +91,6 @@ class TieredManager(PrefixCachingManager):
                 if store.tier.writes_back:
                     store.use(chain.spans, chain.num_loaded)
         return [(store.tier.name, n) for store, n in zip(self.stores, counts, strict=False) if n]
-
-    def load(self, tier: str, num_blocks: int, now: float) -> float:
-        store = next(store for store in self.stores if store.tier.name == tier)
-        return store.load(num_blocks, now)
 
     def num_cached_tokens(self, sequence: SequenceState) -> int:
         if sequence.chain is not None and sequence.chain.num_loaded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from mist_sim.clients.kv_cache.free_queue import FreeQueue, Piece
+from mist_sim.clients.prefixes.free_queue import FreeQueue, Piece
 
 
 class Stretch:

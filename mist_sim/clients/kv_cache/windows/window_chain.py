@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.kv_cache.prefix_cache import Chain
+from mist_sim.clients.prefixes.prefix_cache import Chain
 
 
 class WindowChain(Chain):

@@ -39,9 +39,10 @@ class WholePromptScheduler(Scheduler):
     def refusal(self, lane: LaneState, sequence: SequenceState) -> str | None:
         """Return why a sequence can never be served: for a prompt that no step can take, too."""
         limit = self.max_num_batched_tokens
-        if limit is not None and sequence.num_tokens > limit and sequence.incoming is None:
+        num_to_go = 0 if sequence.waits_to_decode else sequence.num_tokens - sequence.num_brought
+        if limit is not None and num_to_go > limit:
             return (
-                f"a prompt of {sequence.num_tokens} tokens exceeds "
+                f"a prompt of {num_to_go} tokens exceeds "
                 f"max_num_batched_tokens={limit}; raise it or use the chunked scheduler"
             )
         return super().refusal(lane, sequence)

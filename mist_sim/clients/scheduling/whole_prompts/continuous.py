@@ -28,6 +28,6 @@ class ContinuousScheduler(WholePromptScheduler):
         if plan.prefills:
             return plan
         disturbed = make_room(lane, plan)
-        if disturbed or plan.resumed:
+        if disturbed or plan.resumed or plan.moves:
             limit = steps_until_join(lane, limit)
         return decode_steps(lane, plan, limit)

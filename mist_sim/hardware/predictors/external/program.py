@@ -13,10 +13,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from typing import IO, Any, NoReturn, Self, cast
+from typing import IO, Any, ClassVar, NoReturn, Self, cast
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS
 from mist_sim.hardware.predictors.measured.sampled import (
@@ -49,6 +49,8 @@ class ProgramPredictor(SampledSteps):
     Raises ScenarioError, with what the program wrote to its standard error, when it cannot be
     started, ends, takes too long or answers something else than times.
     """
+
+    programs: ClassVar[tuple[str, ...]] = ("command",)
 
     model: ModelSpec
     cluster: Cluster
@@ -130,7 +132,9 @@ class _Program:
                 errors="replace",
             )
         except (OSError, ValueError) as error:
-            raise ScenarioError(f"program {self._command!r} cannot be started: {error}") from None
+            raise ScenarioError(
+                f"program {brief(self._command, _SHOWN)} cannot be started: {error}"
+            ) from None
         self._process = process
         self._questions = cast("IO[str]", process.stdin)
         self._reader = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
@@ -178,7 +182,7 @@ class _Program:
         self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _SHOWN_ERRORS, 0))
         wrote = self._errors.read().decode("utf-8", "replace").strip()
         said = f"; on its standard error: {wrote}" if wrote else ""
-        raise ScenarioError(f"program {self._command!r} {problem}{said}")
+        raise ScenarioError(f"program {brief(self._command, _SHOWN)} {problem}{said}")
 
     def _end(self, process: subprocess.Popen[str]) -> None:
         with suppress(OSError):

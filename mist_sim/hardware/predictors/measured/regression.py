@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.bounds import NUMBER
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.interpolation.grids import seconds_plane
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
+from mist_sim.inputs.files import text_of
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -50,7 +52,7 @@ class RegressionPredictor:
         self._check(content, where)
         stages = content.get("stages")
         if not isinstance(stages, dict) or set(stages) != {"prefill", "decode"}:
-            raise ScenarioError(f"{where}: stages must be prefill and decode, got {stages!r:.60}")
+            raise ScenarioError(f"{where}: stages must be prefill and decode, got {brief(stages)}")
         self._prefill = _Stage(stages["prefill"], f"{where}: stages.prefill")
         self._decode = _Stage(stages["decode"], f"{where}: stages.decode")
 
@@ -70,7 +72,7 @@ class RegressionPredictor:
             measured = content.get(key)
             if measured != own:
                 raise ScenarioError(
-                    f"{where}: was measured with {key} {measured}, the client has {own}"
+                    f"{where}: was measured with {key} {listed([measured])}, the client has {own}"
                 )
         if self.cluster.pipeline_parallel_size > 1 or self.cluster.num_sharing_replicas > 1:
             raise ScenarioError(
@@ -153,14 +155,16 @@ class _Stage:
 
     def __init__(self, table: Any, where: str) -> None:
         if not isinstance(table, dict):
-            raise ScenarioError(f"{where} must be a table, got {table!r:.60}")
+            raise ScenarioError(f"{where} must be a table, got {brief(table)}")
         try:
-            self.grid = seconds_plane(table["tokens"], table["contexts"], table["seconds"])
-            self._tops = [float(top) for top in table["measured_contexts"]]
-            self._nodes = [float(node) for node in table["tokens"]]
+            self._nodes = _numbers("tokens", table["tokens"])
+            self._tops = _numbers("measured_contexts", table["measured_contexts"])
+            contexts = _numbers("contexts", table["contexts"])
+            seconds = [_numbers("seconds", row) for row in table["seconds"]]
+            self.grid = seconds_plane(self._nodes, contexts, seconds)
         except KeyError as error:
             raise ScenarioError(f"{where}: {error.args[0]} is missing") from None
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise ScenarioError(f"{where}: {error}") from None
         if len(self._tops) != len(self._nodes):
             raise ScenarioError(f"{where}: measured_contexts must have one entry a token count")
@@ -183,15 +187,23 @@ class _Stage:
         return self._tops[after - 1] if after and nodes[after - 1] == amount else min(near)
 
 
+def _numbers(key: str, said: Any) -> list[float]:
+    """Return a list of a file as numbers. Raises ValueError for those that nothing measures."""
+    found = [float(number) for number in said]
+    for number in found:
+        if number and not NUMBER[0] <= abs(number) <= NUMBER[1]:
+            raise ValueError(
+                f"{key} must be 0 or from {NUMBER[0]:g} to {NUMBER[1]:g} in size, got {number:g}"
+            )
+    return found
+
+
 def _read(where: str) -> Mapping[str, Any]:
+    text = text_of(user_path(where))
     try:
-        content = json.loads(user_path(where).read_text("utf-8"))
-    except FileNotFoundError:
-        raise ScenarioError(f"{where}: no such file") from None
-    except OSError as error:
-        raise ScenarioError(f"{where}: cannot be read: {error.strerror or error}") from None
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ScenarioError(f"{where}: not valid JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ScenarioError(f"{where}: must hold an object, got {content!r:.60}")
+        raise ScenarioError(f"{where}: must hold an object, got {brief(content)}")
     return content

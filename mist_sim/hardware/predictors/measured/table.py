@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.interpolation.grids import Plane
 from mist_sim.hardware.interpolation.volumes import Volume
@@ -60,13 +60,13 @@ class TablePredictor:
         if self.format not in TABLE_FORMATS:
             hint = did_you_mean(self.format, TABLE_FORMATS)
             known = ", ".join(TABLE_FORMATS)
-            raise ScenarioError(f"format has no {self.format!r}{hint} Known: {known}")
+            raise ScenarioError(f"format has no {brief(self.format)}{hint} Known: {known}")
         if not 0 < self.scale < math.inf:
             raise ScenarioError(f"scale must be > 0 and finite, got {self.scale:g}")
         if self.subset is not None and self.format not in WITH_SUBSETS:
             raise ScenarioError(
                 f"subset must be left out with format {self.format}, whose files hold one setting, "
-                f"got {self.subset!r}"
+                f"got {brief(self.subset)}"
             )
         if self.cluster.pipeline_parallel_size > 1:
             raise ScenarioError(
@@ -104,7 +104,10 @@ class TablePredictor:
             if not n:  # a replica that steps with others, which computes one token in vain
                 return tables.alone.at(1)
             even = _even_context(tables.uneven, batch, mean)
-            return self._fixed_alone(n) + tables.decode.at(n, even)
+            seconds = self._fixed_alone(n) + tables.decode.at(n, even)
+            if not seconds >= 0.0:
+                raise self._impossible(batch, seconds)
+            return seconds
         prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
         seconds = self._fixed(prompts, n) + prompts.seconds
         if n:
@@ -113,6 +116,8 @@ class TablePredictor:
                 seconds += prompts.largest(beside, n, even)
             else:
                 seconds += beside.at(n, even)
+        if not seconds >= 0.0:
+            raise self._impossible(batch, seconds)
         return seconds
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
@@ -124,7 +129,7 @@ class TablePredictor:
         means = (batch.context_sum + growth.contexts(ahead)) / n if n else ahead
         if not batch.chunks:
             even = _even_contexts(tables.uneven, batch, growth, means)
-            return np.asarray(self._fixed_alone(n) + tables.decode.along(n, even))
+            return self._possible(batch, self._fixed_alone(n) + tables.decode.along(n, even))
         prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
         seconds = np.zeros(num_steps)
         for new, context in batch.chunks:
@@ -141,7 +146,21 @@ class TablePredictor:
                 seconds += each[0] if len(each) == 1 else np.maximum.reduce(each)
             else:
                 seconds += beside.along(n, even)
+        return self._possible(batch, seconds)
+
+    def _possible(self, batch: StepBatch, seconds: Array) -> Array:
+        """Return the seconds of a run. Raises ScenarioError where a step takes less than none."""
+        if not (seconds >= 0.0).all():
+            raise self._impossible(batch, float(seconds.min()))
         return seconds
+
+    def _impossible(self, batch: StepBatch, seconds: float) -> ScenarioError:
+        """Return the error of a table whose rows, carried on, give steps that cannot be."""
+        return ScenarioError(
+            f"{self.path}: a step of {batch.num_prefill_tokens} prompt tokens and "
+            f"{batch.num_decodes} decodes would take {seconds:g} s; a row of the table is far from "
+            "those beside it: correct it"
+        )
 
     def _fixed_alone(self, num_decodes: int) -> float:
         """Seconds of a step of decodes that do not depend on their contexts."""

@@ -2,47 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mist_sim.clients import AfdClient, Client
+from mist_sim.clients.traits import ClientTraits
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.sections.clients.base import ClientPart
-from mist_sim.scenario.sections.clients.keys import ModelName
+from mist_sim.scenario.sections.clients.keys import GpuName, ModelName
 from mist_sim.stages import Decode
 
 _ANY_MODEL = "llama-3.1-8b"  # where the scenario's is not known yet
+_UNPLACED = {"place": None, "ffn_place": None}
+_UNNAMED = {"attention_gpus": 1, "ffn_gpus": 1}
+"""Keys that only a topology gives a meaning, or the name of the GPUs; their values without one."""
 
 
 class AfdPart(ClientPart):
     """A client of type afd, which decodes what clients with role prefill began."""
 
+    needs_model: ClassVar[bool] = True
+
     if TYPE_CHECKING:
         model: str | None
-        kv_cache_dtype: str
+        gpu: str | None
+        gpu_price: float | None
+        ffn_gpu_price: float | None
+        communication: str
 
     @property
     def stages(self) -> Sequence[str]:
         """Decode alone."""
         return [Decode.kind]
 
+    def describe(self, model: str | None) -> ClientTraits:
+        """Return what the bundle is. model: the scenario's."""
+        bundle: Client = self.plugin(name=self.name, **self._said(model or _ANY_MODEL))
+        return bundle.traits
+
+    def needing_topology(self) -> Iterable[Problem]:
+        """Yield places, GPUs that take them, and communication over links."""
+        without = _UNPLACED | (_UNNAMED if self.gpu is None else {})
+        for key, unsaid in without.items():
+            if getattr(self, key) != unsaid:
+                yield Problem((key,), "has no effect: the network has no topology")
+        if self.communication == "topology":
+            text = "must be coefficients, since the network has no topology, got topology"
+            yield Problem(("communication",), text)
+
     @property
-    def part(self) -> str:
-        """Decode."""
-        return Decode.kind
+    def prices(self) -> Mapping[str, float | None]:
+        """Dollars an hour of its GPUs, by key; None where the file does not say."""
+        return {"gpu_price": self.gpu_price, "ffn_gpu_price": self.ffn_gpu_price}
+
+    def _said(self, model: str | None) -> dict[str, Any]:
+        """Return the parameters. model: where the file names none here."""
+        return {**self.parameters(), "model": self.model or model}
 
     def clients(self, model: str | None) -> Iterable[Client]:
         """Return the client and its copies. model: the scenario's."""
-        said = self.parameters()
-        said["model"] = self.model or model
-        return [self.plugin(name=name, **said) for name in self.names]
+        return [self.plugin(name=name, **self._said(model)) for name in self.names]
 
     def problems(self) -> Iterable[Problem]:
         """Return what the class refuses."""
-        said = self.parameters()
         try:
-            self.plugin(name=self.name, **(said | {"model": self.model or _ANY_MODEL}))
+            self.describe(None)
         except ValueError as error:
             return [said_by(error, type(self))]
         return ()
@@ -54,7 +79,7 @@ def afd_part(name: str) -> type[Part]:
         AfdClient,
         name,
         needs=("name",),
-        meanings={"model": ModelName | None},
+        meanings={"model": ModelName | None, "gpu": GpuName | None, "ffn_gpu": GpuName | None},
         defaults={"model": None},
         base=AfdPart,
     )

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients import Client, EngineConfig
+from mist_sim.clients.traits import ClientTraits
+from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.sections.clients.keys import Name
+
+
+class NamedTraits(NamedTuple):
+    """What the copies of a client are, and its name in the file, for messages."""
+
+    name: str
+    traits: ClientTraits
 
 
 class ClientPart(Part):
@@ -35,25 +45,44 @@ class ClientPart(Part):
             return [self.name]
         return [f"{self.name}-{copy}" for copy in range(self.count)]
 
+    needs_model: ClassVar[bool] = False  # so that it serves the scenario's where it names none
+    names_engine: ClassVar[bool] = False  # whether the scenario's `engine` holds for it, too
+
     @property
     def stages(self) -> Sequence[str]:
         """The stages that the client serves."""
-        return sorted(self.make(name=self.name).serves)
+        return sorted(self.describe(None).serves)
+
+    def describe(self, model: str | None) -> ClientTraits:
+        """Return what each copy is, as far as the file says. model: the scenario's.
+
+        Rules of scenarios read it, and not the type of the client.
+        """
+        client: Client = self.make(name=self.name)
+        return client.traits
+
+    def title(self, model: str | None) -> str:
+        """Return what a headline says of it. model: the scenario's."""
+        return f"{self.name} ({', '.join(self.stages)})"
+
+    @property
+    def prices(self) -> Mapping[str, float | None]:
+        """Dollars an hour of its GPUs, by key; None where the file does not say."""
+        return {}
+
+    def needing_topology(self) -> Iterable[Problem]:
+        """Yield what has a meaning only on a network with a topology, at its keys."""
+        return ()
 
     @property
     def is_ours(self) -> bool:
         """Whether its parts came with the package; those of others may look at anything."""
-        return self.plugin.__module__.startswith("mist_sim.")
+        return comes_with_package(self.plugin)
 
     @property
     def engine(self) -> EngineConfig | None:
         """What runs a language model; None for a client of another type."""
         return None
-
-    @property
-    def part(self) -> str | None:
-        """Prefill or decode, where it does that alone for others that do the rest."""
-        return self.engine.role if self.engine else None
 
     def clients(self, model: str | None) -> Iterable[Client]:
         """Return the client and its copies. model: the scenario's."""

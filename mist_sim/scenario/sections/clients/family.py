@@ -54,8 +54,16 @@ AnyClient = Annotated[ClientPart, CLIENT]
 """A client of any type."""
 
 
+def _names_engine(name: object) -> bool:
+    """Tell whether clients of a type may name an engine; no type: no."""
+    if not isinstance(name, str) or name not in CLIENT.registry:
+        return False
+    schema = CLIENT.part_type(name)
+    return issubclass(schema, ClientPart) and schema.names_engine
+
+
 def with_engine(client: object, engine: str) -> object:
     """Return what a file says of a client, with the scenario's engine where it may name one."""
-    if not isinstance(client, dict) or client.get("type", CLIENT.default) != "llm":
+    if not isinstance(client, dict) or not _names_engine(client.get("type", CLIENT.default)):
         return client
     return {**client, "engine": client.get("engine") or engine}

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from mist_sim.clients import Client, EngineConfig
-from mist_sim.clients.engine_config import ROLES, Count, Role, TokenLimit
+from mist_sim.clients.engine_config import Count, TokenLimit
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.traits import ROLES, ClientTraits, Role
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.models.speculative import SpeculativeConfig
+from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_defaults import with_server_limits
 from mist_sim.scenario.engines.version_defaults import (
@@ -28,6 +30,7 @@ from mist_sim.scenario.engines.version_defaults import (
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import lacking
 from mist_sim.scenario.engines.versions import EngineVersion
+from mist_sim.scenario.format.choices import Choice
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, Settings
 from mist_sim.scenario.format.fields import as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
@@ -50,7 +53,10 @@ _ENGINE_KEY = "engine_"  # the property `engine` has the shorter name
 class LlmPart(ClientPart):
     """A client of type llm; its other keys are the fields of `EngineConfig`."""
 
-    place: Annotated[str | tuple[str, ...] | None, BeforeValidator(as_tuple)] = Field(
+    needs_model: ClassVar[bool] = True
+    names_engine: ClassVar[bool] = True
+
+    place: Annotated[str | tuple[str, ...] | None, Choice(), BeforeValidator(as_tuple)] = Field(
         None,
         description="where its GPUs are in network.topology: node1, or node1/gpu4 for those from "
         "there on; a list has a place for each copy. Without it, the first node with room",
@@ -101,7 +107,31 @@ class LlmPart(ClientPart):
     @property
     def is_ours(self) -> bool:
         """Whether its scheduler, which sees the requests, came with the package."""
-        return self.scheduler.plugin.__module__.startswith("mist_sim.")
+        return comes_with_package(self.scheduler.plugin)
+
+    def describe(self, model: str | None) -> ClientTraits:
+        """Return what an engine with these keys is. model: the scenario's."""
+        return self._config(model).traits
+
+    def title(self, model: str | None) -> str:
+        """Return what a headline says of it: model and GPUs. model: the scenario's."""
+        ranks = self.tensor_parallel_size
+        gpus = f"{ranks} x {self.gpu}" if ranks > 1 else self.gpu
+        return f"{self.name} ({self.model or model} on {gpus})"
+
+    @property
+    def prices(self) -> Mapping[str, float | None]:
+        """Dollars an hour of its GPUs, by key; None where the file does not say."""
+        return {"gpu_price": self.engine.gpu_price}
+
+    def needing_topology(self) -> Iterable[Problem]:
+        """Yield places of its GPUs and of its tiers."""
+        for number, tier in enumerate(self.engine.kv_cache.tiers):
+            if tier.at is not None:
+                place = ("kv_cache", "tiers", number, "at")
+                yield Problem(place, "has no effect: the network has no topology")
+        if self.place is not None:
+            yield Problem(("place",), "has no effect: the network has no topology")
 
     @property
     def version(self) -> EngineVersion:
@@ -116,12 +146,14 @@ class LlmPart(ClientPart):
             del said["model"]
         return EngineConfig(**said)
 
+    def _config(self, model: str | None) -> EngineConfig:
+        """Return the engine, which serves the scenario's model where it names none."""
+        config = self.engine
+        return replace(config, model=model) if self.model is None and model is not None else config
+
     def clients(self, model: str | None) -> Iterable[Client]:
         """Return the client and its copies, which share a predictor. model: the scenario's."""
-        config = self.engine
-        if self.model is None and model is not None:
-            config = replace(config, model=model)
-        clients = llm_clients(self.names, config)
+        clients = llm_clients(self.names, self._config(model))
         places = self.place if isinstance(self.place, tuple) else [self.place] * len(clients)
         for client, place in zip(clients, places, strict=True):
             client.place = place

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Sequence
 from mist_sim.bounds import COPIES
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem
-from mist_sim.scenario.sections.clients.afd import AfdPart
 from mist_sim.scenario.sections.clients.base import ClientPart
-from mist_sim.scenario.sections.clients.llm import LlmPart
-from mist_sim.scenario.sections.clients.sequential import SequentialPart
 
 Clients = Sequence[ClientPart]
 
@@ -20,40 +17,40 @@ def client_problems(
 ) -> Iterable[Problem]:
     """Yield what is wrong with clients. model, engine, cost: the scenario's."""
     yield from _engine_of_nobody(clients, engine)
-    yield from _useless_prices(clients, cost)
-    yield from _too_many(clients)
+    yield from _useless_prices(clients, model, cost)
+    yield from _too_many(clients, model)
     yield from _nameless_models(clients, model)
     yield from _equal_names(clients)
 
 
 def _engine_of_nobody(clients: Clients, engine: str | None) -> Iterable[Problem]:
-    if engine and not any(isinstance(client, LlmPart) for client in clients):
+    if engine and not any(client.names_engine for client in clients):
         yield Problem(("engine",), "has no effect: no client has type llm")
 
 
-def _useless_prices(clients: Clients, cost: Part | None) -> Iterable[Problem]:
-    """Yield prices of a cost that nobody asks for, and a cost where there is no GPU."""
-    engines = {k: client.engine for k, client in enumerate(clients) if client.engine}
-    for position, engine in engines.items():
-        if engine.gpu_price is not None and cost is None:
-            text = "has no effect without cost; cost: {} asks for it"
-            yield Problem(("clients", position, "gpu_price"), text)
-    only_ours = all(isinstance(client, LlmPart | SequentialPart) for client in clients)
-    if cost is not None and only_ours and not engines:
+def _useless_prices(clients: Clients, model: str | None, cost: Part | None) -> Iterable[Problem]:
+    """Yield prices where no cost is asked for, and a cost where there is no GPU."""
+    for position, client in enumerate(clients):
+        for key, price in client.prices.items():
+            if price is not None and cost is None:
+                text = "has no effect without cost; cost: {} asks for it"
+                yield Problem(("clients", position, key), text)
+    if cost is None or not all(client.is_ours for client in clients):
+        return
+    if not any(client.describe(model).engines for client in clients):
         yield Problem(("cost",), "has no effect: no client has GPUs")
 
 
-def _too_many(clients: Clients) -> Iterable[Problem]:
-    engines = [getattr(client, "data_parallel_size", 1) * client.count for client in clients]
-    if sum(engines) > COPIES:
-        text = f"must have <= {COPIES} engines and other clients in all, got {sum(engines)}"
+def _too_many(clients: Clients, model: str | None) -> Iterable[Problem]:
+    num_engines = sum(client.describe(model).num_engines * client.count for client in clients)
+    if num_engines > COPIES:
+        text = f"must have <= {COPIES} engines and other clients in all, got {num_engines}"
         yield Problem(("clients",), text)
 
 
 def _nameless_models(clients: Clients, model: str | None) -> Iterable[Problem]:
     for position, client in enumerate(clients):
-        has_model = isinstance(client, LlmPart | AfdPart)
-        if has_model and getattr(client, "model", None) is None and model is None:
+        if client.needs_model and getattr(client, "model", None) is None and model is None:
             yield Problem(
                 ("clients", position, "model"),
                 "is required, since the scenario names no model",

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mist_sim.clients import Client, SequentialClient
+from mist_sim.clients.traits import ClientTraits
 from mist_sim.clients.workers.fetching import Fetch
+from mist_sim.clients.workers.processing import worker_traits
 from mist_sim.errors import did_you_mean
 from mist_sim.scenario.format.families import STAGE, TIMES, Settings
 from mist_sim.scenario.format.parts import Part, part_type
@@ -30,6 +32,16 @@ class SequentialPart(ClientPart):
         """The stages that the client serves, in the order of the file."""
         return self.serves
 
+    def describe(self, model: str | None) -> ClientTraits:
+        """Return what a worker is. model: the scenario's."""
+        return worker_traits(self._kinds, fetches=self.fetch is not None)
+
+    def needing_topology(self) -> Iterable[Problem]:
+        """Yield what it fetches."""
+        if self.fetch is not None:
+            text = "must be left out, since the network has no topology"
+            yield Problem(("fetch",), text)
+
     def clients(self, model: str | None) -> Iterable[Client]:
         """Return the client and its copies, which share their laws. model: the scenario's."""
         said = self.parameters()
@@ -37,8 +49,12 @@ class SequentialPart(ClientPart):
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters, with the stages as clients call them."""
-        kinds = [STAGE.registry[name].kind for name in self.serves]
-        return {**super().parameters(), "serves": kinds}
+        return {**super().parameters(), "serves": self._kinds}
+
+    @property
+    def _kinds(self) -> list[str]:
+        """The stages that it serves, as clients call them."""
+        return [STAGE.registry[name].kind for name in self.serves]
 
     def problems(self) -> Iterable[Problem]:
         """Yield what is wrong with stages and times."""

@@ -1,0 +1,99 @@
+"""What a command line varies: `--vary KEY=a,b,c` and `--case NAME:KEY=VALUE,...`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Any
+
+import typer
+
+from mist_sim.errors import ScenarioError, brief
+
+Vary = Annotated[
+    list[str],
+    typer.Option(
+        "--vary",
+        metavar="KEY=A,B,...",
+        help="Try each of these values, such as clients.0.count=1,2,4; repeatable: all "
+        "combinations.",
+        show_default=False,
+    ),
+]
+
+_OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
+
+
+def vary_of(options: list[str], settings: Collection[str] = ()) -> dict[str, list[Any]]:
+    """Return the values of each key; each is read as YAML, as it would be in the file.
+
+    settings: keys that are set besides. Raises ScenarioError for what is not KEY=A,B,..., a key
+    that is given twice or set, and a value that is no YAML.
+    """
+    from mist_sim.scenario.format import yaml_text
+
+    found: dict[str, list[Any]] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        key = key.strip()
+        if not (equals and key and text.strip()):
+            raise ScenarioError(f"--vary {option}: must be KEY=A,B,..., such as router=random,load")
+        if key in found:
+            raise ScenarioError(f"--vary {key}: must be given once, with all values")
+        if key in settings:
+            raise ScenarioError(f"--set {key} has no effect, since --vary sets it; leave one out")
+        pieces = pieces_of(text, f"--vary {key}")
+        values = [yaml_text.parse(piece, f"--vary {key}") for piece in pieces]
+        if len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+        found[key] = values
+    return found
+
+
+def cases_of(options: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each case by its name.
+
+    Raises ScenarioError for what is not NAME:KEY=VALUE,..., and names that are equal.
+    """
+    from mist_sim.cli.settings import overrides_of
+
+    found: dict[str, dict[str, Any]] = {}
+    for option in options:
+        name, colon, text = option.partition(":")
+        name = name.strip()
+        if not colon or not name or "=" in name:
+            raise ScenarioError(
+                f"--case {option}: must be NAME:KEY=VALUE,..., such as small:clients.0.count=2"
+            )
+        if name in found:
+            raise ScenarioError(f"--case {name}: must be given once; names tell cases apart")
+        pieces = pieces_of(text, f"--case {name}") if text.strip() else []
+        found[name] = overrides_of(pieces, f"--case {name}")
+    return found
+
+
+def pieces_of(text: str, what: str) -> list[str]:
+    """Return the parts of a text between commas, but for those in quotes and brackets.
+
+    what: for messages. Raises ScenarioError for an empty part, and a quote or bracket that is not
+    closed.
+    """
+    pieces, begin, depth, quote, before = [], 0, 0, "", ","
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in _QUOTES and before in ",=:[{(":  # it begins a value
+            quote = letter
+        elif letter in _OPENING:
+            depth += 1
+        elif letter in _CLOSING:
+            depth -= 1
+        elif letter == "," and depth == 0:
+            pieces.append(text[begin:place].strip())
+            begin = place + 1
+        before = before if letter == " " else letter
+    pieces.append(text[begin:].strip())
+    if quote or depth:
+        raise ScenarioError(f"{what}: a quote or bracket is not closed in {brief(text)}")
+    if "" in pieces:
+        raise ScenarioError(f"{what}: must have a value between commas, got {brief(text)}")
+    return pieces

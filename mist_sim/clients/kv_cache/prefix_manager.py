@@ -1,0 +1,300 @@
+"""How many KV blocks each sequence holds, with a prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from mist_sim.clients.kv_cache.answers import AnswerClock, Answers
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.manager import Ahead, KvCacheManager
+from mist_sim.clients.prefixes.free_queue import FreeQueue
+from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.request import Content
+from mist_sim.core.views import ContentWatcher
+
+
+class PrefixCachingManager(KvCacheManager):
+    """Keeps full blocks after their sequence has left, until the space is needed (vLLM v1).
+
+    A sequence begins with the longest run of cached blocks that its content has, as far as these
+    do not have its last token, which is always computed: what is behind them it computes in new
+    blocks, although some may be cached. Blocks are entered when the step that computes them is
+    planned, those of an answer, too (see `Answers`), and beside those that are there already. A
+    preempted sequence finds its own again, unless it is swapped: then all its blocks are copied to
+    new ones, and entered anew.
+
+    As long as no sequence has content or was preempted, nothing can be cached, and blocks are
+    only counted.
+
+    num_recomputed: last blocks of what is found that are not used
+        (`SpeculativeConfig.num_recomputed_blocks`).
+    uncached_first: whether free blocks that no step has filled are used before all others (see
+        `EngineRules`).
+    """
+
+    caches_prefixes: ClassVar[bool] = True
+    enters_answers: ClassVar[bool] = True  # whether in the step that fills a block, or at the end
+
+    def __init__(
+        self, pool: BlockPool, num_recomputed: int = 0, *, uncached_first: bool = False
+    ) -> None:
+        super().__init__(pool)
+        self.num_recomputed = num_recomputed
+        self.uncached_first = uncached_first
+        self.cache = PrefixCache(pool.num_blocks)
+        self.answers = Answers(self.cache, pool.block_size)
+
+    @property
+    def free_queue(self) -> FreeQueue:
+        """All free blocks, in the order in which they will be used."""
+        return self.cache.queue if self.shares_blocks else FreeQueue(self.pool.num_free)
+
+    def add(self, sequence: SequenceState) -> None:
+        content = sequence.visit.request.content
+        if content:
+            sequence.chain = self._chain(content)
+
+    def num_cached_tokens(self, sequence: SequenceState) -> int:
+        """Tokens in the cached blocks that a waiting sequence begins with; never its last token."""
+        if sequence.chain is None:
+            return 0
+        return self._find(sequence, sequence.chain).num_found * self.pool.block_size
+
+    def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        if not self.shares_blocks:
+            return 0
+        probe.chain = chain = self._chain(probe.visit.request.content)
+        size = self.pool.block_size
+        if self.looks_ahead and (ahead.num_blocks or ahead.computed):
+            entering = [
+                (sequence.chain, min(num_tokens // size, sequence.chain.num_shared))
+                for sequence, num_tokens in ahead.computed
+                if sequence.chain is not None and sequence.chain.is_entering
+            ]
+            most = self._most_found(probe)
+            num_found = self.cache.find_later(chain, most, ahead.num_blocks, entering)
+            return max(0, num_found - self.num_recomputed) * size
+        return self.num_cached_tokens(probe)
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        self.cache.watch(watcher)
+        return True
+
+    def unwatch(self) -> None:
+        self.cache.unwatch()
+
+    def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
+        """Free blocks that an admission takes: all but those that others hold already."""
+        num_blocks = self.pool.blocks_for(sequence.num_tokens if num_tokens is None else num_tokens)
+        if sequence.chain is None or not sequence.chain.num_shared:
+            return num_blocks
+        return num_blocks - self._find(sequence, sequence.chain).num_held
+
+    def fewest_blocks_to_admit(
+        self, sequence: SequenceState, first_piece: int | None = None
+    ) -> int:
+        num_blocks = self.pool.blocks_for(
+            sequence.num_tokens if first_piece is None else first_piece
+        )
+        if sequence.chain is None:
+            return num_blocks
+        return num_blocks - min(sequence.chain.num_shared, num_blocks)
+
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
+        """Give a sequence the cached blocks that it begins with, and new ones for the rest."""
+        chain, num_found = sequence.chain, 0
+        if chain is not None:
+            num_found = self._find(sequence, chain).num_found
+            sequence.num_computed_tokens = num_found * self.pool.block_size
+            self.pool.allocate(self.cache.hold(chain, num_found))
+        num_tokens = sequence.num_tokens
+        if most_new is not None and sequence.num_computed_tokens + most_new < num_tokens:
+            num_tokens = sequence.num_computed_tokens + most_new
+        self.grow(self.pool.blocks_for(num_tokens) - num_found)
+
+    def num_held(self, sequence: SequenceState, num_computed_tokens: int) -> int:
+        num_blocks = self.pool.blocks_for(num_computed_tokens)
+        return num_blocks if sequence.chain is None else max(num_blocks, sequence.chain.num_held)
+
+    def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Hold the blocks that the cache has of a sequence, and take new ones for what comes."""
+        num_blocks, chain = self.pool.blocks_for(num_tokens), sequence.chain
+        if chain is not None:
+            num_full = num_tokens // self.pool.block_size
+            num_found = min(self._find(sequence, chain).num_found, num_full)
+            self.pool.allocate(self.cache.hold(chain, num_found))
+            num_blocks -= num_found
+        self.grow(num_blocks)
+        return num_blocks
+
+    def compute(self, sequence: SequenceState, num_tokens: int) -> None:
+        chain = sequence.chain
+        if chain is not None and chain.is_entering:
+            num_full = min(num_tokens // self.pool.block_size, chain.num_shared)
+            if self.answers:
+                self.answers.catch_up(chain.keys_until(num_full))
+            self.cache.enter(chain, num_full)
+            if self.enters_answers and num_tokens >= sequence.num_tokens - 1:
+                self.answers.begin(sequence)
+
+    def follow(self, clock: AnswerClock, *, is_early: bool) -> None:
+        self.answers.clock = clock
+        self.answers.is_early = is_early
+
+    def note_step(self) -> None:
+        answers = self.answers
+        answers.planned = answers.clock.steps
+        if not answers.is_ahead:
+            answers.known = answers.planned
+
+    def note_plan(self, *, is_ahead: bool) -> None:
+        self.answers.is_ahead = is_ahead
+
+    def forget_step(self) -> None:
+        self.answers.planned = None
+
+    def settle(self, sequence: SequenceState) -> None:
+        chain = sequence.chain
+        if self.answers and chain is not None and chain.is_entering:
+            self.answers.catch_up(chain.keys_until(chain.num_held + 1))
+
+    def decoded(self, num_over: int, num_begun: int) -> list[tuple[SequenceState, int]]:
+        return self.answers.ahead(num_over, num_begun) if self.answers else []
+
+    def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        chain = sequence.chain
+        if chain is None:
+            return None
+        found = self._find(sequence, chain)
+        if found.unheld and self._may_be_held(found):
+            return 1
+        spans = list(found.unheld)
+        if found.missing is not None:
+            spans.append((found.missing, found.num_cached, found.num_cached + 1))
+        steps = [self.answers.steps_until(*span) for span in spans] if self.answers else []
+        return min([each for each in steps if each is not None], default=None)
+
+    def _may_be_held(self, found: Found) -> bool:
+        """Whether others hold a copy of a block that was found in one which nobody holds.
+
+        That is found when this is evicted, and takes no free block.
+        """
+        if self.answers:
+            self.answers.catch_up([key for key, _, _ in found.unheld])
+        return any(self.cache.is_held(*span) for span in found.unheld)
+
+    def may_gain(self, sequence: SequenceState) -> bool:
+        return sequence.chain is not None
+
+    def is_entering(self, sequence: SequenceState) -> bool:
+        return sequence.chain is not None and sequence.chain.is_entering
+
+    def are_apart(self, several: Sequence[SequenceState]) -> bool:
+        chains = [sequence.chain for sequence in several if sequence.chain is not None]
+        if self.answers and any(self.answers.are_written(chain) for chain in chains):
+            return False
+        keys = [key for chain in chains for key, _ in chain.spans[chain.place :]]
+        return len(set(keys)) == len(keys)
+
+    def grow(self, num_blocks: int) -> None:
+        self.pool.allocate(num_blocks)
+        if num_blocks and self.shares_blocks:
+            self.cache.evict(num_blocks)
+
+    def give_back(self, num_blocks: int) -> None:
+        self.pool.release(num_blocks)
+        if num_blocks and self.shares_blocks:
+            self._queue_own(num_blocks, 0)
+
+    def free(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        if sequence.chain is not None:
+            self.compute(sequence, num_computed_tokens)
+            self.answers.end(sequence)
+        self._release(sequence.chain, num_blocks, num_computed_tokens)
+
+    def preempt(
+        self,
+        sequence: SequenceState,
+        num_blocks: int,
+        num_computed_tokens: int,
+        num_unknown: int = 0,
+    ) -> None:
+        """Take back all blocks; the full ones stay in the cache, where it may find them again."""
+        if sequence.chain is None:
+            sequence.chain = self._chain(())
+        chain = sequence.chain
+        chain.make_private()
+        self.answers.end(sequence)
+        self.cache.enter(chain, num_computed_tokens // self.pool.block_size)
+        self._release(chain, num_blocks, num_computed_tokens)
+        chain.start_over()
+        sequence.num_computed_tokens = 0
+
+    def swap_out(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
+        super().swap_out(sequence, num_blocks, num_computed_tokens)
+        if sequence.chain is not None:
+            sequence.chain.start_over()
+
+    def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
+        """Queue the blocks of a sequence, its last one first.
+
+        Those that its computed tokens fill have a hash in vLLM, whether anybody asks for it or not.
+        """
+        if not self.shares_blocks:
+            self.pool.release(num_blocks)
+            return
+        num_held = chain.num_held if chain is not None else 0
+        num_freed = num_blocks - num_held
+        if num_freed:
+            num_full = num_computed_tokens // self.pool.block_size
+            self._queue_own(num_freed, max(0, num_full - num_held))
+        if chain is not None and num_held:
+            num_freed += self.cache.release(chain)
+        self.pool.release(num_freed)
+
+    def _queue_own(self, num_blocks: int, num_full: int) -> None:
+        """Queue blocks in which no other sequence finds anything, the first of them full."""
+        num_first = num_blocks - num_full if self.uncached_first else 0
+        if num_first:
+            self.cache.queue.prepend(num_first)
+        if num_blocks > num_first:
+            self.cache.queue.append(None, num_blocks - num_first)
+
+    def _chain(self, content: Content) -> Chain:
+        """Return a chain of blocks; with the first one, keep the order of the free blocks."""
+        if not self.shares_blocks:
+            self.shares_blocks = True
+            self.cache.queue = FreeQueue(self.pool.num_free)
+        return Chain(content, self.pool.block_size)
+
+    def _most_found(self, sequence: SequenceState) -> int:
+        """Blocks that a sequence uses of the cache at most: those before its last token's."""
+        return (sequence.num_tokens - 1) // self.pool.block_size
+
+    def _find(self, sequence: SequenceState, chain: Chain) -> Found:
+        """Return which blocks a waiting sequence begins with."""
+        found, cache = chain.found, self.cache
+        while (
+            found is None
+            or found.changes != cache.changes
+            or (self.answers and self.answers.catch_up((found.missing,)))
+        ):
+            found = cache.find(chain, self._most_found(sequence))
+            if self.num_recomputed and found.num_found:
+                found = self._without_last(chain, found)
+            chain.found = found
+        return found
+
+    def _without_last(self, chain: Chain, found: Found) -> Found:
+        """Return what is left of what was found for a model that has a layer which drafts."""
+        num_found = max(0, found.num_found - self.num_recomputed)
+        shorter = self.cache.find(chain, num_found)
+        return shorter._replace(missing=found.missing, num_cached=found.num_cached)

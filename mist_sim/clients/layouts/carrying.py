@@ -1,0 +1,148 @@
+"""What goes from the engines of one layout to those of the next, and in which order.
+
+The next ones have nothing yet. First come the entries that are kept for other clients. Then, in
+the order in which they came to the client: the sequences that run, each to the lane with the
+fewest of those in which it has a seat and room; and those whose entries came from elsewhere and
+that wait to go on with them. Then the queue is made: those that found no place, which are
+computed again as after a preemption, and those that waited, in the order in which they came; each
+goes to the lane that a newcomer would go to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.scheduling.carried import (
+    carry_brought,
+    carry_held,
+    carry_running,
+    carry_waiting,
+)
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.views import RUNNING, WAITING
+
+
+def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after: Engines) -> None:
+    """Let all that still lanes have go to the lanes of other engines, which are new.
+
+    sequences: of the client, in the order in which they came; also those that are in no lane yet.
+    """
+    lane_of = {sequence: lane for lane in before for sequence in _all_of(lane)}
+    inside = [sequence for sequence in sequences if sequence in lane_of]
+    for number, sequence in enumerate(inside):
+        sequence.arrival = number
+    brought = {each for lane in before for each in (*lane.state.moved, *lane.state.loaded)}
+    running = {
+        sequence: _take_off(lane_of[sequence], sequence)
+        for sequence in inside
+        if sequence in lane_of[sequence].state.running
+    }
+    for lane in before:
+        _carry_held(lane, after.lanes)
+    again, waiting = [], []
+    for sequence in inside:
+        if sequence in running:
+            has_place = _carry_running(sequence, *running[sequence], after.lanes)
+        elif sequence in brought:
+            has_place = _carry_brought(sequence, after.lanes)
+        else:
+            waiting.append(sequence)
+            continue
+        if not has_place:
+            again.append(sequence)
+    for lane in after.lanes:
+        lane.state.num_arrived = len(inside)
+    for sequence in again:
+        _begin_again(sequence)
+    for sequence in [*again, *waiting]:
+        lane = after.next_lane()
+        if not lane.drop_outgrown(sequence):
+            sequence.lane = lane
+            carry_waiting(lane.state, sequence)
+
+
+def fits_held(before: Sequence[Lane], memory_blocks: int, num_lanes: int) -> bool:
+    """Tell whether the entries that lanes keep for other clients have room in empty ones.
+
+    memory_blocks: of each empty lane, of which there are `num_lanes`.
+    """
+    free = [memory_blocks] * num_lanes
+    for lane in before:
+        for _, num_tokens in lane.state.held.values():
+            place = free.index(max(free))
+            free[place] -= lane.state.pool.blocks_for(num_tokens)
+    return min(free) >= 0
+
+
+def _all_of(lane: Lane) -> list[SequenceState]:
+    """Return the sequences in a lane that has been put down, where nothing is on its way."""
+    state = lane.state
+    return [*state.running, *state.moved, *state.loaded, *state.waiting]
+
+
+def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
+    """Let entries that are kept for another client go to the lane with the most free blocks."""
+    for sequence, kv in lane.held_kv.items():
+        _, num_tokens = lane.state.held[sequence]
+        place = max(lanes, key=lambda each: each.state.pool.num_free)
+        carry_held(place.state, sequence, num_tokens)
+        place.take_held(sequence, kv)
+    lane.held_kv.clear()
+
+
+def _take_off(lane: Lane, sequence: SequenceState) -> tuple[int | None, bool]:
+    """Take a running sequence out; return its tokens that have entries, and whether it decodes.
+
+    None for a prompt whose memory was taken in one go: it would have to be looked up anew.
+    """
+    decodes = sequence not in lane.state.prefilling
+    num_tokens = lane.take_off(sequence)
+    return num_tokens if decodes or lane.state.by_piece else None, decodes
+
+
+def _carry_running(
+    sequence: SequenceState, num_tokens: int | None, decodes: bool, lanes: Sequence[Lane]
+) -> bool:
+    if num_tokens is None:
+        return False
+    place = _first_place(
+        lanes, lambda each: carry_running(each.state, sequence, num_tokens, decodes=decodes)
+    )
+    if place is None:
+        return False
+    sequence.lane = place
+    if decodes:
+        place.go_on(sequence)
+    return True
+
+
+def _carry_brought(sequence: SequenceState, lanes: Sequence[Lane]) -> bool:
+    place = _first_place(lanes, lambda each: carry_brought(each.state, sequence))
+    if place is None:
+        return False
+    sequence.lane = place
+    return True
+
+
+def _first_place(lanes: Sequence[Lane], carry: Callable[[Lane], bool]) -> Lane | None:
+    """Return the lane with the fewest sequences that takes one over, the first of equals."""
+    by_number = sorted(lanes, key=lambda each: len(each.state.running) + len(each.state.moved))
+    return next((each for each in by_number if carry(each)), None)
+
+
+def _begin_again(sequence: SequenceState) -> None:
+    """Let a sequence wait whose entries are lost, as after a preemption.
+
+    A prompt that has not begun has lost only what was brought for it.
+    """
+    if sequence.has_rest:
+        sequence.visit.num_fetched_tokens = 0
+        sequence.forget_brought()
+        return
+    sequence.have_brought()
+    sequence.become(RUNNING)
+    sequence.num_queued_tokens = sequence.num_tokens
+    sequence.become(WAITING)
+    sequence.visit.num_preemptions += 1

@@ -1,0 +1,223 @@
+"""A client whose engines may lie on its GPUs in another way from some step on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+from simpy.events import Event
+
+from mist_sim.clients.base import Client
+from mist_sim.clients.engine.kv_state import EngineKvState
+from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
+from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.layouts.carrying import carry_over, fits_held
+from mist_sim.clients.layouts.layout import EngineLayout, check_domain, why_not
+from mist_sim.clients.overload import AdmissionControl
+from mist_sim.clients.scheduling import LaneState, Scheduler
+from mist_sim.clients.scheduling.cadence import interval_of
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.visit import Visit
+from mist_sim.environment import CHANGE, Environment
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.collectives.spans import Spans
+from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+
+class _Asked(NamedTuple):
+    """A layout that was asked for, the seconds of the transition, and where its engines are.
+
+    first_engine: number of the first of them in the network.
+    """
+
+    layout: EngineLayout
+    seconds: float
+    first_engine: int
+
+
+class LaidOutClient(Client):
+    """What `LlmClient` has of layouts: which it has, which it had, and how it goes to another.
+
+    The attributes that a layout gives it are those of the present one.
+    """
+
+    predictor: PipelinePredictor
+    memory: LaneMemory
+    data_parallel_size: int
+    lockstep: bool
+    async_scheduling: bool
+    kv_block_bytes: float | None
+    scheduler: Scheduler
+    admission: AdmissionControl
+    stays: dict[Visit, SequenceState]  # type: ignore[assignment]
+    lane_states: list[LaneState]
+    _shares: Sequence[int]
+    _engines: Engines
+    _kv_state: EngineKvState
+
+    _first_layout: EngineLayout | None = None
+    _asked: _Asked | None = None
+    _across: Callable[[Spans], EngineLayout] | None = None  # of the present layout; None: its own
+
+    @abstractmethod
+    def _make_engines(self) -> Engines:
+        """Return the engines of the present layout, with nothing in them."""
+
+    @abstractmethod
+    def _adopt(self, layout: EngineLayout) -> None:
+        """Let all that is asked of the client be as a layout says."""
+
+    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
+        """Join a simulation, in the layout that it was made with; coming back, in the latest."""
+        if getattr(self, "env", None) is not env:
+            self._first_layout = self._first_layout or self.layout
+            self._lie(self._first_layout, 0)
+            self.layouts = ()
+        self._asked = None
+        super().start(env, client_id, recorder)
+
+    def fail(self, reason: str) -> None:
+        """Lose all that is inside; what comes back has the layout that was asked for last."""
+        super().fail(reason)
+        if self._asked is not None:
+            self._enter(self._asked, self.env.now)
+
+    @property
+    def _machine(self) -> Machine | None:
+        """The GPUs of its engines, as its traits have them; None: nobody knows."""
+        machine = self.traits.machine
+        return machine if isinstance(machine, Machine) else None
+
+    @property
+    def layout(self) -> EngineLayout:
+        """What its engines are now: their times, memory, lanes and GPUs."""
+        return EngineLayout(
+            predictor=self.predictor,
+            memory=self.memory,
+            shares=tuple(self._shares),
+            data_parallel_size=self.data_parallel_size,
+            lockstep=self.lockstep,
+            async_scheduling=self.async_scheduling,
+            kv_block_bytes=self.kv_block_bytes,
+            machine=self._machine,
+            collectives=self.collectives,
+            across=self._across or partial(_across, copy(self)),
+        )
+
+    @abstractmethod
+    def lie_on(self, spans: Spans) -> None:
+        """Time steps by the nodes that the ranks lie on. spans: those on several."""
+
+    @property
+    def _layout_number(self) -> int:
+        return max(len(self.layouts) - 1, 0)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether another layout was asked for, and the transition has not begun."""
+        return self._asked is not None
+
+    def change_layout(self, layout: EngineLayout, seconds: float) -> None:
+        """Go on in another layout, after a transition that takes so many seconds.
+
+        Steps stop with the one in flight on each engine; one that was planned ahead is not
+        computed. When all have ended, and the entries have come that were on their way here, the
+        transition begins: sequences go to the engines of the new layout, in the order of
+        `carry_over`, and keep what they have computed, as far as there is room for it. What only
+        the prefix cache keeps is lost. Entries that are kept for other clients go along, and until
+        they have room the transition waits. Steps begin when it is over. A client that fails before
+        it has begun comes back in the new layout.
+
+        layout: on the same GPUs, mostly that of another client which was made with other options
+            and takes no part in the run. seconds: for everything, weights and KV entries alike.
+        Raises ScenarioError for a client that is in no run or is about to change, for seconds that
+        are not finite and >= 0, and for what cannot be carried over: other GPUs, another model or
+        block size, sliding windows, tiers, swap space, early rejection, answers that flow.
+        """
+        if problem := self._why_not(layout, seconds):
+            raise ScenarioError(f"{self.name}: {problem}")
+        first_engine, ways = 0, self.network.ways if self.network is not None else None
+        if ways is None:
+            check_domain(self.name, layout.machine, layout.predictor)
+        else:
+            dp, ranks = layout.data_parallel_size, layout.num_ranks
+            first_engine, spans = ways.lay_out(self.name, dp, ranks)
+            layout = layout if layout.across is None else layout.across(spans)
+        self._asked = asked = _Asked(layout, seconds, first_engine)
+        self.env.at(self.env.now, CHANGE).callbacks.append(partial(self._stop_for, asked))
+
+    def _why_not(self, layout: EngineLayout, seconds: float) -> str | None:
+        """Return why the layout cannot become another one now; None: it can."""
+        most = self.scheduler.max_num_seqs
+        if not hasattr(self, "env"):
+            return "layout must not change before the run has begun"
+        if self._asked is not None:
+            return "layout must not change while the client is about to change it"
+        if not 0 <= seconds < inf:
+            return f"seconds must be finite and >= 0, got {seconds}"
+        if self.flow is not None:
+            return "layout must not change where answers flow; that combination is not simulated"
+        if self.admission.early_rejection:
+            return "layout must not change with early_rejection; that combination is not simulated"
+        if layout.num_ranks > 1 and interval_of(self.scheduler) > 1:
+            return "layout must have no pipeline with a prefill_schedule_interval above 1"
+        if max(layout.shares) > most:
+            shares = max(layout.shares)
+            return f"layout must have shares of at most max_num_seqs ({most}), got {shares}"
+        problem = why_not(self.layout, layout)
+        return None if problem is None else f"layout {problem}"
+
+    def _stop_for(self, asked: _Asked, _: Event) -> None:
+        """Let the engines stop, unless the client has failed and come back meanwhile."""
+        if self._asked is asked:
+            self._engines.stop(self._change_when_still)
+
+    def _change_when_still(self) -> None:
+        """Begin the transition, if nothing is in flight and nothing on its way."""
+        if self._asked is None or not self._engines.are_still:
+            return
+        before, asked, layout = self._engines, self._asked, self._asked.layout
+        if any(state.loading or state.abandoned for state in self.lane_states):
+            return
+        if not fits_held(before.lanes, layout.memory.num_blocks, layout.num_lanes):
+            return
+        ready = self.env.now + asked.seconds
+        self._enter(asked, ready)
+        self._engines = after = self._make_engines()
+        self._kv_state.follow(after)
+        self._show_layout()
+        carry_over(self.stays.values(), before.lanes, after)
+        after.sleep_until(ready)
+
+    def _enter(self, asked: _Asked, ready: float) -> None:
+        """Have another layout from now on, whose steps begin when it is ready."""
+        self._asked, layout = None, asked.layout
+        known = self.layouts or (self.layout.period(0.0, 0.0),)
+        self._lie(layout, asked.first_engine)
+        self.layouts = (*known, layout.period(self.env.now, ready))
+        self.recorder.record_layout(self.client_id, self.env.now, layout.num_lanes)
+
+    def _lie(self, layout: EngineLayout, first_engine: int) -> None:
+        self._adopt(layout)
+        self._across = layout.across
+        self._first_engine = first_engine
+        self._reaches = {}  # other engines may be as near or far
+
+    def _show_layout(self) -> None:
+        """Let routers see what the present layout says."""
+        self.view.num_gpu_blocks = self.num_gpu_blocks
+        self.view.prefill = PrefillEstimate(self._engines, self.predictor)
+        self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
+
+
+def _across(client: LaidOutClient, spans: Spans) -> EngineLayout:
+    """Return the layout of a client that is in no run, its ranks lying on nodes in that way."""
+    client.lie_on(spans)
+    return client.layout

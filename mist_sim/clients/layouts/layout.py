@@ -1,0 +1,160 @@
+"""How a model lies on the GPUs of a client: what engines there are, their times, their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory
+from mist_sim.clients.traits import ClientTraits, EngineGroup
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.collectives.spans import Spans
+from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.hardware.machine import Machine
+from mist_sim.hardware.predictors.ranks import PipelinePredictor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLayout:
+    """What the engines of a client are for a run of steps (see `LlmClient.change_layout`).
+
+    `LlmClient.layout` returns that of a client, so the layout of other options is that of a client
+    which was made with them.
+
+    predictor: times the steps; an engine has as many lanes as it has ranks.
+    memory: the KV cache of each lane.
+    shares: sequences that each lane may run at once, engine by engine.
+    data_parallel_size: engines. lockstep: whether all of them step together.
+    async_scheduling: whether engines plan ahead; those that are pipelines do not.
+    kv_block_bytes: size of a block over all GPUs of an engine; None: not known.
+    machine: the GPUs, and how the model is divided among them; None: nobody knows.
+    collectives: how its ranks sum over several nodes, for people; empty: they lie on one.
+    across: returns the same layout, timed by the nodes that its ranks lie on; None: it stays as it
+        is, wherever they lie.
+    Raises ScenarioError unless every lane has a share.
+    """
+
+    predictor: PipelinePredictor
+    memory: LaneMemory
+    shares: tuple[int, ...]
+    data_parallel_size: int = 1
+    lockstep: bool = False
+    async_scheduling: bool = False
+    kv_block_bytes: float | None = None
+    machine: Machine | None = None
+    collectives: str = ""
+    across: Callable[[Spans], EngineLayout] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shares) != self.num_lanes:
+            raise ScenarioError(
+                f"shares must have one number for each of {self.num_lanes} lanes, "
+                f"got {len(self.shares)}"
+            )
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks, and so lanes, of each engine."""
+        return len(self.predictor.ranks)
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes of all engines."""
+        return self.data_parallel_size * self.num_ranks
+
+    @property
+    def num_gpu_blocks(self) -> int:
+        """KV blocks of all engines."""
+        return self.memory.num_in_all * self.data_parallel_size
+
+    @property
+    def title(self) -> str:
+        """What it is, for people: "TP 2 x PP 2"; without TP where nobody knows the GPUs."""
+        tensor = self.machine.cluster.tensor_parallel_size if self.machine else None
+        sizes = {"TP": tensor, "PP": self.num_ranks, "DP": self.data_parallel_size}
+        named = [f"{name} {size}" for name, size in sizes.items() if size and size > 1]
+        return " x ".join(named) or "TP 1"
+
+    def described(self, traits: ClientTraits) -> ClientTraits:
+        """Return what a client is in this layout. traits: in any other."""
+        (group, *_), machine = traits.engines, self.machine
+        tensor = machine.cluster.tensor_parallel_size if machine is not None else group.tensor
+        form = traits.entries
+        return replace(
+            traits,
+            engines=(EngineGroup(self.data_parallel_size, self.num_ranks, tensor),),
+            entries=form and replace(form, block_bytes=self.kv_block_bytes),
+            machine=machine,
+        )
+
+    def period(self, start: float, ready: float) -> LayoutPeriod:
+        """Return what the records keep of it. start, ready: seconds."""
+        return LayoutPeriod(
+            start,
+            ready,
+            self.title,
+            self.machine,
+            self.num_lanes,
+            self.num_gpu_blocks,
+            self.collectives,
+        )
+
+
+def why_not(now: EngineLayout, later: EngineLayout) -> str | None:
+    """Return why a client cannot go from one layout to another while it runs; None: it can.
+
+    The GPUs stay the same, and so do the model and what a block holds; what the KV cache keeps
+    beside the blocks of running sequences has no way to another layout yet.
+    """
+    for what, here, there in (
+        ("block_size", now.memory.block_size, later.memory.block_size),
+        ("prefix caching", now.memory.caches_prefixes, later.memory.caches_prefixes),
+        ("GPUs", *(_gpus(each.machine) for each in (now, later))),
+        ("model", *(each.machine and each.machine.model for each in (now, later))),
+        ("drafts", *(each.machine and each.machine.num_drafts for each in (now, later))),
+        ("price", *(each.machine and each.machine.price for each in (now, later))),
+    ):
+        if here != there:
+            return f"must have the same {what}, got {_text(here)} and then {_text(there)}"
+    for name, having in (("a sliding window", "groups"), ("tiers", "tiers")):
+        if getattr(now.memory, having) or getattr(later.memory, having):
+            return f"must have no {name} in its KV cache; that combination is not simulated"
+    if now.memory.swap_space or later.memory.swap_space:
+        return "must have preemption: recompute; that combination is not simulated with swap"
+    return None
+
+
+def check_domain(name: str, machine: Machine | None, predictor: PipelinePredictor) -> None:
+    """Raise ScenarioError for ranks that sum over more GPUs than a node's links join.
+
+    name: of the client, which has no places in a topology.
+    """
+    if machine is None or not predictor.traits.sums_over_links:
+        return
+    cluster, link = machine.cluster, machine.cluster.gpu.interconnect
+    sizes = {"tensor_parallel_size": cluster.tensor_parallel_size}
+    if cluster.enable_expert_parallel:
+        parallel = "tensor_parallel_size x data_parallel_size with enable_expert_parallel"
+        sizes[parallel] = cluster.expert_parallel_size
+    for what, size in sizes.items():
+        if link.domain is not None and size > link.domain:
+            raise ScenarioError(
+                f"{name}: {what} must be <= {link.domain}, the GPUs that {link.kind} "
+                f"joins for {cluster.gpu.name}, got {size}; a network with a topology times "
+                "ranks on several nodes, such as network: {topology: hgx-h100, nodes: 2, "
+                "spans_nodes: true}, or pipeline_parallel_size puts layers on each"
+            )
+
+
+def _gpus(machine: Machine | None) -> tuple[object, ...] | None:
+    if machine is None:
+        return None
+    gpu = machine.cluster.gpu
+    return machine.cluster.num_gpus, gpu.name, gpu.power, gpu.draw
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        number, name, power, _ = value
+        return f"{number} x {name} of {power:g} W"
+    return str(getattr(value, "name", value))

@@ -1,0 +1,1 @@
+"""What has to hold of several clients of one run together."""

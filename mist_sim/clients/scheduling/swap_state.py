@@ -1,0 +1,44 @@
+"""What a lane knows of its swap space: the room there, and who is on the way."""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache import SwapSpace
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.moves.room import Room
+from mist_sim.clients.sequence_state import SequenceState
+
+
+class SwapState:
+    """The swap space of a lane, with nothing in it yet.
+
+    overlap: whether steps go on while blocks are copied.
+    room: of the space; of none where there is no space.
+    going: who is copied there while steps go on, with blocks that stay taken until it is: (blocks,
+        computed tokens) of each. returning: who is copied back meanwhile.
+    """
+
+    def __init__(self, space: SwapSpace | None, *, overlap: bool) -> None:
+        self.overlap = overlap
+        self.room = Room(space.num_blocks if space else 0)
+        self.going: dict[SequenceState, tuple[int, int]] = {}
+        self.returning: dict[SequenceState, KvMove] = {}
+        self._seconds_per_block = space.seconds_per_block if space else 0.0
+
+    @property
+    def num_going(self) -> int:
+        """Blocks that will be free when those are copied who go."""
+        return sum([num_blocks for num_blocks, _ in self.going.values()]) if self.going else 0
+
+    def copy_time(self, num_blocks: int) -> float:
+        """Return the seconds in which so many blocks are copied, either way."""
+        return num_blocks * self._seconds_per_block
+
+    def begin_return(self, swap: KvMove) -> KvMove:
+        """Note that a sequence is copied back, and return that move."""
+        self.returning[swap.sequence] = back = swap.back()
+        return back
+
+    def end_return(self, sequence: SequenceState) -> None:
+        """Free the room of one that was copied back, if it was."""
+        if sequence in self.returning:
+            self.room.release(self.returning.pop(sequence).num_blocks)

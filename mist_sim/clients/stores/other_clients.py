@@ -1,0 +1,79 @@
+"""KV entries that other clients keep: hand-over, migration, and what is pushed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simpy.events import Event
+
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.stores.base import KvStore, Transit
+from mist_sim.core.visit import AwaitedKv
+from mist_sim.environment import MOVE, Environment
+from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.network import Message, Network, Seat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryForm:
+    """What the KV entries of a client are to a network.
+
+    block_bytes: of a block over all GPUs of an engine; None: not known, so that none can come.
+    block_size: tokens in a block. num_layers: that follow one another.
+    in_blocks: whether a network sends them block by block, and not in one piece a layer.
+    """
+
+    block_bytes: float | None
+    block_size: int
+    num_layers: int
+    in_blocks: bool = True
+
+
+class OtherClients(KvStore):
+    """What other clients keep of requests, and send over the network to an engine.
+
+    seat: the engine, to which they come. network: None: there is none, and nothing can come.
+    """
+
+    def __init__(
+        self, env: Environment, network: Network | None, seat: Seat, form: EntryForm
+    ) -> None:
+        self.name = f"other clients of {seat.client}"
+        self._env = env
+        self._network = network
+        self._seat = seat
+        self._form = form
+
+    def has(self, move: KvMove) -> bool:
+        kv = move.sequence.incoming
+        return kv is None or not kv.is_awaited or kv.is_there
+
+    def ready(self, move: KvMove) -> Event:
+        kv, ready = move.sequence.incoming, Event(self._env)
+        if not isinstance(kv, AwaitedKv):
+            return super().ready(move)
+        kv.reserve(lambda: self._env.trigger(ready, self._env.now, MOVE))
+        return ready
+
+    def fetch(self, move: KvMove) -> Transit:
+        network, form, kv = self._network, self._form, move.sequence.incoming
+        if kv is None:
+            raise InvariantError(f"no client keeps what {move} moves")
+        if network is None or form.block_bytes is None:
+            raise ScenarioError(
+                f"{self._seat.client}: a network and kv_block_bytes are required for KV entries "
+                "of other clients to come here"
+            )
+        num_blocks = move.num_blocks
+        if not network.destination_missing:
+            num_blocks = max(num_blocks, -(-kv.num_tokens // form.block_size))
+        message = Message(
+            Seat(kv.source, kv.engine),
+            self._seat,
+            num_blocks * form.block_bytes,
+            form.num_layers,
+            kv.compute_time,
+            num_blocks if form.in_blocks else 1,
+        )
+        after = network.post_processing(message)
+        return Transit(message.num_bytes, network.send(message), after)

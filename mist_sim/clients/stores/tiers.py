@@ -1,0 +1,59 @@
+"""Tiers below a prefix cache: how their blocks come to a lane.
+
+What lies in them is known to `kv_cache/tiers`.
+"""
+
+from __future__ import annotations
+
+from mist_sim.clients.kv_cache import CacheTier, SerialLink
+from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.stores.base import KvStore, Transit
+from mist_sim.environment import ARRIVE, Environment
+from mist_sim.network import Seat, Store, Ways
+
+
+class LinkedTier(KvStore):
+    """A tier with a link to the engine, over which loads go one after the other.
+
+    block_bytes: NaN: not known.
+    """
+
+    def __init__(
+        self, env: Environment, tier: CacheTier, link: SerialLink, block_bytes: float
+    ) -> None:
+        self.name = tier.name
+        self._env = env
+        self._tier = tier
+        self._link = link
+        self._block_bytes = block_bytes
+
+    def fetch(self, move: KvMove) -> Transit:
+        tier, num_blocks = self._tier, move.num_blocks
+        seconds = tier.latency + num_blocks * tier.seconds_per_block
+        end = self._link.send(seconds, self._env.now)
+        return Transit(num_blocks * self._block_bytes, self._env.at(end, ARRIVE))
+
+
+class TierOfTopology(KvStore):
+    """A tier at a place of a topology, whose links carry its loads beside all else.
+
+    seat: the engine that reads.
+    """
+
+    def __init__(self, ways: Ways, seat: Seat, tier: CacheTier, block_bytes: float) -> None:
+        self.name = tier.name
+        self._ways = ways
+        self._seat = seat
+        self._latency = tier.latency
+        self._store = store_of(tier)
+        self._block_bytes = block_bytes
+
+    def fetch(self, move: KvMove) -> Transit:
+        num_bytes = move.num_blocks * self._block_bytes
+        end = self._ways.read([self._seat], self._store, num_bytes, self._latency)
+        return Transit(num_bytes, end)
+
+
+def store_of(tier: CacheTier) -> Store:
+    """Return where a tier lies in a topology, and what it gives at most there."""
+    return Store(tier.at, tier.read_bandwidth)

@@ -1,0 +1,214 @@
+"""What a client is, in one frozen record that everything outside `clients` reads.
+
+Rules of scenarios and simulations, hand-overs, networks, lifecycles and results ask a client's
+`traits`, never for its type. So a client of one's own that has an engine's traits is treated as an
+engine is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, NamedTuple
+
+from mist_sim.clients.traits.roles import FLOWING_ROLES, ROLES, SENDING_ROLES, Role
+from mist_sim.hardware.gpu_group import GpuMachine
+from mist_sim.hardware.setting import ACROSS_NODES, Borrowed, Setting
+from mist_sim.network import Store
+from mist_sim.stages import Decode, Prefill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvForm:
+    """How a client stores KV entries.
+
+    block_size: tokens of a block; None: it takes blocks of any size, or does not know its own.
+    dtype: of the entries, as vLLM calls it; `auto`: bf16 or fp16; None: not known.
+    block_bytes: of a block on all GPUs of an engine; None: not known, so that entries of other
+        clients cannot come here.
+    num_layers: that are computed, and may be sent, one after the other.
+    """
+
+    block_size: int | None = None
+    dtype: str | None = None
+    block_bytes: float | None = None
+    num_layers: int = 1
+
+
+class EngineGroup(NamedTuple):
+    """Equal engines of a client, which need GPUs in a network.
+
+    number: engines. pipeline: ranks of each. tensor: GPUs of each rank.
+    place: where the GPUs are; None: the client's own `place`, and without it wherever there is
+        room.
+    takes_entries: whether the KV entries that come to the client come to these.
+    what: which engines of the client they are, for messages, where it has several groups.
+    """
+
+    number: int = 1
+    pipeline: int = 1
+    tensor: int = 1
+    place: str | None = None
+    takes_entries: bool = True
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimesOrigin:
+    """Where a client's step times come from, for the summary.
+
+    estimate: `measured`, `fitted`, `analytic` and so on, as predictors say.
+    assumed: options that were not set and whose default is an assumption: fitted on another GPU, a
+        `max_model_len` for which it has too little memory, or the `host` of its GPUs.
+    assumed_host: what that host is worth: the milliseconds that GPUs spend on one another in a step
+        of the most tokens, there and on another host; empty where it is named or does not count.
+    settings: what was measured that resembles its TTFT and TPOT, by metric, as far as their errors
+        are known; None if nothing comparable was measured. A client that emits no first token has
+        no `ttft`.
+    imitates: the engine whose defaults it has; empty for none.
+    """
+
+    estimate: str
+    assumed: tuple[str, ...] = ()
+    assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Setting | Borrowed | None] = field(
+        default_factory=lambda: {"ttft": None, "tpot": None}
+    )
+    imitates: str = ""
+
+    def across_nodes(self) -> TimesOrigin:
+        """Return the same for ranks on several nodes, of which no step was measured."""
+        found = {name: known and ACROSS_NODES for name, known in self.settings.items()}
+        return replace(self, settings=found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slider:
+    """What can change of a client during a run: its chunk, and with it its role (TaiChi).
+
+    chunk: prompt and decode tokens of a step; None: its scheduler cuts no prompts into chunks.
+    max_num_seqs: requests that it runs at once, the smallest chunk.
+    scheduler: name of its scheduler, for messages.
+    obstacle: the option that keeps answers from flowing; empty: none does.
+    """
+
+    chunk: int | None
+    max_num_seqs: int
+    scheduler: str
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTraits:
+    """What a client is.
+
+    serves: kinds of stages that it serves.
+    asks_ahead: whether the client of the next stage is chosen before a visit here begins.
+    model: name of the model that it serves; None: whatever requests name.
+    role: what it does for others; None: it serves its requests alone, unless a policy of hand-overs
+        lets it do otherwise.
+
+    KV entries:
+    entries: the form in which it stores them; None: it stores none that travel on the network.
+    sends_entries: whether it keeps the entries of a visit for the client of the next stage.
+    takes_entries: whether it goes on from entries that another client keeps.
+    reserves: whether it can take memory for entries that are still to be computed (push).
+    emits_first_token: whether it can begin an answer whose prompt another client computed.
+    longest_prompt: tokens of the longest prompt that it can answer, and the option that says so.
+    slider: what can change of it during a run; None: nothing.
+
+    Hardware:
+    engines: groups of engines that have GPUs in a network; empty: it has none there.
+    uses_links: whether it moves bytes over the links of a topology beside hand-overs, such as those
+        of tiers.
+    stores: memory below the GPU that its engines read over a network with a topology, by name.
+    shared_tiers: (blocks, tokens of a block) of the tiers of its KV cache that it shares with other
+        clients, by name.
+    machine: the GPUs that draw power and cost money for it; None: none, or nobody knows them.
+    times: where its step times come from; None: it has no steps.
+
+    Lifecycle:
+    can_fail: whether what is in flight may be lost. can_drain: whether it may leave, and be scaled.
+
+    What it looks at, so that options of a workload without effect are reported:
+    deadline_option: its option that looks at deadlines of first tokens; empty: none does.
+    uses_priorities: whether priorities change its order. turns_away: whether it rejects requests
+        because it is busy.
+
+    Raises ValueError for traits that contradict one another.
+    """
+
+    serves: tuple[str, ...]
+    asks_ahead: bool = False
+    model: str | None = None
+    role: Role | None = None
+    entries: KvForm | None = None
+    sends_entries: bool = False
+    takes_entries: bool = False
+    reserves: bool = False
+    emits_first_token: bool = False
+    longest_prompt: tuple[float, str] = (inf, "nothing limits it")
+    slider: Slider | None = None
+    engines: tuple[EngineGroup, ...] = ()
+    uses_links: bool = False
+    stores: Mapping[str, Store] = field(default_factory=dict)
+    shared_tiers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    machine: GpuMachine | None = None
+    times: TimesOrigin | None = None
+    can_fail: bool = True
+    can_drain: bool = True
+    deadline_option: str = ""
+    uses_priorities: bool = False
+    turns_away: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.serves or not all(isinstance(kind, str) for kind in self.serves):
+            raise ValueError(f"serves must name kinds of stages, got {self.serves!r}")
+        for problem in self._contradictions():
+            raise ValueError(problem)
+
+    @classmethod
+    def serving(cls, kinds: Collection[str]) -> ClientTraits:
+        """Return the traits of a client of which only the stages are known.
+
+        One that serves prefill keeps the entries for the next stage; one that serves decode alone
+        goes on from those of others.
+        """
+        prefills = Prefill.kind in kinds
+        return cls(
+            serves=tuple(kinds),
+            sends_entries=prefills,
+            takes_entries=Decode.kind in kinds and not prefills,
+        )
+
+    def _contradictions(self) -> list[str]:
+        """Return what contradicts what in them."""
+        role, serves, found = self.role, set(self.serves), []
+        if role is not None and serves & ROLES[None] != ROLES[role]:
+            stages = " and ".join(sorted(ROLES[role]))
+            found.append(f"serves must have {stages} with role {role}, got {self.serves!r}")
+        if Decode.kind in serves and Prefill.kind not in serves and not self.takes_entries:
+            found.append(
+                "takes_entries must be True for a client that serves decode without prefill: it "
+                "goes on from entries that others keep, got False"
+            )
+        if role in SENDING_ROLES and not self.sends_entries:
+            found.append(f"sends_entries must be True with role {role}, got False")
+        if role not in (None, "prefill") and not self.takes_entries:
+            found.append(f"takes_entries must be True with role {role}, got False")
+        if role in FLOWING_ROLES and self.slider is None:
+            found.append(f"slider must be given with role {role}, got None")
+        if self.reserves and self.entries is None:
+            found.append("entries must be given with reserves, got None")
+        return found
+
+    @property
+    def num_engines(self) -> int:
+        """Engines to which KV entries may come; 1 for a client without any."""
+        return sum(group.number for group in self.engines if group.takes_entries) or 1
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that its engines have in a network."""
+        return sum(group.number * group.pipeline * group.tensor for group in self.engines)

@@ -1,0 +1,79 @@
+"""What everything asks of the GPUs behind a client: who draws, weighs and costs what.
+
+A machine consists of groups of equal GPUs. Those of an engine are one group (`machine.py`), those
+of a bundle two: its attention workers and its FFN workers (`afd/machine.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.power import Array, DrawConfidence
+from mist_sim.hardware.work import StepCounts
+
+WattsOrigin = DrawConfidence | Literal["assumed"]
+"""Where watts come from: measured on the device, its data sheet, or nobody measured such steps."""
+
+
+class GpuWork(NamedTuple):
+    """What a group of GPUs did in runs of steps; arrays of one item a run.
+
+    seconds: of all its GPUs that were at work, added up. watts: of one of them, on average.
+    """
+
+    seconds: Array
+    watts: Array
+
+
+class GpuGroup(Protocol):
+    """Equal GPUs of a client that have the same part in each step."""
+
+    @property
+    def gpu(self) -> GpuSpec:
+        """What each of them is."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all engines, or of all workers of a kind."""
+
+    @property
+    def gpus_an_engine(self) -> int:
+        """Those of one engine or worker, which load its weights together."""
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of weights that one engine or worker loads."""
+
+    @property
+    def price(self) -> float | None:
+        """Dollars of a GPU an hour; None: the catalog of prices says it."""
+
+    @property
+    def idle_watts(self) -> float:
+        """Watts of one GPU that does nothing."""
+
+    def work(self, counts: StepCounts, busy: Array) -> GpuWork:
+        """Return what it did in runs of steps. busy: as recorded of each run, seconds."""
+
+
+class GpuMachine(Protocol):
+    """The GPUs behind a client, group by group."""
+
+    @property
+    def groups(self) -> Sequence[GpuGroup]:
+        """At least one; in the order of the client's groups of engines, if it has as many."""
+
+    @property
+    def num_drafts(self) -> int:
+        """Draft tokens of each decode, verified in a step."""
+
+    @property
+    def watts_origin(self) -> WattsOrigin:
+        """Where its watts come from."""
+
+
+def num_gpus(machine: GpuMachine | None) -> int:
+    """Return the GPUs of a machine; none for a client without one."""
+    return sum(group.num_gpus for group in machine.groups) if machine is not None else 0

@@ -1,0 +1,1 @@
+"""Files that an input names: read as far as they may be long, and never shown in messages."""

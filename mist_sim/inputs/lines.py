@@ -1,0 +1,59 @@
+"""The lines of a text of any length, of which a few at a time are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from itertools import chain
+from typing import TextIO
+
+from mist_sim.bounds import LINE_LENGTH
+from mist_sim.errors import TraceError
+
+_CHUNK = 1 << 16  # characters read at once
+
+
+def lines_of(file: TextIO, path: object) -> Iterator[str]:
+    """Yield the lines of a text with their ends, as the file itself would.
+
+    file: opened with newline="". path: what messages call it.
+    Raises TraceError for a line longer than `LINE_LENGTH`.
+    """
+    return chain.from_iterable(_blocks(file, path))
+
+
+def _blocks(file: TextIO, path: object) -> Iterator[StringIO]:
+    """Yield whole lines, some at a time: what asks for them is called once for many."""
+    rest, line = "", 1
+    while chunk := file.read(_CHUNK):
+        text = rest + chunk
+        end = _after_last_line(text)
+        block, rest = text[:end], text[end:]
+        if len(text) > LINE_LENGTH:  # the first of its lines is the only one longer than a chunk
+            _check_first(text, path, line)
+        if block:
+            yield StringIO(block, newline="")
+            line += _num_ends(block)
+    if rest:
+        yield StringIO(rest, newline="")
+
+
+def _after_last_line(text: str) -> int:
+    r"""Return where the last whole line ends; a \r at the very end may be half of a \r\n."""
+    return max(text.rfind("\n"), text.rfind("\r", 0, -1)) + 1
+
+
+def _num_ends(block: str) -> int:
+    return block.count("\n") + block.count("\r") - block.count("\r\n")
+
+
+def _check_first(text: str, path: object, line: int) -> None:
+    """Raise TraceError where the first line of a text is too long."""
+    ends = (text.find(end, 0, LINE_LENGTH) for end in "\r\n")
+    if max(ends) < 0:
+        raise TraceError(
+            path,
+            line,
+            f"a line must have <= {LINE_LENGTH} characters; has the file another form, or lost its "
+            "line ends?",
+        )

@@ -1,0 +1,25 @@
+"""The journal that a study keeps in the private folder of its results, until they are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+NAME = "study.jsonl"
+LOCK = ".lock"
+"""Ends the name of the file that is locked while a journal is written."""
+
+
+def holds_rows(room: Path) -> bool:
+    """Tell whether a study that was stopped has left rows in a private folder."""
+    try:
+        with (room / NAME).open("rb") as file:
+            return sum(line.endswith(b"\n") for line in (file.readline(), file.readline())) > 1
+    except FileNotFoundError:
+        return False
+
+
+def tidy(room: Path) -> None:
+    """Remove what is no row of a study. The private folder is claimed, and no study goes on."""
+    (room / f"{NAME}{LOCK}").unlink(missing_ok=True)
+    if not holds_rows(room):
+        (room / NAME).unlink(missing_ok=True)

@@ -1,0 +1,100 @@
+"""The points of a study as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isnan
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from mist_sim.report.elements.cells import number, percent, section, warnings
+from mist_sim.report.elements.layout import Fitting, columns, listed
+
+_TITLES = {
+    "request_throughput": ("requests", "/s"),
+    "output_throughput": ("output", "tokens/s"),
+    "p50_ttft_ms": ("p50 TTFT", "ms"),
+    "p99_ttft_ms": ("p99 TTFT", "ms"),
+    "p50_tpot_ms": ("p50 TPOT", "ms"),
+    "p99_tpot_ms": ("p99 TPOT", "ms"),
+    "good_request_fraction": ("good", "requests"),
+    "cost_per_million_output_tokens_usd": ("$ a million", "output tokens"),
+}
+_LEFT_OUT = ("request_throughput", "p50_ttft_ms", "p50_tpot_ms")  # in a narrow terminal
+_MOST_WARNINGS = 20
+
+
+def study_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a study. summary: `Study.summary`."""
+    points = summary["points"]
+    shown = [
+        key
+        for key in _TITLES
+        if any(not isnan(point["figures"].get(key, float("nan"))) for point in points)
+    ]
+    most, fewer = shown, [key for key in shown if key not in _LEFT_OUT]
+    table = Fitting(_table(points, most, 2), _table(points, most, 1), _narrow(points, fewer))
+    told = summary["warnings"]
+    return Group(
+        *section(_title(summary), table),
+        *(Padding(Text(note, style="dim"), (0, 0, 1, 0)) for note in _legend(summary)),
+        *warnings(_first(told)),
+    )
+
+
+def _table(points: list[Mapping[str, Any]], keys: list[str], gap: int) -> RenderableType:
+    return columns(
+        *_cells(points, keys), right=range(1, 1 + len(keys)), below=_below(keys), gap=gap
+    )
+
+
+def _narrow(points: list[Mapping[str, Any]], keys: list[str]) -> RenderableType:
+    return listed(*_cells(points, keys), right=range(1, 1 + len(keys)), below=_below(keys))
+
+
+def _below(keys: list[str]) -> list[str]:
+    return ["", *(_TITLES[key][1] for key in keys)]
+
+
+def _cells(points: list[Mapping[str, Any]], keys: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the titles, and the cells of each point."""
+    titles = ["", *(_TITLES[key][0] for key in keys)]
+    return titles, [[point["name"] or "all", *_figures(point, keys)] for point in points]
+
+
+def _title(summary: Mapping[str, Any]) -> str:
+    failed = f", {summary['num_failed']} failed" if summary["num_failed"] else ""
+    return f"{summary['num_points']} points, {summary['num_runs']} runs{failed}"
+
+
+def _legend(summary: Mapping[str, Any]) -> Iterator[str]:
+    if any(point["confidence_intervals"] for point in summary["points"]):
+        yield "mean ± half width of the 95 % confidence interval over the seeds"
+    yield from summary["notes"]
+
+
+def _figures(point: Mapping[str, Any], shown: list[str]) -> Iterator[str]:
+    if not point["figures"]:
+        yield "failed"
+        yield from ["-"] * (len(shown) - 1)
+        return
+    for key in shown:
+        mean = point["figures"].get(key, float("nan"))
+        low, high = point["confidence_intervals"].get(key, (mean, mean))
+        text = _value(key, mean)
+        yield f"{text} ± {_value(key, (high - low) / 2)}" if high > low else text
+
+
+def _value(key: str, value: float) -> str:
+    if key == "good_request_fraction" and not isnan(value):
+        return percent(value, 1)
+    return number(value)
+
+
+def _first(told: list[str]) -> list[str]:
+    """Return as many warnings as one reads; --json and study.json have all."""
+    rest = len(told) - _MOST_WARNINGS
+    return told if rest <= 0 else [*told[:_MOST_WARNINGS], f"... and {rest} more"]

@@ -1,1 +1,0 @@
-"""Independent runs in parallel processes."""

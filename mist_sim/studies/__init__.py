@@ -1,0 +1,8 @@
+"""Studies: points, rates and seeds become rows, in parallel, journalled, and with their errors."""
+
+from mist_sim.studies.executor import Executor
+from mist_sim.studies.findings import Study
+from mist_sim.studies.replications import replicate
+from mist_sim.studies.study import study
+
+__all__ = ["Executor", "Study", "replicate", "study"]

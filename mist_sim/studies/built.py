@@ -1,0 +1,38 @@
+"""A scenario that is built once, for all that is asked of it before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mist_sim.hardware import gpu_group
+from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.scenario import Scenario, build
+from mist_sim.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Built:
+    """A scenario with its parts. They never run: a run changes them, and has parts of its own."""
+
+    scenario: Scenario
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """The parts. Raises ScenarioError as `build` does."""
+        return build(self.scenario)
+
+    @cached_property
+    def expected_errors(self) -> dict[str, Any]:
+        """How far TTFT and TPOT of its clients may be from what a real engine would show."""
+        origins = {client.name: client.traits.times for client in self.simulation.clients}
+        return expected_errors({name: known.settings for name, known in origins.items() if known})
+
+    @cached_property
+    def num_gpus(self) -> int | None:
+        """The GPUs of all clients; None where an engine's are not known."""
+        all_traits = [client.traits for client in self.simulation.clients]
+        if any(traits.machine is None and traits.times is not None for traits in all_traits):
+            return None
+        return sum(gpu_group.num_gpus(traits.machine) for traits in all_traits)

@@ -1,0 +1,149 @@
+"""A study that is going on: tasks go to an executor, their rows into the journal and back."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.studies.executor import Executor, InTurn
+from mist_sim.studies.journal import Journal, journal_at
+from mist_sim.studies.plain import named_files, plain
+from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.workers import Workers, num_cores
+
+Progress = Callable[[int], None]
+"""Called with how many tasks are done."""
+
+
+@dataclass
+class Driver:
+    """Does the tasks of a study; what the journal has is not done again.
+
+    what: what is done, for messages. jobs: tasks at a time. executor: does them; None: this process
+    where there is one at a time, else workers. num_done: tasks by now, those of the journal too.
+    """
+
+    what: str
+    jobs: int
+    journal: Journal | None = None
+    progress: Progress | None = None
+    executor: Executor | None = None
+    num_done: int = 0
+
+    def stream(self, tasks: Iterable[Task], *, keep_errors: bool = False) -> Iterator[Row]:
+        """Yield a row a task, as they are done; those of the journal first, as they come.
+
+        keep_errors: a failure is a row, and written into the journal; without it the first one is
+        raised, and what still runs is ended.
+        """
+        known: deque[Row] = deque()
+        done = self._executor_for(tasks).stream(self._missing(tasks, known))
+        for task, answer in done:
+            while known:
+                yield self._counted(known.popleft())
+            if isinstance(answer, Exception):
+                if not keep_errors:
+                    done.close()
+                    raise answer
+                row = Row(task.key, failure=Failure.of(answer), error=answer)
+            else:
+                row = Row(task.key, json.loads(answer))
+            if self.journal is not None:
+                self.journal.add(task, row, str(answer))
+            yield self._counted(row)
+        while known:
+            yield self._counted(known.popleft())
+
+    def run(self, tasks: Sequence[Task], *, keep_errors: bool = False) -> list[Row]:
+        """Return the rows of tasks, whose keys differ, in their order."""
+        rows: dict[Key, Row] = {}
+        for row in self.stream(tasks, keep_errors=keep_errors):
+            rows[row.key] = row
+        return [rows[task.key] for task in tasks]
+
+    def results(self, tasks: Sequence[Task]) -> list[Any]:
+        """Return the results of tasks in their order. Raises the error of one that fails."""
+        return [row.value for row in self.run(tasks)]
+
+    def _executor_for(self, tasks: Iterable[Task]) -> Executor:
+        if self.executor is not None:
+            return self.executor
+        most = len(tasks) if isinstance(tasks, Sequence) else self.jobs
+        num = min(self.jobs, most)
+        return InTurn() if num <= 1 else Workers(num, self.what)
+
+    def _missing(self, tasks: Iterable[Task], known: deque[Row]) -> Iterator[Task]:
+        """Yield the tasks that are not done; the rows of the others go to `known`."""
+        for task in tasks:
+            row = None if self.journal is None else self.journal.find(task)
+            if row is None:
+                yield task
+            else:
+                known.append(row)
+
+    def _counted(self, row: Row) -> Row:
+        self.num_done += 1
+        if self.progress is not None:
+            self.progress(self.num_done)
+        return row
+
+
+@contextmanager
+def studying(
+    what: str,
+    subjects: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    *,
+    jobs: int | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> Iterator[Driver]:
+    """Begin a study, and end it with its journal.
+
+    what: what it does, such as "goodput". subjects, options: all that its results depend on, the
+    subjects by name. jobs: tasks at a time, by default one a core; results do not depend on it.
+    journal: a file for the rows as they come; None: none. resume: go on with the one there.
+    Raises ScenarioError for fewer than one job, `resume` without a journal, and the journal of
+    another study.
+    """
+    if jobs is not None and jobs < 1:
+        raise ScenarioError(f"jobs must be >= 1, got {jobs}")
+    if journal is None and resume:
+        raise ScenarioError("resume has no effect without a journal; name one")
+    driver = Driver(what, jobs or num_cores(), progress=progress, executor=executor)
+    if journal is None:
+        yield driver
+        return
+    with journal_at(journal, _identity(what, subjects, options or {}), resume=resume) as found:
+        driver.journal = found
+        try:
+            yield driver
+        except KeyboardInterrupt as stop:
+            if num := len(found):
+                stop.add_note(
+                    f"finished runs are kept ({num}): --resume (resume=True in Python) goes on "
+                    "after them"
+                )
+            raise
+
+
+def _identity(what: str, subjects: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a study is of, as plain data."""
+    from importlib.metadata import version
+
+    data = plain(subjects)
+    return {
+        "study": what,
+        "mist_sim": version("mist-sim"),
+        "options": plain(options),
+        "subjects": data,
+        "files": named_files(data),
+    }

@@ -1,0 +1,42 @@
+"""Who does the tasks of a study: this process, its workers, or what another package offers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import NamedTuple, Protocol
+
+from mist_sim.studies.task import Task, answer
+
+
+class Done(NamedTuple):
+    """A task that was done. answer: its result as JSON text, or the error that it raised."""
+
+    task: Task
+    answer: str | Exception
+
+
+class Executor(Protocol):
+    """Does tasks, several at a time.
+
+    To run a study somewhere else, such as on a cluster, write a class with this method.
+    """
+
+    def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        """Yield tasks as they are done, in any order; each is done by `studies.task.answer`.
+
+        tasks: taken one by one, few more than can be done at a time. What a task raises becomes
+        its answer. When the generator is closed early, what still runs is ended.
+        Raises StoppedError where tasks cannot be done any more.
+        """
+
+
+class InTurn:
+    """Does one task after the other, in this process."""
+
+    def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        for task in tasks:
+            try:
+                found: str | Exception = answer(task.run, task.arguments)
+            except Exception as error:  # noqa: BLE001 - a failing point is a row
+                found = error
+            yield Done(task, found)

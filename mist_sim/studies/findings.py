@@ -1,0 +1,208 @@
+"""What a study found: a row a run, and means with intervals for each point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
+from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.presenters import STUDY
+from mist_sim.studies.points import Point, value_text
+from mist_sim.studies.task import Failure, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. seed: None where the point cannot be. summary: as of a `Result`, if it worked."""
+
+    seed: int | None
+    summary: Mapping[str, Any] | None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class PointRuns:
+    """A point, and its runs in order of the seeds as they were asked for."""
+
+    point: Point
+    runs: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, point: Point, rows: Sequence[Row]) -> Self:
+        """Return a point with the rows of its runs; the last part of their keys is the seed."""
+        return cls(
+            point,
+            tuple(
+                Run(int(row.key[-1]) if len(row.key) > 1 else None, row.result, row.failure)
+                for row in rows
+            ),
+        )
+
+    @property
+    def summaries(self) -> list[Mapping[str, Any]]:
+        """Those of the runs that worked."""
+        return [run.summary for run in self.runs if run.summary is not None]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Those of the runs that failed."""
+        return [run.failure for run in self.runs if run.failure is not None]
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """Mean and interval of every number of the summaries."""
+        columns: dict[str, list[float]] = {}
+        for summary in self.summaries:
+            for name, value in numbers_of(summary):
+                columns.setdefault(name, []).append(float(value))
+        return {name: estimate(values) for name, values in columns.items()}
+
+    @property
+    def warnings(self) -> Iterator[str]:
+        """What a reader of the figures has to know."""
+        for failure in dict.fromkeys(self.failures):
+            share = f"{self.failures.count(failure)} of {len(self.runs)} runs " * (
+                len(self.runs) > 1
+            )
+            yield f"{share}failed: {failure}"
+        if not all(summary.get("completed", 1) for summary in self.summaries):
+            yield "no request finished"
+        if any(summary.get("unstable") for summary in self.summaries):
+            yield "unstable: latencies depend on how long the run is"
+
+
+@dataclass(frozen=True, repr=False)
+class Study(Findings):
+    """The rows of a study.
+
+    scenario: what was varied, as YAML text, where that is a scenario. notes: on how it was run.
+    """
+
+    presenter = STUDY
+
+    points: tuple[PointRuns, ...]
+    title: str = ""
+    scenario: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """A row a run: what is varied, the seed, the error if it failed, all numbers it gave."""
+        import pandas as pd
+
+        rows = [
+            _values(point.point)
+            | {"seed": run.seed, "error": str(run.failure or "")}
+            | dict(numbers_of(run.summary or {}))
+            for point in self.points
+            for run in point.runs
+        ]
+        frame = pd.DataFrame(rows)
+        return frame.assign(seed=frame["seed"].astype("Int64"))
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a point: what is varied, and the mean of every number over its seeds."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                _values(each.point) | {name: e.mean for name, e in each.estimates.items()}
+                for each in self.points
+            ]
+        )
+
+    def estimate(self, metric: str) -> pd.DataFrame:
+        """Return a row a point: what is varied; mean, low and high end of the 95 % interval.
+
+        metric: a number of a run's summary, such as "p99_ttft_ms", or a figure of one's own.
+        Raises ScenarioError for one that no run has.
+        """
+        import pandas as pd
+
+        known = {name for each in self.points for name in each.estimates}
+        if metric not in known:
+            raise ScenarioError(
+                f"metric must be a number of the runs, got {brief(metric)}"
+                f"{did_you_mean(metric, sorted(known))}"
+            )
+        found = [each.estimates.get(metric, Estimate(nan, nan)) for each in self.points]
+        return pd.DataFrame(
+            [
+                _values(each.point) | {"mean": e.mean, "low": e.low, "high": e.high}
+                for each, e in zip(self.points, found, strict=True)
+            ]
+        )
+
+    @property
+    def num_failed(self) -> int:
+        """How many runs failed, and points that cannot be."""
+        return sum(len(each.failures) for each in self.points)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the figures has to know, of each point."""
+        return [
+            f"{each.point.name}: {text}" if each.point.name else text
+            for each in self.points
+            for text in each.warnings
+        ]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "num_points": len(self.points),
+            "num_runs": sum(len(each.runs) for each in self.points),
+            "num_failed": self.num_failed,
+            "confidence_level": CONFIDENCE_LEVEL,
+            "points": [_point_data(each) for each in self.points],
+            "warnings": self.warnings,
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Study: {len(self.points)} points, {len(self.rows)} runs>"
+
+    def write_files(self, folder: Path) -> None:
+        """Write study.json, study.csv, study.parquet, and scenario.resolved.yaml of a scenario."""
+        write_text(folder / "study.json", json_text(self.summary))
+        write_text(folder / "study.csv", self.rows.to_csv(index=False, lineterminator="\n"))
+        self.rows.to_parquet(folder / "study.parquet", index=False)
+        if self.scenario is not None:
+            write_text(folder / "scenario.resolved.yaml", self.scenario)
+
+
+def _values(point: Point) -> dict[str, Any]:
+    """Return what is set at a point; whatever is no number, as text."""
+    return {
+        key: value if isinstance(value, int | float) else value_text(value)
+        for key, value in point.values.items()
+    }
+
+
+def _point_data(each: PointRuns) -> dict[str, Any]:
+    first = each.summaries[0] if each.summaries else {}
+    return {
+        "name": each.point.name,
+        "values": dict(each.point.values),
+        "seeds": [run.seed for run in each.runs if run.seed is not None],
+        "figures": {name: found.mean for name, found in each.estimates.items()},
+        "confidence_intervals": {
+            name: [found.low, found.high]
+            for name, found in each.estimates.items()
+            if found.half_width == found.half_width
+        },
+        "expected_errors": dict(first.get("expected_errors", {})),
+        "errors": [str(failure) for failure in each.failures],
+    }

@@ -1,0 +1,113 @@
+"""A workload at other rates: the same requests and random streams, only their arrivals scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mist_sim.bounds import QUANTITIES
+from mist_sim.errors import ScenarioError
+from mist_sim.rng import Streams
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.studies.built import Built
+from mist_sim.traces import AllAtOnce, ArrivalProcess, BurstyArrivals, ClosedLoop, TraceArrivals
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates at which a scenario's requests can be sent.
+
+    Every arrival process draws gaps in proportion to the inverse of its rate, from a stream of its
+    own, so that at another rate the same requests come in the same order, closer together or
+    further apart.
+
+    built: the scenario's parts, where it was built before.
+    Raises ScenarioError for arrivals without a rate, and a trace that has none.
+    """
+
+    scenario: Scenario
+    built: Built | None = None
+
+    def __post_init__(self) -> None:
+        has_none = isinstance(self._arrivals, ClosedLoop | AllAtOnce)
+        has_own = isinstance(self._arrivals, TraceArrivals | BurstyArrivals)
+        if has_none or not (has_own or isinstance(getattr(self._arrivals, "rate", None), float)):
+            raise ScenarioError(
+                f"workload.arrivals must have a rate that can be changed, got {self._written}; "
+                "choose poisson, gamma, constant, uniform, normal, bursty or a trace's own times"
+            )
+        if not 0 < self.own < np.inf:
+            raise ScenarioError(
+                "workload.trace must last some time for a rate, got "
+                f"{self.num_requests} requests in {self._times[-1] - self._times[0]:g} s; "
+                "give arrivals a rate, such as {type: poisson, rate: 2 /s}"
+            )
+
+    @cached_property
+    def own(self) -> float:
+        """Requests per second on average, as the scenario says; of a trace, as it has them."""
+        arrivals: Any = self._arrivals
+        if isinstance(arrivals, TraceArrivals):
+            span = self._times[-1] - self._times[0]
+            return float((self.num_requests - 1) / span) if span else 0.0
+        if isinstance(arrivals, BurstyArrivals):
+            return arrivals.rate_on * arrivals.on / (arrivals.on + arrivals.off)
+        return float(arrivals.rate)
+
+    @property
+    def num_requests(self) -> int:
+        """How many requests the workload has."""
+        return len(self._times)
+
+    def at(self, rate: float) -> dict[str, Any]:
+        """Return what to set in the scenario for a rate (requests per second, > 0)."""
+        arrivals: Any = self._arrivals
+        factor = rate / self.own
+        if isinstance(arrivals, TraceArrivals):
+            found = {"speedup": arrivals.speedup * factor}
+        elif isinstance(arrivals, BurstyArrivals):
+            found = {"rate_on": arrivals.rate_on * factor}
+            found |= {"on": arrivals.on / factor, "off": arrivals.off / factor}
+        else:
+            found = {"rate": rate}
+        return {
+            f"workload.arrivals.{name}": _with_unit(value, self._written[name])
+            for name, value in found.items()
+        }
+
+    @cached_property
+    def _arrivals(self) -> ArrivalProcess | TraceArrivals | ClosedLoop:
+        found: ArrivalProcess | TraceArrivals | ClosedLoop = self.scenario.workload.arrivals.make()
+        return found
+
+    @cached_property
+    def _written(self) -> dict[str, Any]:
+        written: dict[str, Any] = as_data(self.scenario)["workload"]["arrivals"]
+        return written
+
+    @cached_property
+    def _times(self) -> list[float]:
+        """When requests arrive as the scenario stands, seconds."""
+        built = self.built or Built(self.scenario)
+        requests = built.simulation.workload.requests(Streams(self.scenario.seed))
+        return [request.arrival_time or 0.0 for request in requests]
+
+
+def check_rates(rates: tuple[float, float]) -> None:
+    """Raise ScenarioError unless two rates are an interval that scenarios can have."""
+    smallest, largest = QUANTITIES["rate"]
+    low, high = rates
+    if not smallest <= low < high <= largest:
+        raise ScenarioError(
+            f"rates must be LOW:HIGH in requests per second, {smallest:g} <= LOW < HIGH <= "
+            f"{largest:g}, got {low:g}:{high:g}"
+        )
+
+
+def _with_unit(value: float, written: object) -> object:
+    """Return a value with the unit that a resolved scenario writes behind one of its kind."""
+    return f"{value!r} {written.split()[1]}" if isinstance(written, str) else value

@@ -1,0 +1,166 @@
+"""A study: points, rates and seeds become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario import Scenario, build
+from mist_sim.scenario.load import as_data
+from mist_sim.studies.driver import studying
+from mist_sim.studies.executor import Executor, InTurn
+from mist_sim.studies.findings import PointRuns, Study
+from mist_sim.studies.plain import plain
+from mist_sim.studies.points import Point, points_of
+from mist_sim.studies.subjects import Figures, Seeds, Subject, check_subject, tasks_of
+from mist_sim.studies.task import Failure, Key, Row, Task
+
+RATE = "rate"
+_NOT_SENT = (
+    "the runs were made one after the other, since what makes them cannot be sent to other "
+    "processes ({}); a function of a module can"
+)
+
+
+def study(
+    subject: Subject,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    rates: Sequence[float] | None = None,
+    seeds: Seeds = None,
+    figures: Figures | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
+    executor: Executor | None = None,
+) -> Study:
+    """Run something at all points, rates and seeds; return a row a run.
+
+    subject: a scenario; or a function that returns a new `Simulation` each time. It is called with
+    what is varied by name, and with `seed` where it has such an argument; the simulation's random
+    streams are those of the seed in any case. vary: the values of each key that are tried, all
+    combinations of them: dotted paths of a scenario as in `Scenario.load`, or arguments of the
+    function. rates: arrivals of a scenario, requests per second. seeds: how many, drawn from the
+    scenario's own (from 0 for a function), or which; by default the replications of the scenario.
+    figures: returns more figures of a run, from its `Result`. jobs: processes at a time, by default
+    one a core; the rows do not depend on it. progress: called with the runs done. journal: a file
+    for the rows as they come. resume: go on with it; no run is repeated. executor: what runs them,
+    in place of processes here.
+
+    A run that fails is a row with its error. Raises ScenarioError for what cannot be studied, the
+    journal of another study; and, where all runs fail, the error of the first.
+    """
+    plan = plan_study(subject, vary=vary, rates=rates, seeds=seeds, figures=figures)
+    return plan.run(jobs=jobs, progress=progress, journal=journal, resume=resume, executor=executor)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study that has not begun. failed: points that cannot be, by their position."""
+
+    subject: Subject
+    vary: Mapping[str, Sequence[Any]]
+    points: Sequence[Point]
+    tasks: Sequence[Task]
+    failed: Mapping[int, Row]
+    options: Mapping[str, Any]
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs it has."""
+        return len(self.tasks)
+
+    def run(
+        self,
+        *,
+        jobs: int | None = None,
+        progress: Callable[[int], None] | None = None,
+        journal: str | Path | None = None,
+        resume: bool = False,
+        executor: Executor | None = None,
+    ) -> Study:
+        """Run it; see `study`."""
+        is_scenario = isinstance(self.subject, Scenario)
+        note = "" if is_scenario or executor or jobs == 1 else self._cannot_be_sent()
+        executor = InTurn() if note else executor
+        data = as_data(self.subject) if isinstance(self.subject, Scenario) else self.subject
+        found: dict[Key, Row] = {}
+        with studying(
+            "study",
+            {"subject": data},
+            self.options,
+            jobs=jobs,
+            progress=progress,
+            journal=journal,
+            resume=resume,
+            executor=executor,
+        ) as driver:
+            for row in driver.stream(self.tasks, keep_errors=True):
+                found[row.key] = row
+        runs: list[list[Row]] = [[] for _ in self.points]
+        for task in self.tasks:
+            runs[int(task.key[0])].append(found[task.key])
+        for position, row in self.failed.items():
+            runs[position].append(row)
+        self._raise_if_all_failed([row for rows in runs for row in rows])
+        return Study(
+            points=tuple(map(PointRuns.of, self.points, runs)),
+            title=self.subject.headline if isinstance(self.subject, Scenario) else "",
+            scenario=self.subject.resolved() if isinstance(self.subject, Scenario) else None,
+            notes=(note,) if note else (),
+        )
+
+    def _cannot_be_sent(self) -> str:
+        """Return why tasks cannot go to other processes; "" where they can."""
+        from cloudpickle import dumps
+
+        try:
+            dumps(self.tasks[0].arguments)
+        except Exception as error:  # noqa: BLE001 - any class of one's own may refuse in any way
+            return _NOT_SENT.format(error)
+        return ""
+
+    def _raise_if_all_failed(self, rows: Sequence[Row]) -> None:
+        if all(row.failure for row in rows):
+            first = rows[0].error or ScenarioError(str(rows[0].failure))
+            if len(self.points) == 1:
+                raise first
+            raise ScenarioError(
+                f"all {len(self.points)} points failed; {self.points[0].name}: {first}"
+            ) from first
+
+
+def plan_study(
+    subject: Subject,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    rates: Sequence[float] | None = None,
+    seeds: Seeds = None,
+    figures: Figures | None = None,
+) -> Plan:
+    """Return a study that has not begun; see `study`."""
+    vary = dict(vary or {})
+    check_subject(subject, list(vary))
+    axes = vary | ({RATE: list(rates)} if rates is not None else {})
+    if rates is not None and RATE in vary:
+        raise ScenarioError("vary rate: must be left out where rates are given")
+    points = points_of(axes)
+    tasks: list[Task] = []
+    failed: dict[int, Row] = {}
+    if len(points) == 1 and isinstance(subject, Scenario) and not axes:
+        build(subject)  # what is wrong with it shows here, where it is known which file says so
+    for position, point in enumerate(points):
+        values = dict(point.values)
+        rate = values.pop(RATE, None) if rates is not None else None
+        try:
+            mine = tasks_of(subject, values, rate, seeds, figures)
+        except ScenarioError as error:
+            failed[position] = Row((position,), failure=Failure.of(error), error=error)
+            continue
+        tasks += [replace(task, key=(position, point.name, *task.key)) for task in mine]
+    options = {"vary": plain(axes), "seeds": seeds, "figures": plain(figures)}
+    return Plan(subject, axes, points, tasks, failed, options)

@@ -1,0 +1,117 @@
+"""What a study runs: a scenario, or a function that makes a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any
+
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.metrics import Result
+from mist_sim.rng import Streams
+from mist_sim.scenario import Scenario, build
+from mist_sim.scenario.load import as_data
+from mist_sim.simulation import Simulation
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.task import Task
+
+Factory = Callable[..., Simulation]
+"""Makes a new simulation of a seed and of what is varied; see `study`."""
+
+Subject = Scenario | Factory
+
+Figures = Callable[[Result], Mapping[str, Any]]
+"""Returns figures of one's own of a run, by name."""
+
+Seeds = int | Sequence[int] | None
+
+
+def tasks_of(
+    subject: Subject,
+    values: Mapping[str, Any],
+    rate: float | None,
+    seeds: Seeds,
+    figures: Figures | None,
+) -> list[Task]:
+    """Return the runs of a subject at a point, one a seed; keys are the seeds.
+
+    rate: requests per second; None: its own. Raises ScenarioError for a point that cannot be.
+    """
+    if isinstance(subject, Scenario):
+        scenario = subject.changed(values) if values else subject
+        if rate is not None:
+            scenario = Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
+        mine = _seeds(seeds, scenario.seed, scenario.replications)
+        data = as_data(scenario)
+        return [Task((seed,), run_scenario, (data, seed, figures)) for seed in mine]
+    if rate is not None:
+        raise ScenarioError(
+            "rates must be left out where a function makes the simulation; vary an argument of it"
+        )
+    return [
+        Task((seed,), run_factory, (subject, dict(values), seed, figures))
+        for seed in _seeds(seeds, 0, 1)
+    ]
+
+
+def check_subject(subject: object, keys: Sequence[str]) -> None:
+    """Raise ScenarioError unless something can be studied. keys: what is varied."""
+    if isinstance(subject, Scenario):
+        return
+    if isinstance(subject, Simulation) or not callable(subject):
+        raise ScenarioError(
+            "subject must be a Scenario, or a function that returns a new Simulation each time, "
+            f"got {brief(subject)}"
+        )
+    parameters = _parameters(subject)
+    takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+    unknown = [key for key in keys if key not in parameters and not takes_all]
+    if unknown:
+        raise ScenarioError(
+            f"vary {unknown[0]}: must be an argument of {_name(subject)}, which takes "
+            f"{', '.join(parameters) or 'none'}"
+        )
+
+
+def run_scenario(data: dict[str, Any], seed: int, figures: Figures | None) -> dict[str, Any]:
+    """Run a scenario, given as plain mappings, once with a seed; return summary and figures."""
+    one = {"seed": seed, "replications": 1}
+    return _figures_of(build(Scenario.from_dict(data, one)).run(), figures)
+
+
+def run_factory(
+    factory: Factory, values: Mapping[str, Any], seed: int, figures: Figures | None
+) -> dict[str, Any]:
+    """Run what a function makes once with a seed; return summary and figures."""
+    arguments = dict(values)
+    if "seed" in _parameters(factory):
+        arguments.setdefault("seed", seed)
+    simulation = factory(**arguments)
+    if not isinstance(simulation, Simulation):
+        raise ScenarioError(f"{_name(factory)} must return a Simulation, got {brief(simulation)}")
+    simulation.streams = Streams(seed)
+    return _figures_of(simulation.run(), figures)
+
+
+def _figures_of(result: Result, figures: Figures | None) -> dict[str, Any]:
+    return result.summary | (dict(figures(result)) if figures is not None else {})
+
+
+def _seeds(seeds: Seeds, first: int, count: int) -> tuple[int, ...]:
+    if seeds is None or isinstance(seeds, int):
+        num = count if seeds is None else seeds
+        if num < 1:
+            raise ScenarioError(f"seeds must be >= 1, or a list of seeds, got {num}")
+        return seeds_from(first, num)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ScenarioError(f"seeds must be one or more that differ, got {brief(seeds)}")
+    return tuple(seeds)
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+    return signature(function).parameters
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,0 +1,88 @@
+"""A piece of work of a study, and the row that it gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from mist_sim.errors import MistError
+
+Key = tuple[str | int | float, ...]
+"""Names a task among those of its study for people: a point, a rate, a seed."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call that gives plain data.
+
+    run: a function of a module, since other processes import it. arguments: plain data, or
+    dataclasses of it, so that a journal can tell whether it has the result; what it returns is
+    what JSON can hold. Equal calls give equal results.
+    """
+
+    key: Key
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a task has no result. kind: the name of the error's class."""
+
+    kind: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return what is kept of an error."""
+        return cls(type(error).__name__, str(error) or type(error).__name__)
+
+    def __str__(self) -> str:
+        return self.message if self.is_told else f"{self.kind}: {self.message}"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the message is meant for users, and says what to do."""
+        return self.kind in {cls.__name__ for cls in _all_kinds(MistError)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a task: a result, or a failure.
+
+    error: the exception of a failure that happened in this process or its workers.
+    """
+
+    key: Key
+    result: Any = None
+    failure: Failure | None = None
+    error: Exception | None = field(default=None, compare=False)
+
+    @property
+    def value(self) -> Any:
+        """The result. Raises the error of a task that failed."""
+        if self.failure is None:
+            return self.result
+        raise self.error or MistError(str(self.failure))
+
+
+def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+    """Return the result of a call as JSON; NaN and infinity are written as Python does.
+
+    Every result takes this way, so that one that was read from a journal is the same.
+    """
+    return json.dumps(run(*arguments), default=_number)
+
+
+def _number(value: Any) -> Any:
+    """Return a number of NumPy's as one of Python's."""
+    try:
+        return value.item()
+    except (AttributeError, ValueError):
+        raise TypeError(f"a result must be plain data, got {type(value).__name__}") from None
+
+
+def _all_kinds(cls: type[BaseException]) -> set[type[BaseException]]:
+    return {cls}.union(*(_all_kinds(sub) for sub in cls.__subclasses__()))

@@ -1,0 +1,144 @@
+"""Tasks in parallel processes, which end with the one that started them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.registry import comes_with_package
+from mist_sim.scenario.plugins import FAMILIES
+from mist_sim.studies.executor import Done
+from mist_sim.studies.task import Task, answer
+from mist_sim.worker_processes import (
+    deaf_to_terminals,
+    end_with,
+    set_variables,
+    variables_for_workers,
+)
+
+if TYPE_CHECKING:
+    from loky import ProcessPoolExecutor
+
+Plugins = list[tuple[str, str, type[Any]]]
+"""Family, name and class of plugins that are not ours."""
+
+_IDLE = 300  # seconds after which a worker without a task ends
+_AHEAD = 2  # tasks by worker: the one that it does, and the next
+_THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB", "NUMBA", "NUMEXPR")
+
+
+class StoppedError(ScenarioError):
+    """The tasks of a study cannot be done any more; what was found by then stays in its journal."""
+
+
+@dataclass(frozen=True)
+class _Here:
+    """What a worker takes over from the process that started it.
+
+    folder: the working directory. variables: of the environment, as they were before workers were
+    started, for programs that a run starts.
+    """
+
+    folder: Path
+    plugins: Plugins
+    variables: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Does tasks in processes of their own, which have the working directory and plugins of this.
+
+    num: processes. what: what is done, for messages.
+    """
+
+    num: int
+    what: str
+
+    def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        with variables_for_workers() as variables:
+            here = _Here(Path.cwd(), _plugins_of_others(), variables)
+            pool = _pool(self.num)
+            has_ended = False
+            try:
+                yield from _stream(pool, iter(tasks), here, self.num * _AHEAD)
+                has_ended = True
+            except BrokenExecutor as error:
+                raise StoppedError(
+                    f"{self.what}: one of {self.num} processes was ended from outside, perhaps for "
+                    "lack of memory; lower --jobs (jobs in Python)"
+                ) from error
+            finally:
+                if not has_ended:  # nobody waits for what they do
+                    pool.shutdown(kill_workers=True)
+
+
+def num_cores() -> int:
+    """Return the cores that this process may use, such as those of its container."""
+    from loky import cpu_count
+
+    return int(cpu_count())
+
+
+def _pool(num: int) -> ProcessPoolExecutor:
+    """Return the workers, those of the last time where they are there still."""
+    from loky import get_reusable_executor
+
+    threads = str(max(num_cores() // num, 1))
+    names = [f"{name}_NUM_THREADS" for name in _THREADS]
+    return get_reusable_executor(
+        max_workers=num,
+        timeout=_IDLE,
+        initializer=end_with,
+        initargs=(os.getpid(),),
+        env={name: os.environ.get(name, threads) for name in names},
+    )
+
+
+def _stream(
+    pool: ProcessPoolExecutor, tasks: Iterator[Task], here: _Here, most: int
+) -> Iterator[Done]:
+    """Keep the workers busy with at most so many tasks, and yield what is done."""
+    running: dict[Future[str], Task] = {}
+    while True:
+        with deaf_to_terminals():  # processes start here
+            for task in islice(tasks, most - len(running)):
+                running[pool.submit(_run, task.run, task.arguments, here)] = task
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            yield Done(running.pop(future), _answer_of(future))
+
+
+def _answer_of(future: Future[str]) -> str | Exception:
+    """Return the answer of a task. Raises what is no fault of the task."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, BrokenExecutor) or not isinstance(error, Exception):
+        raise error
+    return error
+
+
+def _plugins_of_others() -> Plugins:
+    return [
+        (name, plugin, cls)
+        for name, family in FAMILIES.items()
+        for plugin, cls in family.registry.items()
+        if not comes_with_package(cls)
+    ]
+
+
+def _run(run: Callable[..., Any], arguments: tuple[Any, ...], there: _Here) -> str:
+    """Do a task where things are as `there`; return its answer."""
+    os.chdir(there.folder)
+    set_variables(there.variables)
+    for family, name, cls in there.plugins:
+        if name not in FAMILIES[family].registry:
+            FAMILIES[family].registry.register(name)(cls)
+    return answer(run, arguments)

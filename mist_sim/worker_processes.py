@@ -1,0 +1,90 @@
+"""The processes of parallel runs: none imports from the working directory or outlives its parent.
+
+A light module, since it is the first of ours that a process imports.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Thread
+from time import sleep
+
+_LOOK = 0.5  # seconds between two looks
+_QUIET = "ignore:resource_tracker:UserWarning"
+
+
+@contextmanager
+def variables_for_workers() -> Iterator[Mapping[str, str | None]]:
+    """Set what Python processes that are started inside read first; yield what was set before.
+
+    Python puts the working directory in front of the path of a process that runs a module, as
+    workers and the processes that clean up after them do, so that a `numpy.py` there would be
+    executed: they start in safe-path mode. Workers get the path of this process later. Those that
+    clean up warn of whatever a parent that is ending too has removed, which is ignored.
+    """
+    warnings = os.environ.get("PYTHONWARNINGS")
+    wanted = {
+        "PYTHONSAFEPATH": "1",
+        "PYTHONWARNINGS": f"{warnings},{_QUIET}" if warnings else _QUIET,
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield before
+    finally:
+        set_variables(before)
+
+
+def set_variables(values: Mapping[str, str | None]) -> None:
+    """Set variables of the environment; None removes one."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def deaf_to_terminals() -> Iterator[None]:
+    """Block Ctrl-C and SIGHUP in processes that are started inside; here they come on leaving.
+
+    A terminal sends them to all processes at once. A worker would say where Ctrl-C met it, and the
+    process in which loky counts what to clean up would die before the others: none of them gets
+    either, and their parent ends them in order.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    both = [signal.SIGINT, signal.SIGHUP]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    try:
+        resource_tracker.ensure_running()  # which would let Ctrl-C through when it starts later
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after its parent, also where that is killed, and was killed before.
+
+    The first thing that a worker does. Does nothing on Windows, which does not tell.
+    parent: the id of a process. What is computed by then is lost, and nobody could take it.
+    """
+    if sys.platform == "win32":
+        return
+    if os.getppid() != parent:
+        os._exit(1)
+    Thread(target=_wait_for_the_end_of, args=(parent,), daemon=True).start()
+
+
+def _wait_for_the_end_of(parent: int) -> None:
+    while os.getppid() == parent:
+        sleep(_LOOK)
+    os._exit(1)

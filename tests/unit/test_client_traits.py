@@ -1,0 +1,262 @@
+"""What a client is stands in its record: rules read that, and never a type."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+import mist_sim
+from mist_sim import (
+    AfdClient,
+    ChunkedScheduler,
+    Client,
+    ClientTraits,
+    Link,
+    PoissonArrivals,
+    Profile,
+    ScenarioError,
+    Simulation,
+    Workload,
+    check_clients,
+    llm_client,
+)
+from mist_sim.clients.traits import KvForm, Slider
+from mist_sim.core.hand_over import HandOver
+from mist_sim.lifecycle import Autoscaling, Drain, Failures, Lifecycle, QueueLength, StartUp
+from mist_sim.metrics import CostOptions
+from mist_sim.network import Fabric
+from mist_sim.reconfiguration import Change, Reconfigure
+from mist_sim.routers.flowing_policy import FlowingPolicy
+
+TYPES = {"LlmClient", "AfdClient", "SequentialClient", "Client", "Fabric", "Link"}
+PARTS = {"LlmPart", "AfdPart", "SequentialPart"}
+
+
+def type_tests(file: Path) -> list[str]:
+    """Return the places in a file that ask for the type of a client, a network or a part."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked = node.args[1:]
+        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.In):
+            asked = node.comparators
+        names = {n.id for each in asked for n in ast.walk(each) if isinstance(n, ast.Name)}
+        if names & (TYPES | PARTS):
+            found.append(f"{file.name}:{node.lineno} {ast.unparse(node)}")
+    return found
+
+
+def test_nothing_asks_for_the_type_of_a_client_or_network():
+    package = Path(mist_sim.__file__).parent
+    # `check_client` refuses what is no client at all
+    files = [file for file in package.rglob("*.py") if file != package / "testing/clients.py"]
+    assert len(files) > 400
+    assert [place for file in files for place in type_tests(file)] == []
+
+
+def test_the_scan_finds_a_type_test(tmp_path):
+    file = tmp_path / "rule.py"
+    file.write_text(
+        "if isinstance(client, LlmClient | Other): ...\nif part.plugin is Fabric: ...\n"
+    )
+    assert len(type_tests(file)) == 2
+
+
+class Twin(Client):
+    """Another class with the record of an engine, and what goes with its role."""
+
+    def __init__(self, engine: Client, **changes: object) -> None:
+        super().__init__(engine.name, replace(engine.traits, **changes))
+
+    def accept(self, visit): ...
+
+    def abort(self, visit): ...
+
+
+def engines(*roles: str | None, **options: object) -> list[Client]:
+    scheduler = ChunkedScheduler(max_num_batched_tokens=512, max_num_seqs=64)
+    return [
+        llm_client(f"{role or 'both'}-{number}", role=role, scheduler=scheduler, **options)
+        for number, role in enumerate(roles)
+    ]
+
+
+def built(clients: list[Client], **parts) -> Simulation:
+    workload = Workload(Profile(num_requests=3), PoissonArrivals(rate=1.0))
+    return Simulation(clients=clients, workload=workload, **parts)
+
+
+LINK = {"network": Link(bandwidth=50e9)}
+FABRIC = {"network": Fabric(topology="hgx-h100", nodes=2)}
+FAILS = Lifecycle(failures=(Failures(clients=("both-0",), at=(1.0,)),))
+NODE_FAILS = Lifecycle(failures=(Failures(node="node0", at=(1.0,)),))
+DRAINS = Lifecycle(drains=(Drain(clients=("both-0",), at=1.0),))
+PARTS_OF_A_RUN = {
+    "pull": (("prefill", "decode"), LINK),
+    "push": (("prefill", "decode"), LINK | {"hand_over": HandOver(transfer="push")}),
+    "first token": (("prefill", "decode"), LINK | {"hand_over": HandOver(first_token="decode")}),
+    "pools": (("prefill", "decode"), FABRIC | {"hand_over": HandOver(pools="local")}),
+    "flowing": (
+        ("p_heavy", "d_heavy"),
+        LINK | {"hand_over": HandOver(policy=FlowingPolicy(tpot=0.05))},
+    ),
+    "sliders": (
+        ("p_heavy", "d_heavy", "d_heavy"),
+        LINK
+        | {
+            "hand_over": HandOver(policy=FlowingPolicy(tpot=0.05)),
+            "reconfigure": Reconfigure(schedule=(Change(at=1.0, num_p=1, s_p=1024, s_d=128),)),
+        },
+    ),
+    "cost": ((None,), {"cost": CostOptions()}),
+    "failures": (
+        (None, None),
+        {"lifecycle": FAILS},
+    ),
+    "node": (
+        ("prefill", "decode"),
+        FABRIC | {"lifecycle": NODE_FAILS},
+    ),
+    "drains": (
+        (None, None),
+        {"lifecycle": DRAINS},
+    ),
+    "scaled": (
+        (None, None),
+        {
+            "lifecycle": Lifecycle(
+                autoscaling=(
+                    Autoscaling(clients=("both-0", "both-1"), policy=QueueLength(target=4)),
+                ),
+                start_up=StartUp(weights_at="host"),
+            ),
+            **FABRIC,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS_OF_A_RUN)
+def test_a_client_of_another_class_passes_all_rules_that_an_engine_passes(name):
+    roles, parts = PARTS_OF_A_RUN[name]
+    made = engines(*roles)
+    built(made, **parts)
+    built([Twin(engine) for engine in made], **parts)
+
+
+def test_the_record_is_frozen():
+    with pytest.raises(FrozenInstanceError):
+        llm_client("llm").traits.role = "decode"  # type: ignore[misc]
+
+
+# --- clients that claim what they do not do ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"serves": ()}, "serves must name kinds of stages"),
+        ({"serves": ("prefill",), "role": "decode"}, "serves must have decode with role decode"),
+        ({"serves": ("prefill", "decode"), "role": "prefill"}, "serves must have prefill with"),
+        ({"serves": ("prefill",), "role": "prefill"}, "sends_entries must be True with role"),
+        (
+            {"serves": ("decode",), "role": "decode"},
+            "takes_entries must be True for a client that serves",
+        ),
+        ({"serves": ("decode",)}, "takes_entries must be True for a client that serves decode"),
+        (
+            {
+                "serves": ("prefill", "decode"),
+                "role": "p_heavy",
+                "sends_entries": True,
+                "takes_entries": True,
+            },
+            "slider must be given with role p_heavy",
+        ),
+        ({"serves": ("rag",), "reserves": True}, "entries must be given with reserves"),
+    ],
+)
+def test_traits_that_contradict_one_another_are_refused(said, problem):
+    with pytest.raises(ValueError, match=problem):
+        ClientTraits(**said)
+
+
+class TakesNothing(Twin):
+    def takes(self, stages):
+        return 0
+
+
+def test_a_stage_that_is_claimed_and_not_taken_is_refused():
+    (engine,) = engines(None)
+    check_clients([engine])
+    with pytest.raises(ScenarioError, match="both-0: traits.serves must name stages that it takes"):
+        check_clients([TakesNothing(engine)])
+
+
+def test_entries_in_a_form_that_no_other_client_has_are_refused():
+    prefill, decode = engines("prefill", "decode")
+    form = decode.traits.entries
+    check_clients([prefill, Twin(decode)], **LINK)
+    for odd, problem in (
+        ({"entries": replace(form, block_size=64)}, "block_size must be 16 as of prefill-0"),
+        ({"entries": replace(form, dtype="fp8")}, "kv_cache_dtype must be auto as of prefill-0"),
+        ({"entries": KvForm()}, "kv_block_bytes must be given"),
+        ({"model": "qwen3-8b"}, "answers of llama-3.1-8b, and no client takes over any of that"),
+    ):
+        with pytest.raises(ScenarioError, match=problem):
+            check_clients([prefill, Twin(decode, **odd)], **LINK)
+
+
+def test_a_client_that_does_not_say_what_it_is_is_refused():
+    class Silent(Client):
+        def __init__(self):
+            self.name = "silent"
+
+        def accept(self, visit): ...
+
+        def abort(self, visit): ...
+
+    with pytest.raises(ScenarioError, match="Silent must say what it is; call super"):
+        check_clients([Silent()])
+
+
+def test_what_cannot_be_drained_is_not():
+    lives = Lifecycle(drains=(Drain(clients=("both-0",), at=1.0),))
+    stays = [Twin(engine, can_drain=False) for engine in engines(None)]
+    with pytest.raises(ScenarioError, match="drains.0: both-0 must stay, since Twin cannot"):
+        lives.check(stays, None)
+
+
+def test_plain_stages_are_traits_enough():
+    traits = ClientTraits.serving(["rag"])
+    assert (traits.serves, traits.entries, traits.num_engines) == (("rag",), None, 1)
+    assert ClientTraits.serving(["decode"]).takes_entries
+    assert ClientTraits.serving(["prefill"]).sends_entries
+
+
+def test_the_record_of_each_client_of_the_package():
+    engine = llm_client("llm", tensor_parallel_size=2, data_parallel_size=3)
+    assert engine.traits.num_engines == 3
+    assert engine.traits.num_gpus == 6
+    assert engine.traits.machine.cluster.num_gpus == 6
+    assert engine.traits.slider is None
+    (flowing,) = engines("p_heavy")
+    assert flowing.traits.slider == Slider(chunk=512, max_num_seqs=64, scheduler="ChunkedScheduler")
+    bundle = AfdClient(
+        "bundle",
+        model="llama-3.1-8b",
+        attention_workers=3,
+        ffn_workers=2,
+        attention_gpus=4,
+        slots=4,
+        cycle_s=1e-3,
+        coefficients="deepseek-v3-ascend-910c",
+    )
+    assert (bundle.traits.num_engines, bundle.traits.num_gpus) == (3, 14)
+    assert [tenant.first for tenant in bundle.tenants(takes=True)] == [0, 3]
+    assert [tenant.takes for tenant in bundle.tenants(takes=True)] == [True, False]
+    assert not bundle.traits.reserves

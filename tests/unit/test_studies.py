@@ -1,0 +1,455 @@
+"""Studies: points, rates and seeds become rows; a failing one is a row, and the others go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mist_sim import (
+    PoissonArrivals,
+    Scenario,
+    ScenarioError,
+    SequentialClient,
+    Simulation,
+    Stage,
+    Workload,
+    simulate,
+    study,
+)
+from mist_sim.metrics.replications import estimate
+from mist_sim.scenario import build
+from mist_sim.search import GoodputOptions, compare
+from mist_sim.studies import built
+from mist_sim.studies.driver import Driver
+from mist_sim.studies.executor import InTurn
+from mist_sim.studies.points import labels_of, points_of
+from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.task import Task
+from mist_sim.traces import Rows, TraceRow, template
+from tests.conftest import ROOT
+
+SMALL = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {"type": "profile", "num_requests": 12},
+        "arrivals": {"type": "poisson", "rate": "30 /s"},
+    },
+    "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+}
+SCENARIO = Scenario.from_dict(SMALL)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(json.dumps(SMALL))
+    return tmp_path
+
+
+# ------------------------------------------------------------------------------ scenarios
+
+
+def test_each_row_is_the_run_of_its_point_rate_and_seed():
+    vary = {"clients.0.count": [1, 2], "workload.arrivals.rate": ["20 /s", "30 /s"]}
+    found = study(SCENARIO, vary=vary, seeds=2, jobs=1)
+    assert len(found.rows) == 2 * 2 * 2
+    for _, row in found.rows.iterrows():
+        changes = {key: row[key] for key in vary} | {"seed": int(row["seed"])}
+        summary = simulate(SCENARIO.changed(changes)).summary
+        assert row["p99_ttft_ms"] == summary["p99_ttft_ms"]
+        assert row["error"] == ""
+    assert list(found.rows["seed"][:2]) == list(seeds_from(0, 2))
+    values = list(found.rows["p99_ttft_ms"][:2])
+    first = found.estimate("p99_ttft_ms").iloc[0]
+    mean, half = estimate(values)
+    assert (first["mean"], first["low"], first["high"]) == (mean, mean - half, mean + half)
+    assert found.table["p99_ttft_ms"][0] == mean
+    with pytest.raises(ScenarioError, match="got 'p99_ttft'; did you mean 'p99_ttft_ms'"):
+        found.estimate("p99_ttft")
+
+
+def test_rates_send_the_same_requests_closer_together():
+    found = study(SCENARIO, rates=[10.0, 40.0], seeds=[7], jobs=1).rows
+    assert list(found["rate"]) == [10.0, 40.0]
+    assert found["total_input_tokens"].nunique() == 1
+    changed = SCENARIO.changed({"workload.arrivals.rate": "40 /s", "seed": 7})
+    assert found["mean_ttft_ms"][1] == simulate(changed).summary["mean_ttft_ms"]
+
+
+def test_any_number_of_processes_writes_the_same(tmp_path):
+    for jobs in (1, 2):
+        done: list[int] = []
+        vary = {"clients.0.count": [1, 2, 3]}
+        study(SCENARIO, vary=vary, jobs=jobs, progress=done.append).save(tmp_path / f"{jobs}")
+        assert done == [1, 2, 3]
+    sums = [(tmp_path / name / "SHA256SUMS").read_text() for name in "12"]
+    assert sums[0] == sums[1]
+    assert len(pd.read_parquet(tmp_path / "1/study.parquet")) == 3
+
+
+def test_a_point_that_fails_is_a_row_and_the_others_go_on(tmp_path):
+    """One that its file cannot say, and one that cannot be built: the model does not fit."""
+    models = ["llama-3.1-8b", "no-such", "llama-3.1-405b"]
+    found = study(SCENARIO, vary={"model": models}, jobs=1)
+    errors = list(found.rows["error"])
+    assert errors[0] == ""
+    assert "no-such" in errors[1]
+    assert "llama-3.1-405b" in errors[2]
+    assert found.rows["p99_ttft_ms"].isna().tolist() == [False, True, True]
+    assert found.summary["num_failed"] == 2
+    assert found.warnings[0].startswith("model=no-such: failed: ")
+    found.save(tmp_path / "out")
+    assert json.loads((tmp_path / "out/study.json").read_text())["num_failed"] == 2
+
+
+def test_where_all_fail_the_first_error_is_raised():
+    with pytest.raises(ScenarioError, match="all 2 points failed; model=x: .*'x'"):
+        study(SCENARIO, vary={"model": ["x", "y"]})
+    with pytest.raises(ScenarioError, match="^model: must|405b"):
+        study(SCENARIO.changed({"model": "llama-3.1-405b"}), jobs=1)
+
+
+def test_defaults_follow_from_what_is_set_at_a_point():
+    """What a resolved scenario would have written down for another GPU is not taken over."""
+    found = SCENARIO.changed({"clients.0.gpu": "h200"})
+    whole = Scenario.from_dict({**SMALL, "clients": [{"name": "llm", "gpu": "h200"}]})
+    assert found == whole
+    assert Scenario.from_dict(SMALL) == SCENARIO, "it stays as it is"
+
+
+def test_labels_are_short_and_differ():
+    keys = ["clients.0.count", "clients.1.count", "slo.ttft", "router.type", "clients.0.gpu"]
+    assert list(labels_of(keys).values()) == [
+        "clients.0.count",
+        "clients.1.count",
+        "ttft",
+        "router.type",
+        "gpu",
+    ]
+    assert [point.name for point in points_of({"a.b": [1, 2], "c": ["x"]})] == [
+        "b=1 c=x",
+        "b=2 c=x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        ({"seed": []}, "vary seed: must be a list of values, got []"),
+        ({"seed": "12"}, "vary seed: must be a list of values, got '12'"),
+        ({"seed": [1, 2, 1]}, "vary seed: values must differ, got '1' twice"),
+        ({"a": [*range(101)], "b": [*range(100)]}, "must give <= 10000 points, got 10100"),
+    ],
+)
+def test_what_gives_no_points_is_refused(vary, words):
+    with pytest.raises(ScenarioError) as told:
+        points_of(vary)
+    assert words in str(told.value)
+
+
+def test_few_tasks_are_taken_ahead():
+    """A study of any length is not held in memory."""
+    taken = []
+
+    def numbers():
+        for number in range(20):
+            taken.append(number)
+            yield Task((number,), abs, (number,))
+
+    seen = []
+    for row in Driver("test", 1, executor=InTurn()).stream(numbers()):
+        seen.append(row.result)
+        assert len(taken) <= len(seen) + 1
+    taken.clear()
+    for number, _ in enumerate(Driver("test", 2).stream(numbers()), 1):
+        assert len(taken) <= number + 4
+    assert seen == list(range(20))
+
+
+# ------------------------------------------------------------------------------ Python
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look(Stage):
+    """Look at a picture. pixels: how many."""
+
+    kind = "look"
+    pixels: int = 1000
+
+
+def own_stages(speed: float = 1.0) -> Simulation:
+    rows = Rows([TraceRow(10, 2)] * 40)
+    client = SequentialClient(
+        "eyes", serves=["look"], service_time=lambda stage, rng: rng.exponential(0.1) / speed
+    )
+    workload = Workload(rows, PoissonArrivals(rate=5.0), template([Look()]))
+    return Simulation(clients=[client], workload=workload)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_function_needs_neither_seeds_nor_intervals(jobs):
+    def waits(result):
+        return {"longest_s": float(result.requests["finished_at"].max())}
+
+    found = study(own_stages, vary={"speed": [1.0, 2.0]}, seeds=4, figures=waits, jobs=jobs)
+    rows = found.rows
+    assert len(rows) == 8
+    assert rows["longest_s"].nunique() == 8, "each seed has draws of its own"
+    table = found.estimate("mean_e2el_ms")
+    assert list(table["speed"]) == [1.0, 2.0]
+    assert (table["low"] < table["mean"]).all()
+    assert table["mean"][1] < table["mean"][0]
+    assert rows.equals(study(own_stages, vary={"speed": [1.0, 2.0]}, seeds=4, figures=waits).rows)
+
+
+def test_a_function_that_cannot_be_sent_runs_here_with_a_note():
+    held = threading.Lock()
+
+    def made(seed: int) -> Simulation:
+        with held:
+            return own_stages()
+
+    found = study(made, seeds=2, jobs=2)
+    assert len(found.rows) == 2
+    assert "cannot be sent to other processes" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "words"),
+    [
+        (own_stages(), {}, "subject must be a Scenario, or a function that returns a new Sim"),
+        (own_stages, {"vary": {"sped": [1]}}, "vary sped: must be an argument of own_stages"),
+        (own_stages, {"rates": [1.0]}, "rates must be left out where a function"),
+        (lambda: 5, {}, "must return a Simulation, got 5"),
+        (SCENARIO, {"seeds": 0}, "seeds must be >= 1"),
+        (SCENARIO, {"seeds": [1, 1]}, "seeds must be one or more that differ"),
+        (SCENARIO, {"jobs": 0}, "jobs must be >= 1, got 0"),
+    ],
+)
+def test_what_cannot_be_studied_is_told(subject, options, words):
+    with pytest.raises(ScenarioError) as told:
+        study(subject, **({"jobs": 1} | options))
+    assert words in str(told.value)
+
+
+# ------------------------------------------------------------------------------ the command
+
+
+def test_vary_prints_one_table_and_writes_the_rows(mist, tmp_path):
+    words = ["run", "a.yaml", "--jobs=1", "--out=out", "--replications=2"]
+    words += ["--vary=workload.arrivals.rate=20 /s, 30 /s", "--vary=clients.0.count=[1, 2]"]
+    code, out, err = mist(*words)
+    assert code == 0
+    assert "4 points, 8 runs" in out
+    assert "rate=20 /s count=2" in out
+    assert " ± " in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Written to out" in err
+    rows = pd.read_csv("out/study.csv")
+    assert list(rows["clients.0.count"]) == [1, 1, 2, 2] * 2
+    data = json.loads(Path("out/study.json").read_text())
+    assert data["points"][1]["values"] == {"workload.arrivals.rate": "20 /s", "clients.0.count": 2}
+
+
+def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
+    words = ["run", "a.yaml", "--jobs=1", "-q", "--vary=model=llama-3.1-8b,nothing"]
+    code, out, err = mist(*words)
+    assert (code, err) == (0, "")
+    assert "2 points, 2 runs, 1 failed" in out
+    assert "model=nothing: failed: " in out
+    code, _, err = mist(*words, "--strict")
+    assert code == 3
+    assert "missed:\n  model=nothing: failed" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "a.yaml", "--vary=router"], "--vary router: must be KEY=A,B,..."),
+        (["run", "a.yaml", "--vary=router="], "--vary router=: must be KEY=A,B"),
+        (["run", "a.yaml", "--vary=seed=1,,2"], "--vary seed: must have a value between commas"),
+        (["run", "a.yaml", "--vary=seed=[1,2"], "--vary seed: a quote or bracket is not closed"),
+        (["run", "a.yaml", "--vary=seed=1", "--vary=seed=2"], "--vary seed: must be given once"),
+        (["run", "a.yaml", "--vary=seed=1,1"], "vary seed: values must differ, got '1' twice"),
+        (["run", "a.yaml", "--vary=seed=1,2", "--set=seed=3"], "--set seed has no effect"),
+        (
+            ["run", "a.yaml", "--vary=sed=1,2"],
+            "all 2 points failed; sed=1: override sed: unknown",
+        ),
+        (["run", "a.yaml", "--resume"], "--resume has no effect without --out"),
+        (["run", "a.yaml", "--resume", "--out=o"], "--resume has no effect on one run"),
+        (["run", "a.yaml", "--vary=seed=1,2", "--tables=none", "--out=o"], "--tables has no eff"),
+        (["compare", "a.yaml", "a.yaml"], "SCENARIO must be given once each, got a.yaml 2 times"),
+        (["compare", "a.yaml", "--case=b"], "--case b: must be NAME:KEY=VALUE,..."),
+        (["compare", "a.yaml", "--case=b:", "--case=b:"], "--case b: must be given once"),
+        (["compare", "a.yaml", "--case=b:seed"], "--case b seed: must be KEY=VALUE"),
+        (["compare", "a.yaml", "--case=b:seed=1", "--vary=seed=1,2"], "--case b sets seed, which"),
+        (["compare", "a.yaml", "--vary=clients.0.count=0,1"], "count=0: "),
+    ],
+)
+def test_bad_input_is_one_message(mist, tmp_path, words, message):
+    code, out, err = mist(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") <= 2
+    assert not Path("o").exists()
+
+
+def test_one_file_is_compared_with_itself_under_several_settings(mist):
+    words = ["compare", "a.yaml", "--jobs=1", "--json", "-q"]
+    words += ["--case=few:", "--case=many: clients.0.count=2, router={type: random}"]
+    code, out, err = mist(*words)
+    assert (code, err) == (0, "")
+    assert list(json.loads(out)["scenarios"]) == ["few", "many"]
+    code, out, _ = mist("compare", "a.yaml", "--vary=clients.0.count=1,2", "--json", "-q")
+    found = json.loads(out)["scenarios"]
+    assert {name: figures["num_gpus"] for name, figures in found.items()} == {
+        "count=1": 1.0,
+        "count=2": 2.0,
+    }
+
+
+def test_a_case_that_fails_leaves_the_others(mist):
+    code, out, _ = mist("compare", "a.yaml", "--vary=model=llama-3.1-8b,llama-3.1-405b", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["failed"] == ["model=llama-3.1-405b"]
+    assert found["warnings"]["model=llama-3.1-405b"][0].startswith("failed: ")
+    assert found["scenarios"]["model=llama-3.1-8b"]["p50_ttft_ms"] > 0
+
+
+def test_a_scenario_is_built_once_for_all_that_is_asked_before_it_runs(monkeypatch):
+    """Whether it can be, its requests, rates, GPUs and expected errors; runs have their own."""
+    builds = []
+    monkeypatch.setattr(built, "build", lambda scenario: builds.append(scenario) or build(scenario))
+    limits = {"slo.ttft": "200 ms"}
+    cases = {
+        name: SCENARIO.changed({"router": name} | limits) for name in ("random", "round_robin")
+    }
+    found = compare(cases, goodput=GoodputOptions(rates=(5, 50), tolerance=0.5), jobs=1)
+    assert all(case.goodput.num_gpus == 1 for case in found.cases)
+    assert len(builds) == 2
+
+
+# ------------------------------------------------------------------------------ killed
+
+COUNTED = """
+import os, signal, sys
+from pathlib import Path
+from mist_sim.cli import main
+from mist_sim.studies import journal, task
+
+answer, add, left = task.answer, journal.Journal.add, int(sys.argv.pop(1))
+
+def counted(*given):
+    Path("runs", f"{len(list(Path('runs').iterdir()))}-{os.getpid()}").touch()
+    return answer(*given)
+
+def add_and_die(self, *given):
+    global left
+    add(self, *given)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+from mist_sim.studies import executor
+executor.answer = counted
+journal.Journal.add = add_and_die
+main(sys.argv[1:])
+"""
+STUDIES = {
+    "run": ["run", "a.yaml", "--vary=clients.0.count=1,2,3", "--replications=2"],
+    "replications": ["run", "a.yaml", "--replications=5"],
+    "goodput": ["goodput", "a.yaml", "--set=slo.ttft=200 ms", "--rates=1:400", "--tolerance=0.1"],
+    "compare": [
+        *("compare", "a.yaml", "--vary=clients.0.count=1,2", "--set=slo.ttft=200 ms"),
+        *("--goodput", "--slo-plane", "--rates=1:400", "--num-rates=2", "--tolerance=0.5"),
+    ],
+    "sliders": [
+        *("sliders", "taichi-hybrid", "--chunks=512", "--tolerance=0.5"),
+        "--set=workload.lengths.num_requests=20",
+    ],
+}
+
+
+LONG = ("compare", "sliders")
+
+
+def counting(left: int, *words: str) -> tuple[int, int]:
+    """Run a command that is killed after so many rows; return its exit code and runs."""
+    Path("runs").mkdir(exist_ok=True)
+    before = len(list(Path("runs").iterdir()))
+    command = [sys.executable, "-c", COUNTED, str(left), *words, "--jobs=1", "-q"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    ran = subprocess.run(command, env=environment, capture_output=True, check=False)
+    return ran.returncode, len(list(Path("runs").iterdir())) - before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@pytest.mark.parametrize(
+    "verb",
+    [
+        pytest.param(verb, marks=pytest.mark.deep if verb in LONG else pytest.mark.slow)
+        for verb in STUDIES
+    ],
+)
+def test_a_killed_study_goes_on_and_repeats_nothing(mist, verb):
+    words = STUDIES[verb]
+    code, num_runs = counting(0, *words, "--out=whole")
+    assert code == 0
+    assert num_runs >= 5
+    code, before = counting(3, *words, "--out=cut")
+    assert (code, before) == (-signal.SIGKILL, 3)
+    assert not Path("cut").exists()
+    room = Path(".cut.mist-partial/study.jsonl")
+    with room.open("ab") as journal:
+        journal.write(b'{"key": ["torn')
+    code, _, err = mist(*words, "--out=cut")
+    assert code == 2
+    assert "a study that was stopped has left its results so far" in err
+    code, _, err = mist(*words, "--set=seed=5", "--out=cut", "--resume")
+    assert code == 2
+    assert "is that of another study, where 'subjects" in err
+    code, after = counting(0, *words, "--out=cut", "--resume")
+    assert (code, before + after) == (0, num_runs)
+    sums = [Path(name, "SHA256SUMS").read_text() for name in ("whole", "cut")]
+    assert sums[0] == sums[1]
+    assert not room.parent.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_an_interrupted_study_says_that_its_runs_are_kept():
+    words = ["run", "a.yaml", "--vary=seed=1,2,3,4,5,6", "--jobs=2", "--out=cut"]
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from mist_sim.cli import main; main(sys.argv[1:])"
+    words.append("--set=workload.lengths.num_requests=4000")
+    command = [sys.executable, "-c", code, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        journal = Path(".cut.mist-partial/study.jsonl")
+        until = time.monotonic() + 120.0
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 1):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("interrupted; finished runs are kept (")
+
+
+def test_force_begins_anew(mist):
+    counting(1, *STUDIES["run"], "--out=cut")
+    code, _, _ = mist(*STUDIES["run"], "--out=cut", "--force", "--jobs=1")
+    assert code == 0
+    assert Path("cut/study.csv").exists()
+    assert not Path(".cut.mist-partial").exists()
