@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Thread
 from time import sleep
 
 _LOOK = 0.5  # seconds between two looks
+_STOPPING = ("SIGINT", "SIGHUP", "SIGTERM")
 _QUIET = "ignore:resource_tracker:UserWarning"
 
 
@@ -49,13 +50,46 @@ def set_variables(values: Mapping[str, str | None]) -> None:
 
 
 @contextmanager
-def deaf_to_terminals() -> Iterator[None]:
-    """Block Ctrl-C and SIGHUP in processes that are started inside; here they come on leaving.
+def while_processes_start() -> Iterator[None]:
+    """Put off Ctrl-C, SIGHUP and SIGTERM: what comes inside is heeded on leaving.
 
-    A terminal sends them to all processes at once. A worker would say where Ctrl-C met it, and the
-    process in which loky counts what to clean up would die before the others: none of them gets
-    either, and their parent ends them in order.
+    An exception in the middle would leave processes that nobody knows of, and that this one would
+    wait for. A terminal sends the first two to all processes at once. A worker would say where
+    Ctrl-C met it, and the process in which loky counts what to clean up would die before the
+    others: none of them gets either, and their parent ends them in order.
     """
+    with _signals_put_off(), _terminal_blocked():
+        yield
+
+
+@contextmanager
+def _signals_put_off() -> Iterator[None]:
+    """Call this process's own handlers on leaving.
+
+    Blocking is not enough: other threads, such as those of a BLAS library, take signals, too, and
+    Python calls the handler in the main thread, blocked or not.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers are called in the main thread alone
+        return
+    came: list[int] = []
+    numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    ours = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in ours:
+            signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _terminal_blocked() -> Iterator[None]:
+    """Block what terminals send, in processes that are started inside, for all their time."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -81,7 +115,7 @@ def end_with(parent: int) -> None:
         return
     if os.getppid() != parent:
         os._exit(1)
-    Thread(target=_wait_for_the_end_of, args=(parent,), daemon=True).start()
+    threading.Thread(target=_wait_for_the_end_of, args=(parent,), daemon=True).start()
 
 
 def _wait_for_the_end_of(parent: int) -> None:

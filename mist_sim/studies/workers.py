@@ -16,10 +16,10 @@ from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.studies.executor import Done
 from mist_sim.studies.task import Task, answer
 from mist_sim.worker_processes import (
-    deaf_to_terminals,
     end_with,
     set_variables,
     variables_for_workers,
+    while_processes_start,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class Workers:
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
         with variables_for_workers() as variables:
             here = _Here(Path.cwd(), _plugins_of_others(), variables)
-            pool = _pool(self.num)
+            with while_processes_start():  # more of them, where the last study had fewer
+                pool = _pool(self.num)
             has_ended = False
             try:
                 yield from _stream(pool, iter(tasks), here, self.num * _AHEAD)
@@ -106,7 +107,7 @@ def _stream(
     """Keep the workers busy with at most so many tasks, and yield what is done."""
     running: dict[Future[str], Task] = {}
     while True:
-        with deaf_to_terminals():  # processes start here
+        with while_processes_start():
             for task in islice(tasks, most - len(running)):
                 running[pool.submit(_run, task.run, task.arguments, here)] = task
         if not running:

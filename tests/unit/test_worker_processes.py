@@ -12,12 +12,17 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from mist_sim.cli import main
-from mist_sim.worker_processes import set_variables, variables_for_workers
+from mist_sim.worker_processes import (
+    set_variables,
+    variables_for_workers,
+    while_processes_start,
+)
 from tests.conftest import ROOT
 from tests.processes import SEES_PROCESSES, in_session, wait_until_gone
 
@@ -91,7 +96,7 @@ def test_no_process_executes_what_lies_in_the_working_directory(verb, command, c
     )
     assert not Path("executed").exists(), Path("executed").read_text()
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, expected, "")
-    assert "llama" in expected or "qwen" in expected, "the results name the model"
+    assert len(expected.splitlines()) > 3, "results, not a message"
 
 
 def test_the_module_leaves_the_working_directory_out():
@@ -213,15 +218,44 @@ def test_nobody_is_left_of_a_command_that_is_killed_while_workers_start(num_work
 
 
 @pytest.mark.skipif(not SEES_PROCESSES, reason="needs /proc")
-@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGHUP", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "name",
+    ["SIGINT", *(pytest.param(name, marks=pytest.mark.deep) for name in ("SIGHUP", "SIGTERM"))],
+)
 def test_a_terminal_that_stops_all_while_workers_start_gets_one_message(name):
     """A worker that is interrupted while it imports something says where."""
     number = signal.Signals[name]
     with stopped_while_workers_start(number, 2) as process:
         assert process.returncode == 128 + number
-        word = {"SIGINT": "interrupted", "SIGHUP": "hung up"}[name]
+        word = {"SIGINT": "interrupted", "SIGHUP": "hung up", "SIGTERM": "terminated"}[name]
         assert process.stderr.read() == f"{word}; no results were written\n"
         assert not Path("a").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals of POSIX")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM"])
+def test_a_signal_that_another_thread_takes_waits_until_processes_have_started(name):
+    """Such as a thread of a BLAS library, where they are not blocked."""
+    number = signal.Signals[name]
+    come = Event()
+    taker = Thread(target=lambda: (come.wait(), signal.raise_signal(number)))
+    taker.start()
+    before = signal.signal(number, signal.default_int_handler)
+    started = []
+
+    def start_some() -> None:
+        with while_processes_start():
+            come.set()
+            taker.join()
+            started.append("all")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start_some()
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert started
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems do not tell")
