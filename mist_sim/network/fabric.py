@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, product
 from typing import ClassVar
 
@@ -109,9 +110,13 @@ class Fabric:
         """Its links, for all that travels beside hand-overs."""
         return self
 
+    @cached_property
+    def routes(self) -> Routes:
+        """The shortest routes through the topology, which are the same for all runs."""
+        return Routes(self.resolved.graph())
+
     def admit(self, tenants: Sequence[Tenant]) -> None:
         """Find places for clients. Raises ScenarioError where there is no place, or no route."""
-        self.routes = Routes(self.resolved.graph())
         gpus_of = find_places(self.routes.graph, tenants, spans_nodes=self.spans_nodes)
         self._node_of: dict[str, str] = {}  # of a bundle it is that of its attention workers
         self._ranks: dict[Seat, list[list[str]]] = {}  # GPUs by pipeline and tensor rank
@@ -319,6 +324,8 @@ class Fabric:
 
     def cut_off(self, gone: Iterable[Cable]) -> Cable | None:
         """Return two GPUs between which KV entries go and could not without some cables."""
+        for pair in self._pairs:
+            self._between(*pair)
         ways = [way for between in self._ways.values() for way in between.ways]
         routes = [way.route for way in ways if way.route.path]
         return self._outages.cut_off(gone, routes)
@@ -341,8 +348,10 @@ class Fabric:
 
     def _check_routes(self, tenants: Sequence[Tenant]) -> None:
         """Raise ScenarioError where one client could hand over to another without a route."""
+        sending = [seat for tenant in tenants if tenant.sends for seat in tenant.seats]
         taking = [seat for tenant in tenants if tenant.takes for seat in tenant.seats]
-        for tenant in tenants:
-            if tenant.sends:
-                for sender, taker in product(tenant.seats, taking):
-                    self._between(sender, taker)
+        self._pairs = [*product(sending, taking)]
+        gpus = {gpu for seat in (*sending, *taking) for row in self._ranks_of(seat) for gpu in row}
+        if self._pairs and not self.routes.surely_connect(gpus):
+            for pair in self._pairs:
+                self._between(*pair)

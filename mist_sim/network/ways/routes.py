@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +66,29 @@ class Routes:
         """Return the routes that are left when some cables are gone, in both directions."""
         gone = self._gone.union(frozenset(cable) for cable in cables)
         return self if gone == self._gone else Routes(self.graph, gone)
+
+    def surely_connect(self, accelerators: Iterable[str]) -> bool:
+        """Tell whether each of some accelerators surely reaches each other, without any route.
+
+        True where all lead into one part of the graph in which every place reaches every other.
+        False where that is not so, or where they are linked directly: then `between` tells.
+        """
+        parts, graph = self._parts, self.graph
+        to = [{parts[place] for place in graph.succ[gpu] if place in parts} for gpu in accelerators]
+        of = [{parts[place] for place in graph.pred[gpu] if place in parts} for gpu in accelerators]
+        return not self._gone and bool(set.intersection(*to, *of))
+
+    @cached_property
+    def _parts(self) -> dict[str, int]:
+        """Places but accelerators, and in which strongly connected part each is."""
+        from networkx import strongly_connected_components
+
+        kinds = self.graph.nodes
+        inner = self.graph.subgraph(
+            place for place in self.graph if kinds[place].get("kind") != "gpu"
+        )
+        parts = enumerate(strongly_connected_components(inner))
+        return {place: part for part, places in parts for place in places}
 
     def _find(self, source: str, destination: str) -> Route | None:
         for place in (source, destination):
