@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf
 
 import networkx as nx
@@ -56,6 +57,17 @@ def graphs(draw, bandwidth=BANDWIDTHS, largest=10):
                 number = graph.number_of_edges()
                 graph.add_edge(*pair, bandwidth=draw(bandwidth), latency=0.0, number=number)
     return nx.relabel_nodes(graph, str)
+
+
+@given(graph=graphs(), data=st.data())
+def test_accelerators_that_surely_connect_have_routes(graph, data):
+    """In graphs that have lost links in one direction, too."""
+    graph.remove_edges_from(data.draw(st.sets(st.sampled_from(list(graph.edges)))))
+    gpus = data.draw(st.sets(st.sampled_from(list(graph)), min_size=1))
+    nx.set_node_attributes(graph, dict.fromkeys(gpus, "gpu"), "kind")
+    routes = Routes(graph)
+    if routes.surely_connect(gpus):
+        assert all(routes.find(*pair) for pair in product(gpus, gpus))
 
 
 @st.composite

@@ -37,6 +37,13 @@ def test_presets_have_a_source_for_each_figure_and_connect_all_gpus(name):
     ]
 
 
+@pytest.mark.parametrize("name", topology_names())
+def test_presets_tell_at_once_that_all_gpus_connect(name):
+    graph = load_topology(name).graph()
+    gpus = [place for place, kind in graph.nodes(data="kind") if kind == "gpu"]
+    assert Routes(graph).surely_connect(gpus)
+
+
 def test_both_directions_of_a_cable_are_links_of_their_own():
     graph = load_topology("hgx-h100").graph()
     there = graph.edges["node0/gpu0", "node0/nvswitch"]
