@@ -73,6 +73,20 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
     return "stable" if is_settled else "too short to tell"
 
 
+def surely_keeps_up(arrival: Array, in_queue: Stays, request_times: Array) -> bool:
+    """Tell whether always so few wait as chance leaves in 0.1 % of the runs at the limit.
+
+    arrival: seconds, in order; more than one. The others are as in `stability`.
+    """
+    first, last = float(arrival[0]), float(arrival[-1])
+    if first == last:
+        return False
+    spread = _dispersion(arrival, first, last, _WINDOWS) + _relative_variance(request_times)
+    here = in_queue.begin <= last
+    most = stats.max_inside(in_queue.begin[here], in_queue.end[here])
+    return most <= _NARROW * sqrt(spread * len(arrival))
+
+
 def _has_settled(in_system: Stays, filled: float, last: float, spread: float) -> bool:
     """Tell whether the requests in the system stay as many, and an overload would have shown."""
     num_filled, num_last = (int(in_system.at(time).sum()) for time in (filled, last))

@@ -45,7 +45,9 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "at least", _rate(low), f"/s{of_seeds}"
     yield "below", "-" if isinf(high) else _rate(high), f"/s{of_seeds}"
     runs, requests = summary["num_runs"], summary["num_requests"]
-    yield "runs", count(runs), f"of {count(requests)} requests each"
+    is_steady = any(trial["is_steady"] for seed in summary["seeds"] for trial in seed["trials"])
+    long = "in steady state, each as long as its verdict needs"
+    yield "runs", count(runs), long if is_steady else f"of {count(requests)} requests each"
 
 
 def _trials(summary: Mapping[str, Any]) -> RenderableType:
@@ -56,19 +58,22 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
             *([str(seed["seed"])] if len(seeds) > 1 else []),
             _rate(trial["rate"]),
             ("" if trial["is_whole"] else "≤ ") + percent(trial["attainment"], 1),
-            ("attained" if trial["attained"] else "missed") + _remark(trial),
+            {True: "attained", False: "missed", None: "undecided"}[trial["attained"]]
+            + _remark(trial),
+            count(trial["num_requests"]),
         ]
         for seed in seeds
         for trial in seed["trials"]
     ]
-    titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", "good", ""]
-    return columns(titles, rows, right=range(len(titles) - 1))
+    titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", "good", "", "requests"]
+    texts = len(titles) - 2
+    return columns(titles, rows, right=[k for k in range(len(titles)) if k != texts])
 
 
 def _remark(trial: Mapping[str, Any]) -> str:
     if not trial["is_whole"]:
         return ", ended early"
-    return f", {trial['stability']}" if trial["attained"] else ""
+    return f", {trial['stability']}" if trial["stability"] else ""
 
 
 def _rate(value: float) -> str:

@@ -1,8 +1,10 @@
 """Goodput: the largest rate of arrivals at which a scenario attains its SLO.
 
 Each rate is one run with the same requests and random streams (common random numbers), in which
-only the arrivals scale. BestServe's Algorithms 8 and 9, with the corrections that `bracketing` and
-`Target` name; the definition is DistServe's (Zhong et al., OSDI 2024).
+only the arrivals scale. It goes on until it is known whether the rate is attained in steady state;
+a workload that is a certain one, such as a trace, is judged as it stands. BestServe's Algorithms 8
+and 9, with the corrections that `bracketing` and `Target` name; the definition is DistServe's
+(Zhong et al., OSDI 2024).
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.task import Row, Task
+from mist_sim.studies.task import Key, Row, Task
 
+_FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
 _NARROWEST = 1e-4  # tolerance; rates have six digits
 
 
@@ -35,6 +38,8 @@ class GoodputOptions:
     attainment, relaxation, each: as in `Target`. rates: the lowest and the highest rate to try,
     requests per second; without them the search begins at the scenario's own. tolerance: how far
     apart the rate that is attained and the one that is missed may be, as a share of the latter.
+    most_requests: of a run that goes on until the verdict is known (>= 1,000). as_is: judge the
+    workload as it stands, with its ramp and its end, however short it is.
 
     Raises ScenarioError for values that make no search.
     """
@@ -44,8 +49,12 @@ class GoodputOptions:
     each: bool = False
     rates: tuple[float, float] | None = None
     tolerance: float = 0.02
+    most_requests: int = 30_000
+    as_is: bool = False
 
     def __post_init__(self) -> None:
+        if self.most_requests < _FEWEST:
+            raise ScenarioError(f"most_requests must be >= {_FEWEST}, got {self.most_requests}")
         if not _NARROWEST <= self.tolerance < 1:
             raise ScenarioError(f"tolerance must be in [{_NARROWEST}, 1), got {self.tolerance:g}")
         if self.rates is not None:
@@ -59,6 +68,15 @@ class GoodputOptions:
             relaxation=self.relaxation,
             each=self.each,
         )
+
+    def trial(
+        self, key: Key, built: Built, rates: Rates, seed: int, rate: float, target: Target
+    ) -> Task:
+        """Return the task of trying a rate (requests per second) with a seed."""
+        most = None if self.as_is else self.most_requests
+        data = as_data(built.scenario)
+        arguments = data, rates.at(rate), seed, rate, target, rates.num_requests, most
+        return Task(key, trial_data, arguments)
 
     def search(self, own_rate: float) -> Search:
         """Return a search over rates."""
@@ -129,15 +147,14 @@ def search_goodputs(
     targets = [options.target(scenario) for scenario in scenarios]
     all_rates = [Rates(built.scenario, built) for built in builts]
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
-    data = [as_data(scenario) for scenario in scenarios]
     failed: dict[int, Row] = {}
 
     def run(asked: Sequence[tuple[_Key, float]]) -> list[Trial | None]:
         tasks = []
         for (k, seed), rate in asked:
             rates = all_rates[k]
-            arguments = data[k], rates.at(rate), seed, rate, targets[k], rates.num_requests
-            tasks.append(Task((k, seed, rate), trial_data, arguments))
+            key = k, seed, rate
+            tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k]))
         rows = driver.run(tasks, keep_errors=keep_errors)
         failed.update({int(row.key[0]): row for row in reversed(rows) if row.failure})
         return [None if row.failure else Trial.of(row.result) for row in rows]
@@ -194,7 +211,7 @@ def _drive(
                 answers.pop(key, None)
             elif key in answers:
                 trials[key].append(trial)
-                answers[key][rate] = trial.attained
+                answers[key][rate] = trial.seems_attained
         asked = {}
         for key, answer in answers.items():
             try:

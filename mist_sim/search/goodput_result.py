@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isnan, nan
+from itertools import pairwise
+from math import inf, isnan, log, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from mist_sim.search.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_FACTOR = log(2.0)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,22 @@ class SeedGoodput:
         if self.bracket.low is not None:
             return "all attained" if self.bracket.high is None else "found"
         return "lowest missed" if self.bracket.attained_above else "all missed"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What the rate lies between, requests per second; 0 and infinity where nobody can tell.
+
+        Of a workload as it stands, the rate that was attained and the one that was missed. In
+        steady state, where the 95 % intervals of the times leave their limits, on a line between
+        the rates that were tried.
+        """
+        low, high = self.bracket.low or 0.0, self.bracket.high or inf
+        steady = [trial for trial in self.trials if trial.margins is not None]
+        if not steady:
+            return low, high
+        kept = [(trial.rate, _near(trial.margins[1])) for trial in steady if trial.margins]
+        missed = [(trial.rate, -_near(trial.margins[0])) for trial in steady if trial.margins]
+        return min(_last(kept), low), max(_last(missed[::-1]), high)
 
     def at(self, rate: float | None) -> Trial | None:
         """Return the run at a rate."""
@@ -82,13 +101,12 @@ class Goodput(Findings):
     def interval(self) -> tuple[float, float]:
         """What the rate lies between, requests per second.
 
-        With one seed, the rate that was attained and the one that was missed: 0 and infinity
-        where there is none. With more, the 95 % confidence intervals of both, put together.
+        With one seed, that of its search. With more, the 95 % confidence intervals of both, put together.
         """
+        if len(self.searches) == 1:
+            return self.searches[0].interval
         lows = [search.bracket.low or 0.0 for search in self.searches]
         highs = [search.bracket.high or inf for search in self.searches]
-        if len(self.searches) == 1:
-            return lows[0], highs[0]
         low, high = estimate(lows).low, inf if inf in highs else estimate(highs).high
         return max(low, 0.0), high
 
@@ -174,6 +192,33 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
     }
 
 
+def _near(margin: float) -> float:
+    """Return a margin, cut to a factor of two: far from the limit, times rise as in no line."""
+    return min(max(margin, -_FACTOR), _FACTOR)
+
+
+def _last(margins: Sequence[tuple[float, float]]) -> float:
+    """Return up to which rate a margin is negative, on lines between the rates; 0 or inf: none."""
+    if margins[0][1] > 0:
+        return 0.0 if margins[0][0] <= margins[-1][0] else inf
+    for (rate, margin), (next_rate, next_margin) in pairwise(margins):
+        if next_margin > 0:
+            return rate + (next_rate - rate) * margin / (margin - next_margin)
+    return margins[-1][0]
+
+
+def _undecided(search: SeedGoodput) -> str:
+    """Return at which rates nobody can tell, why, and what would."""
+    trials = [trial for trial in search.trials if trial.attained is None]
+    rates = ", ".join(f"{trial.rate:g}" for trial in trials)
+    needs = max((trial.needs or 0 for trial in trials), default=0)
+    told = f"; --most-requests {float(f'{needs:.1g}'):.0f} may tell" if needs else ""
+    return (
+        f"undecided at {rates} /s: after {trials[0].num_requests:,} requests "
+        f"{trials[0].reason}{told}."
+    )
+
+
 def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
     where = f"Seed {search.seed}: " if len(found.searches) > 1 else ""
     bracket, trials = search.bracket, search.trials
@@ -183,6 +228,8 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
             "is not known. Try higher rates, or send more requests: so few may be served in time "
             "however close together they come."
         )
+    if any(trial.attained is None for trial in trials):
+        yield where + _undecided(search)
     if bracket.low is None:
         share = trials[0].attainment
         yield (
@@ -202,7 +249,7 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
             f"{where}unstable at {low.rate:g} /s: queues grow until the run ends, so that with "
             "more requests the goodput is lower."
         )
-    elif low and bracket.high and low.stability != "stable":
+    elif low and bracket.high and low.stability not in ("stable", None):
         yield (
             f"{where}too short to tell whether the clients keep up at {low.rate:g} /s; if not, the "
             "goodput is lower with more requests."

@@ -79,6 +79,19 @@ class Target:
                 "--set slo.ttft='500 ms' --set slo.tpot='50 ms'"
             )
 
+    def ratios(self, times: RequestTimes) -> Array:
+        """Return time over limit: the largest of all limits in one row; with `each`, a row a limit.
+
+        A request misses where it is > 1.
+        """
+        found = np.array(
+            [
+                getattr(times, name) / (limit * (1 + self.relaxation))
+                for name, limit in self.slo.limits.items()
+            ]
+        )
+        return found if self.each else found.max(axis=0, keepdims=True)
+
     def num_missed(self, times: RequestTimes) -> int:
         """Return how many requests miss; with `each`, the limit that most of them miss."""
         misses = [

@@ -24,11 +24,10 @@ from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.sliders import DESIGNS, Design, Slidable, Sliders, all_sliders
-from mist_sim.search.trials import trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.task import Failure, Row, Task
+from mist_sim.studies.task import Failure, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -240,7 +239,7 @@ class _Race:
     def _try_each(
         self, some: Sequence[Sliders], rate: float, missed_at: float
     ) -> list[Entry | Sliders]:
-        """Try each at a rate; return those that attain it as they are."""
+        """Try each at a rate; return those that do not miss it as they are."""
         found: dict[Sliders, Entry | Sliders] = {}
         tasks = {}
         for each in some:
@@ -249,15 +248,15 @@ class _Race:
                 found[each] = self._failed(each, built)
                 continue
             rates, target = Rates(built.scenario, built), self._options.target(built.scenario)
-            data = as_data(built.scenario), rates.at(rate), built.scenario.seed
-            arguments = (*data, rate, target, rates.num_requests)
-            tasks[each] = Task((each.name, rate), trial_data, arguments)
+            seed = built.scenario.seed
+            tasks[each] = self._options.trial((each.name, rate), built, rates, seed, rate, target)
         rows = self._driver.run(list(tasks.values()), keep_errors=True)
         for each, row in zip(tasks, rows, strict=True):
             if row.failure:
                 found[each] = self._failed(each, row)
             else:
-                found[each] = each if row.result["attained"] else Entry(each, None, missed_at)
+                has_missed = row.result["attained"] is False
+                found[each] = Entry(each, None, missed_at) if has_missed else each
         return [found[each] for each in some]
 
     def _failed(self, sliders: Sliders, row: Row) -> Entry:
@@ -283,7 +282,7 @@ def _missed_below(entry: Entry) -> float | None:
     Who misses it as well has no goodput that a search would find.
     """
     trials = entry.goodput.searches[0].trials if entry.goodput else ()
-    return trials[0].rate if trials and not trials[0].attained else None
+    return trials[0].rate if trials and trials[0].attained is False else None
 
 
 def _six_digits(rate: float) -> float:

@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from mist_sim.core.request import Request
-from mist_sim.core.visit import Failure, Visit
-from mist_sim.errors import ScenarioError
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.scenario import Scenario, build
-from mist_sim.search.request_times import RequestTimes, Target
-
-_LOOKS = 50  # at the misses, in a run
+from mist_sim.search.request_times import Target
+from mist_sim.search.steady_runs import lengthened, run_until_known
+from mist_sim.search.whole_runs import run_workload
 
 
 @dataclass(frozen=True)
 class Trial:
     """What a run at one rate showed.
 
-    rate: requests per second. attainment: share of the requests that were good, as the target
-    counts them; where the run was ended early, because it could no longer attain, one that it did
-    not exceed. is_whole: it was not. stability: whether the clients kept up ("stable", "unstable",
-    "too short to tell"), known of runs that attained.
+    rate: requests per second. attained: None where the longest run did not tell. attainment: share
+    of the requests that were good, as the target counts them; of a run of the workload as it
+    stands, where that was ended early, because it could no longer attain, one that it did not
+    exceed. is_whole: it was not.
+    num_requests: that were looked at. is_steady: in steady state; else of the workload
+    as it stands. margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing is known. needs: requests
+    that would tell, about.
+    stability: whether the clients kept up ("stable", "unstable", "too short to tell"), known of
+    runs of the workload as it stands that attained.
     """
 
     rate: float
     seed: int
-    attained: bool
+    attained: bool | None
     attainment: float
     is_whole: bool
     stability: str | None = None
+    num_requests: int = 0
+    is_steady: bool = False
+    margins: tuple[float, float] | None = None
+    reason: str = ""
+    needs: int | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Return "attained", "missed" or "undecided"."""
+        return {True: "attained", False: "missed", None: "undecided"}[self.attained]
+
+    @property
+    def seems_attained(self) -> bool:
+        """Whether it is attained, as far as the run tells."""
+        if self.attained is None:
+            return self.margins is not None and sum(self.margins) <= 0
+        return self.attained
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data, of which `of` makes it again."""
@@ -55,71 +73,34 @@ def try_rate(
     rate: float,
     target: Target,
     num_requests: int,
+    most: int | None = None,
 ) -> Trial:
-    """Run a scenario until its end, or until it has missed the target for certain.
+    """Run a scenario until it is known whether it attains the target.
 
     data: the scenario as plain mappings. changes: overrides that make its rate `rate`.
-    num_requests: of the workload. Raises ScenarioError where no request counts.
+    num_requests: of the workload as it stands, which is judged where it is a certain one, such as a
+    trace. most: requests of the longest run in steady state, where the workload may be longer;
+    None: it stays as it stands.
+    Raises ScenarioError where no request counts.
     """
     simulation = build(Scenario.from_dict(data, {**changes, "seed": seed, "replications": 1}))
-    warmup = simulation.warmup
-    recorder = _Judge(target, warmup, num_requests)
-    try:
-        result = simulation.run(recorder=recorder)
-    except _MissedError as missed:
-        return Trial(rate, seed, False, _share(missed.num_missed, num_requests), False)
-    times = RequestTimes.of(recorder, warmup)
-    if not len(times):
-        raise ScenarioError(
-            f"warmup must end before the last request arrives, got {warmup:g} s; at {rate:g} /s "
-            "none arrives later; lower it or the rates, or send more requests"
+    longer = None if most is None else lengthened(simulation, target, most)
+    if most is not None and longer is not None:
+        simulation.workload = longer
+        seen = run_until_known(simulation, target, most)
+        return Trial(
+            rate,
+            seed,
+            seen.attained,
+            seen.attainment,
+            is_whole=True,
+            num_requests=seen.num_requests,
+            is_steady=True,
+            margins=seen.margins,
+            reason=seen.reason,
+            needs=seen.needs,
         )
-    num_missed = target.num_missed(times)
-    attained = num_missed <= target.most_missed(len(times))
-    stability = result.summary.get("stability") if attained else None
-    return Trial(rate, seed, attained, _share(num_missed, len(times)), True, stability)
-
-
-def _share(num_missed: int, num_requests: int) -> float:
-    return (num_requests - num_missed) / num_requests
-
-
-class _MissedError(Exception):
-    """More requests have missed than may; num_missed: how many by now."""
-
-    def __init__(self, num_missed: int) -> None:
-        super().__init__(num_missed)
-        self.num_missed = num_missed
-
-
-class _Judge(ColumnRecorder):
-    """Records, and ends the run as soon as too many requests have missed.
-
-    What is left out of the statistics only lowers how many may, so that more misses than the whole
-    workload may have are always too many.
-    """
-
-    def __init__(self, target: Target, warmup: float, num_requests: int) -> None:
-        super().__init__()
-        self._target = target
-        self._warmup = warmup
-        self._most = target.most_missed(num_requests)
-        self._every = max(20, num_requests // _LOOKS)
-        self._num_ended = 0
-
-    def record_end(
-        self,
-        request: Request,
-        visits: list[Visit],
-        time: float,
-        failure: Failure | None = None,
-        num_attempts: int = 1,
-        in_vain: Sequence[Visit] = (),
-    ) -> None:
-        """Add a row, and look at the misses now and then. Raises _MissedError."""
-        super().record_end(request, visits, time, failure, num_attempts, in_vain)
-        self._num_ended += 1
-        if self._num_ended % self._every == 0:
-            missed = self._target.num_missed(RequestTimes.of(self, self._warmup))
-            if missed > self._most:
-                raise _MissedError(missed)
+    found = run_workload(simulation, target, num_requests, rate)
+    return Trial(
+        rate, seed, found.attained, found.attainment, found.is_whole, found.stability, num_requests
+    )

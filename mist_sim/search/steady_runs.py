@@ -1,0 +1,118 @@
+"""A run that goes on until it is known whether a scenario attains a target in steady state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
+from mist_sim.metrics import ColumnRecorder
+from mist_sim.metrics.stability import Stays
+from mist_sim.search.request_times import RequestTimes, Target
+from mist_sim.search.steady_state import ERROR, Look, Seen, look, looks
+from mist_sim.simulation import Simulation
+from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
+from mist_sim.traces.base import RowSampler
+
+_SPARE = 2  # requests that may arrive for each that is looked at: the last look still sees arrivals
+
+
+def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | None:
+    """Return the workload with as many requests as a run of `most` may need; its first ones stay.
+
+    None where that is no question: of a trace or other fixed rows, of requests that arrive at given
+    times or all at once, of clients that fail, start or change at given times, and where every
+    single request has to be good.
+    """
+    workload: Any = simulation.workload
+    is_drawn = isinstance(workload.source, RowSampler) and hasattr(workload.source, "num_requests")
+    is_stream = isinstance(workload.arrivals, ArrivalProcess)
+    changes = simulation.lifecycle is not None or simulation.reconfigure is not None
+    if not is_drawn or not is_stream or changes or target.attainment == 1:
+        return None
+    if isinstance(workload.arrivals, AllAtOnce):
+        return None
+    source = replace(workload.source, num_requests=most * _SPARE)
+    longer: Workload = replace(workload, source=source)
+    return longer
+
+
+def run_until_known(simulation: Simulation, target: Target, most: int) -> Look:
+    """Run until a look at the run tells, or so many requests have ended."""
+    recorder = _Watching(target, simulation.warmup, most)
+    try:
+        simulation.run(recorder=recorder)
+    except _KnownError as known:
+        return known.look
+    return recorder.look()
+
+
+class _KnownError(Exception):
+    """The run has told what it can. look: the last one at it."""
+
+    def __init__(self, found: Look) -> None:
+        super().__init__(found)
+        self.look = found
+
+
+class _Watching(ColumnRecorder):
+    """Records, looks at the run now and then, and ends it as soon as the verdict is known."""
+
+    def __init__(self, target: Target, warmup: float, most: int) -> None:
+        super().__init__()
+        self._target = target
+        self._warmup = warmup
+        self._looks = looks(most)
+        self._error = ERROR / len(self._looks)
+        self._num_ended = 0
+        self._next = iter(self._looks)
+        self._look_at = next(self._next)
+
+    def record_end(
+        self,
+        request: Request,
+        visits: list[Visit],
+        time: float,
+        failure: Failure | None = None,
+        num_attempts: int = 1,
+        in_vain: Sequence[Visit] = (),
+    ) -> None:
+        """Add a row, and look at the run now and then. Raises _KnownError."""
+        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        if request.parent_id is not None or (request.arrival_time or 0.0) < self._warmup:
+            return
+        self._num_ended += 1
+        if self._num_ended == self._look_at:
+            found = self.look()
+            self._look_at = next(self._next, 0)
+            if found.attained is not None or not self._look_at:
+                raise _KnownError(found)
+
+    def look(self) -> Look:
+        """Return what the run shows so far."""
+        return look(self._seen(), self._target.attainment, self._error)
+
+    def _seen(self) -> Seen:
+        c: dict[str, Any] = self.requests.columns()
+        rows = np.flatnonzero(
+            (c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= self._warmup)
+        )
+        rows = rows[np.argsort(c["request_id"][rows])]
+        c = {name: column[rows] for name, column in c.items()}
+        times = RequestTimes.of(self, self._warmup)
+        visits: dict[str, Any] = self.visits.columns()
+        visits = {name: column[visits["request_id"] >= 0] for name, column in visits.items()}
+        started, left = visits["started_at"], visits["finished_at"]
+        ids = c["request_id"] - (c["request_id"][0] if len(rows) else 0)
+        return Seen(
+            ids,
+            self._target.ratios(times),
+            Stays(c["arrival_time"], c["finished_at"]),
+            c["finished_at"] - c["sent_at"] - c["queued"],
+            np.nan_to_num(c["queued"], nan=np.inf),
+            Stays(visits["queued_at"], np.where(np.isnan(started), left, started)),
+        )

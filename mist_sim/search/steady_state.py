@@ -1,0 +1,228 @@
+"""Whether a service attains its target in steady state, told while a run is going on.
+
+A share of the requests is good as long as that quantile of their times keeps the limit, so a look
+at a run compares the quantile with the limit. The first requests are served too well, by clients
+that are empty; requests of one moment share their luck; and who looks often sees at last what he
+wants. So a look
+
+- leaves out the ramp;
+- divides the rest into batches, whose quantiles follow each other as an autoregression of first
+  order does (the correction of Skart: Tafazzoli and Wilson, IIE Transactions 43, 2011);
+- shares out the chance of a wrong verdict among all looks (Bonferroni).
+
+A service that is near what it can do fares well for long: its queue has not grown yet. To attain
+
+- the clients must have filled up;
+- so few requests must wait as chance seldom leaves where as much arrives as clients can do (see
+  `metrics.stability.surely_keeps_up`);
+- there must be so many stretches of requests, each with luck of its own, as their waits tell, that
+  bad ones would have been among them.
+
+docs/background/verdicts.md says how often a verdict is wrong where the truth is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf, nan, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.metrics.latency import Array
+from mist_sim.metrics.stability import Stays, surely_keeps_up
+
+ERROR = 0.01
+"""Chance that a run ends with a wrong verdict, on each side, were quantiles of batches normal.
+
+They lean to one side, so that it is more: at most 5 % where the truth is known.
+"""
+
+_FIRST = 400  # requests that have ended at the first look: 8 batches after the ramp
+_GROWTH = 1.5  # requests at a look, over those at the one before
+_BATCHES = 32
+_OF_A_BATCH = 40  # requests, at least: four beyond the quantile of nine in ten
+_RAMP = 0.2  # of the requests, at least
+_FILLING = 3.0  # times of a request until clients hold what they hold at this load (1 - e^-3)
+_FILLED = 2.0  # times of a request that a run goes on after that, at least, to attain
+_STRETCHES = 200  # of requests with luck of their own; fewer let more than 5 % of the runs pass
+_MOST_CORRELATED = 0.9  # of batches; what 32 of them cannot tell from more
+_TREND = 2.0  # standard errors by which two halves of a run in steady state may differ
+_ON_THEIR_WAY = 0.05  # of the requests that may miss, so many may still be on their way
+_FURTHEST = 100.0  # times the limit, and parts of it, beyond which a time does not matter
+
+
+class Seen(NamedTuple):
+    """What is known of the requests of a run that have ended, in order of their arrival.
+
+    ids: by which requests count from 0; one that is not there is on its way.
+    ratios: time over limit, a row a limit; or one row with the largest of all limits. Infinite for
+    a request that failed.
+    stays: of each in the system. times: seconds that each took, waits apart. waits: seconds.
+    queue: of all visits, until a client began with them.
+    """
+
+    ids: NDArray[np.int64]
+    ratios: Array
+    stays: Stays
+    times: Array
+    waits: Array
+    queue: Stays
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a run shows.
+
+    attained: None: not known yet, and `reason` says why. attainment: share of good requests after
+    the ramp. margins: ends of the 95 % interval of time over limit, of the quantile that decides,
+    as logarithms: attained where both are negative. num_requests: that were looked at, the ramp
+    included. needs: requests that would tell, if all goes on like this; None: nobody can say.
+    """
+
+    attained: bool | None
+    attainment: float
+    margins: tuple[float, float]
+    num_requests: int
+    reason: str = ""
+    needs: int | None = None
+
+
+def looks(most: int) -> list[int]:
+    """Return at how many ended requests one looks at a run of at most so many."""
+    found = [min(_FIRST, most)]
+    while found[-1] < most:
+        found.append(min(ceil(found[-1] * _GROWTH), most))
+    return found
+
+
+def look(seen: Seen, share: float, error: float) -> Look:
+    """Tell whether a service attains a share of good requests in steady state.
+
+    share: that has to be good, in (0, 1). error: chance that this look is wrong, on each side.
+    """
+    num_known = _num_known(seen.ids, _ON_THEIR_WAY * (1 - share))
+    if num_known < _FIRST // 2:
+        return Look(None, nan, (-inf, inf), num_known, "too few requests have ended in their turn")
+    ids, arrival, times = seen.ids[:num_known], seen.stays.begin[:num_known], seen.times[:num_known]
+    num = int(ids[-1]) + 1
+    time = float(np.nanmean(times)) if not np.isnan(times).all() else 0.0
+    filled_at = arrival[0] + _FILLING * time
+    num_filling = int(ids[min(np.searchsorted(arrival, filled_at), num_known - 1)])
+    ramp = min(max(ceil(_RAMP * num), num_filling), num // 2)
+    found = [
+        _compare(_with_gaps(ratios[:num_known], ids)[ramp:], share, error) for ratios in seen.ratios
+    ]
+    attainment = min(each.attainment for each in found)
+    worst = max(found, key=lambda each: sum(each.margins))
+    seems = attainment, worst.margins, num
+    if any(each.low > 0 and each.trend >= -_TREND for each in found):
+        return Look(False, *seems)
+    if not all(each.high <= 0 and each.trend <= _TREND for each in found):
+        is_near = any(each.low <= 0 < each.high for each in found)
+        reason = "the times are too near to their limit" if is_near else "the times still change"
+        factor = max(each.factor for each in found)
+        return Look(None, *seems, reason, _needs(num, factor))
+    waits = seen.waits[:num_known][ids >= ramp]
+    num_stretches = len(waits) / _together(waits)
+    if num_stretches < _STRETCHES:
+        reason = "the waits change too slowly for so short a run"
+        return Look(None, *seems, reason, _needs(num, _STRETCHES / num_stretches))
+    if num_filling > num // 2 or arrival[-1] < filled_at + _FILLED * time:
+        return Look(None, *seems, "the clients are still filling up")
+    if not surely_keeps_up(arrival, seen.queue, times[~np.isnan(times)]):
+        reason = "so many wait at times that the clients may not keep up"
+        return Look(None, *seems, reason)
+    return Look(True, *seems)
+
+
+class _Compared(NamedTuple):
+    """A quantile of time over limit, as a logarithm: negative where the limit is kept.
+
+    low, high: at the level of the look; margins: at 95 %. trend: of its halves, in standard errors.
+    factor: so many times as many requests would tell.
+    """
+
+    attainment: float
+    low: float
+    high: float
+    margins: tuple[float, float]
+    trend: float
+    factor: float
+
+
+def _needs(num: int, factor: float) -> int | None:
+    return ceil(num * max(factor, _GROWTH)) if factor < inf else None
+
+
+def _num_known(ids: NDArray[np.int64], on_their_way: float) -> int:
+    """Return how many ended requests come before one of which too many before have not ended."""
+    few = ids - np.arange(len(ids)) <= on_their_way * (ids + 1)
+    return int(np.flatnonzero(few)[-1]) + 1 if few.any() else 0
+
+
+def _with_gaps(ratios: Array, ids: NDArray[np.int64]) -> Array:
+    """Return logarithms of time over limit of all requests, NaN for those on their way."""
+    found = np.full(int(ids[-1]) + 1, nan)
+    found[ids] = np.log(np.clip(ratios, 1 / _FURTHEST, _FURTHEST))
+    return found
+
+
+def _compare(series: Array, share: float, error: float) -> _Compared:
+    """Compare a quantile of a series with 0, as its batches show it.
+
+    One on its way counts as good where that is missed, and as missed where it is attained.
+    """
+    from scipy.special import stdtrit
+
+    best, worst = (np.nan_to_num(series, nan=end) for end in (-inf, inf))
+    num_batches = min(_BATCHES, len(series) // _OF_A_BATCH)
+    quantiles = np.array([_quantile(part, share) for part in np.array_split(worst, num_batches)])
+    quantiles = np.clip(quantiles, -np.log(_FURTHEST), np.log(_FURTHEST))
+    deviation = sqrt(float(quantiles.var(ddof=1)) / num_batches * _inflation(quantiles))
+    width = float(stdtrit(num_batches - 1, 1 - error)) * deviation
+    low, high = _quantile(best, share), _quantile(worst, share)
+    early, late = np.array_split(quantiles, 2)
+    change = float(late.mean()) - float(early.mean())
+    trend = change / (2 * deviation) if deviation else 0.0
+    distance = abs(low + high) / 2
+    factor = (width / distance) ** 2 if distance else inf
+    attainment = float((series[~np.isnan(series)] <= 0).mean())
+    half = float(stdtrit(num_batches - 1, 0.975)) * deviation
+    margins = low - half, high + half
+    return _Compared(attainment, low - width, high + width, margins, trend, factor)
+
+
+def _quantile(values: Array, share: float) -> float:
+    """Return the least value that a share of the values does not exceed."""
+    rank = min(max(ceil(share * len(values) - 1e-9), 1), len(values)) - 1
+    return float(np.partition(values, rank)[rank])
+
+
+def _together(series: Array) -> float:
+    """Return how many values in a row share their luck: variance of a sum over that of its parts.
+
+    By ranks, which no outlier moves, and which are equal for equal values.
+    """
+    ordered = np.sort(series)
+    ranks = np.searchsorted(ordered, series, "left") + np.searchsorted(ordered, series, "right")
+    variance = float(ranks.var())
+    if variance == 0:
+        return 1.0
+    parts = np.array_split(ranks, min(_BATCHES, len(ranks)))
+    means = np.array([part.mean() for part in parts])
+    size = len(ranks) / len(parts)
+    return max(size * float(means.var(ddof=1)) / variance * _inflation(means), 1.0)
+
+
+def _inflation(batches: Array) -> float:
+    """Return by how much the variance of their mean is larger, since batches follow each other."""
+    around = batches - batches.mean()
+    total = float(around @ around)
+    if total == 0:
+        return 1.0
+    lag = float(around[1:] @ around[:-1]) / total
+    follows = lag + (1 + 4 * lag) / len(batches)  # without the bias of few, to first order
+    follows = min(max(follows, 0.0), _MOST_CORRELATED)
+    return (1 + follows) / (1 - follows)
