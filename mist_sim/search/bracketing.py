@@ -69,37 +69,37 @@ def between(low: float, high: float, tolerance: float) -> Search:
 
     tolerance: as in `Bracket.middle`.
     """
-    tried = dict((yield _rounded(np.geomspace(low, high, LADDER).tolist())))
+    tried = dict((yield rounded(np.geomspace(low, high, LADDER).tolist())))
     return (yield from _bisect(tried, tolerance))
 
 
 def around(start: float, tolerance: float) -> Search:
     """Search from a rate: doubling, or halving, until attainment ends; a ladder; bisection."""
     smallest, largest = QUANTITIES["rate"]
-    tried = dict((yield _rounded([start])))
+    tried = dict((yield rounded([start])))
     factor = 2.0 if all(tried.values()) else 0.5
     for step in range(1, _MOST_DOUBLINGS + 1):
         rate = start * factor**step
         if not smallest <= rate <= largest:
             break
-        found = yield _rounded([rate])
+        found = yield rounded([rate])
         tried.update(found)
         if all(found.values()) != (factor > 1):
             break
     bracket = Bracket.of(tried)
     if bracket.low is not None and bracket.high is not None:
         rungs = np.geomspace(bracket.low, bracket.high, _STEPS_OF_TWO + 1)[1:-1]
-        tried.update((yield _rounded(rungs.tolist())))
+        tried.update((yield rounded(rungs.tolist())))
     return (yield from _bisect(tried, tolerance))
 
 
 def _bisect(tried: dict[float, bool], tolerance: float) -> Search:
     """Halve the lowest bracket until it is narrow."""
     while (middle := Bracket.of(tried).middle(tolerance)) is not None:
-        tried.update((yield _rounded([middle])))
+        tried.update((yield rounded([middle])))
     return Bracket.of(tried)
 
 
-def _rounded(rates: Iterable[float]) -> list[float]:
+def rounded(rates: Iterable[float]) -> list[float]:
     """Return rates that people can set again, each once."""
     return list(dict.fromkeys(float(f"{rate:.{_DIGITS}g}") for rate in rates))

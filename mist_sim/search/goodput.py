@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
-from mist_sim.search.bracketing import Bracket, Search, around, between
+from mist_sim.search.bracketing import Bracket, Search, around, between, rounded
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.request_times import Target
 from mist_sim.search.trials import Trial, trial_data
@@ -28,6 +29,8 @@ from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Key, Row, Task
 
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
+_OUTWARD = 1.06  # from one rate to the next, where the end of an interval is beyond those tried
+_MOST_OUTWARD = 4
 _NARROWEST = 1e-4  # tolerance; rates have six digits
 
 
@@ -202,6 +205,7 @@ def _drive(
     """
     trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}
+    searches = {key: _until_sure(search, trials[key]) for key, search in searches.items()}
     asked = {key: next(search) for key, search in searches.items()}
     while asked:
         pairs = [(key, rate) for key, rates in asked.items() for rate in rates]
@@ -219,8 +223,21 @@ def _drive(
             except StopIteration as end:
                 ended[key] = end.value
     return {
-        (k, seed): SeedGoodput(
-            seed, bracket, tuple(sorted(trials[k, seed], key=lambda trial: trial.rate))
-        )
+        (k, seed): SeedGoodput.of(seed, bracket, trials[k, seed])
         for (k, seed), bracket in ended.items()
     }
+
+
+def _until_sure(search: Search, trials: Sequence[Trial]) -> Search:
+    """Search, and then further out, until both ends of the interval are known.
+
+    trials: of the rates that were tried by then.
+    """
+    bracket = yield from search
+    for _ in range(_MOST_OUTWARD):
+        found = SeedGoodput.of(0, bracket, trials)
+        if found.status != "found" or ((ends := found.interval)[0] > 0 and ends[1] < inf):
+            break
+        rates = [trial.rate for trial in found.trials]
+        yield rounded([rates[0] / _OUTWARD if ends[1] < inf else rates[-1] * _OUTWARD])
+    return bracket

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, isnan, log, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import estimate
@@ -30,6 +30,11 @@ class SeedGoodput:
     seed: int
     bracket: Bracket
     trials: tuple[Trial, ...]
+
+    @classmethod
+    def of(cls, seed: int, bracket: Bracket, trials: Iterable[Trial]) -> Self:
+        """Return the search of such trials, in any order."""
+        return cls(seed, bracket, tuple(sorted(trials, key=lambda trial: trial.rate)))
 
     @property
     def status(self) -> str:
@@ -101,7 +106,8 @@ class Goodput(Findings):
     def interval(self) -> tuple[float, float]:
         """What the rate lies between, requests per second.
 
-        With one seed, that of its search. With more, the 95 % confidence intervals of both, put together.
+        With one seed, that of its search. With more, the 95 % confidence intervals of the rate
+        that was attained and of the one that was missed, put together.
         """
         if len(self.searches) == 1:
             return self.searches[0].interval

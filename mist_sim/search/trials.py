@@ -20,11 +20,11 @@ class Trial:
     of the requests that were good, as the target counts them; of a run of the workload as it
     stands, where that was ended early, because it could no longer attain, one that it did not
     exceed. is_whole: it was not.
-    num_requests: that were looked at. is_steady: in steady state; else of the workload
-    as it stands. margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing is known. needs: requests
-    that would tell, about.
     stability: whether the clients kept up ("stable", "unstable", "too short to tell"), known of
     runs of the workload as it stands that attained.
+    num_requests: that were looked at. is_steady: in steady state; else the workload as it stands.
+    margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
+    is known. needs: requests that would tell, about.
     """
 
     rate: float
