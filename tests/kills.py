@@ -48,7 +48,7 @@ _SCENARIO = {
     "clients": [{"name": "llm", "gpu": "h100-sxm"}],
 }
 _POINTS = "isl,osl,concurrency,tp_size,silicon_ttft_ms,silicon_tpot_ms\n" + "512,8,4,2,100,10\n" * 6
-_SLIDERS = ["--chunks=512", "--set=workload.lengths.num_requests=20", "--tolerance=0.5"]
+_SLIDERS = ["--chunks=512", "--set=workload.lengths.num_requests=20", "--tolerance=0.5", "--as-is"]
 
 Files = dict[str, bytes]
 
@@ -69,7 +69,16 @@ VERBS = {
     "run": Verb(["run", "a.json"], earlier="replications"),
     "demo": Verb(["demo"]),
     "replications": Verb(["run", "a.json", "--replications=4", "--jobs=2"]),
-    "goodput": Verb(["goodput", "a.json", "--replications=2", "--rates=1:60", "--jobs=2"]),
+    "goodput": Verb(
+        [
+            "goodput",
+            "a.json",
+            "--replications=2",
+            "--rates=1:60",
+            "--most-requests=1000",
+            "--jobs=2",
+        ]
+    ),
     "compare": Verb(["compare", "a.json", "b.json", "--jobs=2"]),
     "sliders": Verb(["sliders", "taichi-hybrid", *_SLIDERS, "--jobs=2"], earlier="compare"),
     "timeline": Verb(["timeline", "reference/run/results"], "out.json", "schema"),

@@ -32,6 +32,21 @@ Resume = Annotated[
     ),
 ]
 
+MostRequests = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Requests of the longest run; a rate that it does not tell is undecided. 30000 "
+        "without it.",
+    ),
+]
+AsIs = Annotated[
+    bool,
+    typer.Option(
+        "--as-is", help="Judge the workload as it stands, with its ramp and its end, however short."
+    ),
+]
+
 
 def require_out(force: bool, out: Path | None, resume: bool = False) -> None:
     """Refuse --force and --resume where nothing is written; raises ScenarioError."""

@@ -111,3 +111,11 @@ def check_attainment(share: float) -> None:
     """Raise ScenarioError unless a share of the requests can be asked for."""
     if not 0 < share <= 1:
         raise ScenarioError(f"attainment must be in (0, 1], got {share:g}")
+
+
+def none_counts(warmup: float, rate: float) -> ScenarioError:
+    """Return the error of a run in which no request counts; seconds, and requests a second."""
+    return ScenarioError(
+        f"warmup must end before the last request arrives, got {warmup:g} s; at {rate:g} /s "
+        "none arrives later; lower it or the rates, or send more requests"
+    )

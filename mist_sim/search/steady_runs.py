@@ -12,7 +12,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.stability import Stays
-from mist_sim.search.request_times import RequestTimes, Target
+from mist_sim.search.request_times import RequestTimes, Target, none_counts
 from mist_sim.search.steady_state import ERROR, Look, Seen, look, looks
 from mist_sim.simulation import Simulation
 from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
@@ -41,13 +41,18 @@ def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | 
     return longer
 
 
-def run_until_known(simulation: Simulation, target: Target, most: int) -> Look:
-    """Run until a look at the run tells, or so many requests have ended."""
+def run_until_known(simulation: Simulation, target: Target, most: int, rate: float) -> Look:
+    """Run until a look at the run tells, or so many requests have ended.
+
+    rate: requests per second, for messages. Raises ScenarioError where no request counts.
+    """
     recorder = _Watching(target, simulation.warmup, most)
     try:
         simulation.run(recorder=recorder)
     except _KnownError as known:
         return known.look
+    if not recorder.num_ended:
+        raise none_counts(simulation.warmup, rate)
     return recorder.look()
 
 
@@ -68,7 +73,7 @@ class _Watching(ColumnRecorder):
         self._warmup = warmup
         self._looks = looks(most)
         self._error = ERROR / len(self._looks)
-        self._num_ended = 0
+        self.num_ended = 0
         self._next = iter(self._looks)
         self._look_at = next(self._next)
 
@@ -85,8 +90,8 @@ class _Watching(ColumnRecorder):
         super().record_end(request, visits, time, failure, num_attempts, in_vain)
         if request.parent_id is not None or (request.arrival_time or 0.0) < self._warmup:
             return
-        self._num_ended += 1
-        if self._num_ended == self._look_at:
+        self.num_ended += 1
+        if self.num_ended == self._look_at:
             found = self.look()
             self._look_at = next(self._next, 0)
             if found.attained is not None or not self._look_at:

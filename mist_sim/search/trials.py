@@ -87,7 +87,7 @@ def try_rate(
     longer = None if most is None else lengthened(simulation, target, most)
     if most is not None and longer is not None:
         simulation.workload = longer
-        seen = run_until_known(simulation, target, most)
+        seen = run_until_known(simulation, target, most, rate)
         return Trial(
             rate,
             seed,

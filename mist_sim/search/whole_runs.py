@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
-from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder
-from mist_sim.search.request_times import RequestTimes, Target
+from mist_sim.search.request_times import RequestTimes, Target, none_counts
 from mist_sim.simulation import Simulation
 
 _LOOKS = 50  # at the misses, in a run
@@ -40,10 +39,7 @@ def run_workload(
         return WholeRun(False, _share(missed.num_missed, num_requests), False, None)
     times = RequestTimes.of(recorder, warmup)
     if not len(times):
-        raise ScenarioError(
-            f"warmup must end before the last request arrives, got {warmup:g} s; at {rate:g} /s "
-            "none arrives later; lower it or the rates, or send more requests"
-        )
+        raise none_counts(warmup, rate)
     num_missed = target.num_missed(times)
     attained = num_missed <= target.most_missed(len(times))
     stability = result.summary.get("stability") if attained else None

@@ -79,7 +79,7 @@ def table(path):
 
 
 def test_figures_are_those_of_the_runs_and_of_the_search():
-    options = GoodputOptions(rates=RATES)
+    options = GoodputOptions(rates=RATES, as_is=True)
     found = compare(both(), goodput=options, jobs=1)
     for name, scenario in both().items():
         row, summary = found.table.loc[name], simulate(scenario).summary
@@ -104,7 +104,7 @@ def test_any_number_of_processes_writes_the_same(tmp_path):
     plane = PlaneOptions(num_points=3, num_rates=3)
     for jobs in (1, 2):
         done: list[int] = []
-        options = GoodputOptions(rates=RATES, tolerance=0.2)
+        options = GoodputOptions(rates=RATES, tolerance=0.2, as_is=True)
         found = compare(both(), goodput=options, plane=plane, jobs=jobs, progress=done.append)
         found.save(tmp_path / f"{jobs}")
         searched = sum(case.goodput.num_runs for case in found.cases)
@@ -338,7 +338,7 @@ def test_the_command_prints_and_writes_everything(mist, tmp_path, monkeypatch):
     small = ("--rates", "5:80", "--tolerance", "0.2", "--points", "3", "--num-rates", "3")
     small += ("--ttft", "50 ms:1 s", "--tpot", "5 ms:50 ms", "--jobs", "1")
     code, out, err = mist(
-        "apart.yaml", "together.yaml", "--goodput", "--slo-plane", "--out", "c", *small
+        "apart.yaml", "together.yaml", "--goodput", "--as-is", "--slo-plane", "--out", "c", *small
     )
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80

@@ -51,6 +51,7 @@ QUEUE = {
     ],
     "slo": {"e2el": "2 s"},
 }
+AS_IS = GoodputOptions(as_is=True)
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:{second:02}.5000000,{100 + second},{10 + second}\n" for second in range(40)
 )
@@ -214,7 +215,7 @@ def test_a_queue_that_overflows_slowly_has_the_goodput_of_its_closed_form():
 
     90 of 100 are good while k = 89 waits 1 s at most: r = 1 / (1 - 1/89).
     """
-    options = GoodputOptions(tolerance=1e-4)
+    options = GoodputOptions(tolerance=1e-4, as_is=True)
     found = find_goodput(Scenario.from_dict(QUEUE), options, jobs=1)
     low, high = found.interval
     assert low <= 1 / (1 - 1 / 89) < high <= low * (1 + 2e-4)
@@ -226,7 +227,9 @@ def test_a_queue_that_overflows_slowly_has_the_goodput_of_its_closed_form():
 
 def test_the_goodput_is_that_of_a_grid_of_whole_runs():
     scenario = Scenario.from_dict(LLM)
-    found = find_goodput(scenario, GoodputOptions(rates=(5, 80), tolerance=0.03), jobs=1)
+    found = find_goodput(
+        scenario, GoodputOptions(rates=(5, 80), tolerance=0.03, as_is=True), jobs=1
+    )
     low, high = found.interval
     at = Rates(scenario).at
     for rate in np.geomspace(5, 80, 12).tolist():
@@ -238,7 +241,7 @@ def test_the_goodput_is_that_of_a_grid_of_whole_runs():
 
 def test_the_rate_found_is_that_of_mist_run():
     """What is set for the rate in a file gives the attainment that the search saw."""
-    found = find_goodput(Scenario.from_dict(LLM), jobs=1)
+    found = find_goodput(Scenario.from_dict(LLM), AS_IS, jobs=1)
     (search,) = found.searches
     assert found.settings == {"workload.arrivals.rate": f"{found.rate} /s"}
     share = simulate(Scenario.from_dict(LLM, found.settings)).summary["good_request_fraction"]
@@ -249,10 +252,10 @@ def test_looser_limits_and_smaller_shares_never_lower_the_goodput():
     scenario = Scenario.from_dict(LLM)
     rates = (5.0, 80.0)
     options = [
-        GoodputOptions(rates=rates, attainment=0.99),
-        GoodputOptions(rates=rates),
-        GoodputOptions(rates=rates, each=True),
-        GoodputOptions(rates=rates, each=True, relaxation=0.1),
+        GoodputOptions(rates=rates, attainment=0.99, as_is=True),
+        GoodputOptions(rates=rates, as_is=True),
+        GoodputOptions(rates=rates, each=True, as_is=True),
+        GoodputOptions(rates=rates, each=True, relaxation=0.1, as_is=True),
     ]
     found = [find_goodput(scenario, option, jobs=1).rate for option in options]
     assert found == sorted(found)
@@ -262,7 +265,7 @@ def test_looser_limits_and_smaller_shares_never_lower_the_goodput():
 def test_any_number_of_processes_finds_the_same(tmp_path):
     scenario = Scenario.from_dict(LLM, {"replications": 2})
     done: list[int] = []
-    one, two = (find_goodput(scenario, jobs=jobs, progress=done.append) for jobs in (1, 2))
+    one, two = (find_goodput(scenario, AS_IS, jobs=jobs, progress=done.append) for jobs in (1, 2))
     for number, found in enumerate((one, two)):
         found.save(tmp_path / f"{number}")
     for name in ("goodput.json", "trials.csv", "scenario.resolved.yaml", "SHA256SUMS"):
@@ -272,10 +275,10 @@ def test_any_number_of_processes_finds_the_same(tmp_path):
 
 def test_replications_give_the_mean_of_their_searches():
     scenario = Scenario.from_dict(LLM, {"replications": 3})
-    found = find_goodput(scenario, jobs=1)
+    found = find_goodput(scenario, AS_IS, jobs=1)
     seeds = [search.seed for search in found.searches]
     alone = [
-        find_goodput(Scenario.from_dict(LLM, {"seed": seed, "replications": 1}), jobs=1)
+        find_goodput(Scenario.from_dict(LLM, {"seed": seed, "replications": 1}), AS_IS, jobs=1)
         for seed in seeds
     ]
     assert found.rate == pytest.approx(np.mean([one.rate for one in alone]))
@@ -285,22 +288,109 @@ def test_replications_give_the_mean_of_their_searches():
 
 def test_several_scenarios_side_by_side_are_each_as_alone():
     scenarios = [Scenario.from_dict(LLM), Scenario.from_dict(QUEUE)]
-    together = find_goodputs(scenarios, jobs=1)
+    together = find_goodputs(scenarios, AS_IS, jobs=1)
     for scenario, found in zip(scenarios, together, strict=True):
-        assert found.summary == find_goodput(scenario, jobs=1).summary
+        assert found.summary == find_goodput(scenario, AS_IS, jobs=1).summary
+
+
+# ------------------------------------------------------------------------------ in steady state
+
+
+def test_a_queue_that_overflows_has_the_goodput_of_its_capacity():
+    """Constant arrivals and a service of 1 s: whatever is sent faster waits longer and longer."""
+    found = find_goodput(Scenario.from_dict(QUEUE), GoodputOptions(most_requests=3000), jobs=1)
+    low, high = found.interval
+    assert 0.97 < low <= 1.0 < high < 1.03
+    assert found.status == "found"
+    assert all(trial.is_steady for trial in found.searches[0].trials)
+
+
+def test_hopeless_rates_end_soon_and_the_workload_need_not_be_long():
+    """A run of the 120 requests as they stand calls a rate good at which queues grow."""
+    scenario = Scenario.from_dict(LLM)
+    as_it_stands = find_goodput(scenario, AS_IS, jobs=1)
+    found = find_goodput(scenario, GoodputOptions(most_requests=5000), jobs=1)
+    assert found.interval[1] < as_it_stands.rate
+    (search,) = found.searches
+    assert search.trials[-1].num_requests < 1000
+    assert search.trials[-1].verdict == "missed"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lifecycle.failures": [{"client": "llm", "at": "2 s", "duration": "1 s"}]},
+        {"workload.arrivals": "trace"},
+    ],
+)
+def test_what_is_no_steady_state_is_judged_as_it_stands(changes, tmp_path):
+    data = dict(LLM)
+    if "workload.arrivals" in changes:
+        (tmp_path / "t.csv").write_text(TRACE)
+        trace = {"type": "azure", "path": str(tmp_path / "t.csv")}
+        data, changes = data | {"workload": {"trace": trace}}, {}
+    scenario = Scenario.from_dict(data, changes)
+    found = find_goodput(scenario, GoodputOptions(rates=(0.5, 5)), jobs=1)
+    as_it_stands = find_goodput(scenario, GoodputOptions(rates=(0.5, 5), as_is=True), jobs=1)
+    assert found.searches == as_it_stands.searches
+
+
+def test_every_single_request_is_a_question_of_the_workload_as_it_stands():
+    options = GoodputOptions(attainment=1.0, rates=(5, 80), tolerance=0.2)
+    found = find_goodput(Scenario.from_dict(LLM), options, jobs=1)
+    assert not any(trial.is_steady for trial in found.searches[0].trials)
+
+
+def trial_of(rate, attained, margins):
+    reason = "" if attained is not None else "the times are too near to their limit"
+    return Trial(
+        rate,
+        0,
+        attained,
+        0.9,
+        True,
+        None,
+        3000,
+        is_steady=True,
+        margins=margins,
+        reason=reason,
+        needs=None if attained is not None else 123_456,
+    )
+
+
+def test_the_interval_is_where_the_ends_of_the_times_leave_their_limit():
+    """On lines between the rates that were tried: by hand."""
+    trials = [
+        trial_of(10.0, True, (-0.5, -0.2)),
+        trial_of(12.0, None, (-0.3, 0.2)),
+        trial_of(14.0, None, (-0.1, 0.3)),
+        trial_of(16.0, False, (0.3, 0.6)),
+    ]
+    bracket = Bracket.of({trial.rate: trial.seems_attained for trial in trials})
+    search = SeedGoodput.of(0, bracket, trials[::-1])
+    assert (bracket.low, bracket.high) == (12.0, 14.0)
+    assert search.interval == pytest.approx((11.0, 14.5))
+    found = Goodput((search,), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case")
+    (warning,) = found.warnings
+    assert warning == (
+        "undecided at 12, 14 /s: after 3,000 requests the times are too near to their limit; "
+        "--most-requests 100000 may tell."
+    )
 
 
 # ------------------------------------------------------------------------------ what is said
 
 
 def test_attained_and_missed_everywhere_are_said():
-    everywhere = find_goodput(Scenario.from_dict(LLM), GoodputOptions(rates=(1, 2)), jobs=1)
+    everywhere = find_goodput(
+        Scenario.from_dict(LLM), GoodputOptions(rates=(1, 2), as_is=True), jobs=1
+    )
     assert (everywhere.status, everywhere.interval) == ("all attained", (2.0, inf))
     assert isnan(everywhere.rate)
     assert everywhere.settings == {}
     assert "attained at every rate tried, the highest 2 /s" in everywhere.warnings[0]
     hopeless = Scenario.from_dict(LLM, {"slo": {"ttft": "1 ms"}})
-    nowhere = find_goodput(hopeless, GoodputOptions(rates=(1, 2)), jobs=1)
+    nowhere = find_goodput(hopeless, GoodputOptions(rates=(1, 2), as_is=True), jobs=1)
     assert (nowhere.status, nowhere.interval) == ("all missed", (0.0, 1.0))
     assert isnan(nowhere.rate)
     assert "missed at the lowest rate tried, 1 /s" in nowhere.warnings[0]
@@ -347,7 +437,7 @@ def test_a_goodput_that_longer_runs_may_not_have_is_said(stability, words):
 
 
 def test_the_tables_and_files_of_the_command(mist, tmp_path):
-    code, out, err = mist("queue.yaml", "--jobs", "1", "--out", "found")
+    code, out, err = mist("queue.yaml", "--as-is", "--jobs", "1", "--out", "found")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
     for words in ("goodput", "at least", "below", "Rates tried", "ended early", "90 % keep"):
@@ -356,12 +446,17 @@ def test_the_tables_and_files_of_the_command(mist, tmp_path):
     data = json.loads((tmp_path / "found/goodput.json").read_text())
     assert data["goodput"] == data["interval"][0]
     header = (tmp_path / "found/trials.csv").read_text().splitlines()[0]
-    assert header == "rate,seed,attained,attainment,is_whole,stability"
-    code, out, _ = mist("queue.yaml", "--jobs", "1", "--json", "--rates", "0.1:0.5", "-q")
+    assert header.startswith("rate,seed,attained,attainment,is_whole,stability,num_requests")
+    code, out, _ = mist(
+        "queue.yaml", "--jobs", "1", "--as-is", "--json", "--rates", "0.1:0.5", "-q"
+    )
     data = json.loads(out)
     assert (code, data["goodput"], data["interval"]) == (0, None, [0.5, None])
     assert data["status"] == "all attained"
     assert len(data["seeds"][0]["trials"]) == LADDER
+
+
+ONE = ("--jobs", "1")
 
 
 @pytest.mark.parametrize(
@@ -378,10 +473,15 @@ def test_the_tables_and_files_of_the_command(mist, tmp_path):
         (("llm.yaml", "--attainment", "90"), "attainment must be in (0, 1], got 90"),
         (("llm.yaml", "--relaxation", "-1"), "relaxation must be finite and >= 0, got -1"),
         (("llm.yaml", "--tolerance", "0"), "tolerance must be in [0.0001, 1), got 0"),
+        (("llm.yaml", "--most-requests", "10"), "most_requests must be >= 1000, got 10"),
         (("llm.yaml", "--jobs", "0"), "jobs must be >= 1, got 0"),
         (("llm.yaml", "--force"), "--force has no effect without --out"),
         (("llm.yaml", "--set", "slo={}"), "slo must set a limit"),
-        (("llm.yaml", "--set", "warmup=1 h", "--jobs", "1"), "warmup must end before the last"),
+        (("llm.yaml", "--set", "warmup=1 h", "--as-is", *ONE), "warmup must end before the last"),
+        (
+            ("llm.yaml", "--set", "warmup=1 h", "--most-requests", "1000", *ONE),
+            "warmup must end before the last",
+        ),
         (
             ("llm.yaml", "--set", "workload.arrivals={type: closed_loop, concurrency: 2}"),
             "workload.arrivals must have a rate",
@@ -411,23 +511,23 @@ def test_a_trace_in_no_time_has_no_rate(tmp_path):
 
 
 def test_expected_errors_are_those_of_a_run(mist):
-    code, out, _ = mist("llm.yaml", "--json", "-q", "--rates", "1:4")
+    code, out, _ = mist("llm.yaml", "--json", "-q", "--as-is", "--rates", "1:4")
     assert code == 0
     expected = simulate(Scenario.from_dict(LLM)).summary["expected_errors"]
     assert json.loads(out)["expected_errors"] == expected
-    _, out, _ = mist("llm.yaml", "-q", "--rates", "1:4")
+    _, out, _ = mist("llm.yaml", "-q", "--as-is", "--rates", "1:4")
     told = out[out.index("Expected error, nine in ten") :]
     assert told.index("TTFT") < told.index("TPOT")
-    _, out, _ = mist("queue.yaml", "--json", "-q", "--rates", "1:4")
+    _, out, _ = mist("queue.yaml", "--json", "-q", "--as-is", "--rates", "1:4")
     assert json.loads(out)["expected_errors"] == {}
 
 
 def test_a_scenario_may_come_from_standard_input(mist, monkeypatch):
     text = Scenario.from_dict(LLM).resolved().encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
-    of_stdin = mist("-", "--json", "-q", "--rates", "1:4")
+    of_stdin = mist("-", "--json", "-q", "--as-is", "--rates", "1:4")
     assert of_stdin[0] == 0
-    assert of_stdin == mist("llm.yaml", "--json", "-q", "--rates", "1:4")
+    assert of_stdin == mist("llm.yaml", "--json", "-q", "--as-is", "--rates", "1:4")
 
 
 def test_vllm_may_say_the_scenario(mist):
@@ -437,7 +537,7 @@ def test_vllm_may_say_the_scenario(mist):
         "--request-rate 5"
     )
     said = ("--from-vllm", serve, "--from-vllm", bench, "--set", "clients.0.gpu=h100-sxm")
-    code, out, _ = mist(*said, "--set", "slo.ttft=1 s", "--rates", "1:4", "--json", "-q")
+    code, out, _ = mist(*said, "--set", "slo.ttft=1 s", "--as-is", "--rates", "1:4", "--json", "-q")
     assert code == 0
     assert json.loads(out)["num_requests"] == 20
     code, out, err = mist("--rates", "1:4")

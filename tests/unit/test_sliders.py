@@ -90,7 +90,11 @@ def test_positions_that_attain_nothing_take_one_run_each():
     plain["slo"] = {"ttft": "1 s", "tpot": "1 ms"}  # shorter than any step
     hopeless = Scenario.from_dict(plain)
     race = search_sliders(
-        hopeless, GoodputOptions(rates=(1, 2)), chunks=[128, 256, 512], designs=["hybrid"], jobs=1
+        hopeless,
+        GoodputOptions(rates=(1, 2), as_is=True),
+        chunks=[128, 256, 512],
+        designs=["hybrid"],
+        jobs=1,
     )
     assert race.best == {}
     first, *others = race.entries
@@ -103,7 +107,7 @@ def test_the_race_shows_watermarks():
     hybrid = Scenario.from_dict(said(60))
     race = search_sliders(
         hybrid,
-        GoodputOptions(tolerance=0.2),
+        GoodputOptions(tolerance=0.2, as_is=True),
         chunks=[128, 512],
         watermarks=[0.02, 0.95],
         designs=["hybrid"],
@@ -165,7 +169,7 @@ def test_a_hybrid_between_them_keeps_all_else():
 
 
 def test_a_race_finds_what_a_search_of_every_position_finds():
-    options = GoodputOptions(tolerance=0.05)
+    options = GoodputOptions(tolerance=0.05, as_is=True)
     hybrid = Scenario.from_dict(said(60))
     race = search_sliders(hybrid, options, chunks=[128, 512, 1024], jobs=1)
     slidable, positions = Slidable(hybrid), [entry.sliders for entry in race.entries]

@@ -336,7 +336,7 @@ def test_a_scenario_is_built_once_for_all_that_is_asked_before_it_runs(monkeypat
     cases = {
         name: SCENARIO.changed({"router": name} | limits) for name in ("random", "round_robin")
     }
-    found = compare(cases, goodput=GoodputOptions(rates=(5, 50), tolerance=0.5), jobs=1)
+    found = compare(cases, goodput=GoodputOptions(rates=(5, 50), tolerance=0.5, as_is=True), jobs=1)
     assert all(case.goodput.num_gpus == 1 for case in found.cases)
     assert len(builds) == 2
 
@@ -370,13 +370,26 @@ main(sys.argv[1:])
 STUDIES = {
     "run": ["run", "a.yaml", "--vary=clients.0.count=1,2,3", "--replications=2"],
     "replications": ["run", "a.yaml", "--replications=5"],
-    "goodput": ["goodput", "a.yaml", "--set=slo.ttft=200 ms", "--rates=1:400", "--tolerance=0.1"],
+    "goodput": [
+        "goodput",
+        "a.yaml",
+        "--set=slo.ttft=200 ms",
+        "--rates=1:400",
+        "--most-requests=1000",
+    ],
     "compare": [
         *("compare", "a.yaml", "--vary=clients.0.count=1,2", "--set=slo.ttft=200 ms"),
-        *("--goodput", "--slo-plane", "--rates=1:400", "--num-rates=2", "--tolerance=0.5"),
+        *(
+            "--goodput",
+            "--as-is",
+            "--slo-plane",
+            "--rates=1:400",
+            "--num-rates=2",
+            "--tolerance=0.5",
+        ),
     ],
     "sliders": [
-        *("sliders", "taichi-hybrid", "--chunks=512", "--tolerance=0.5"),
+        *("sliders", "taichi-hybrid", "--chunks=512", "--tolerance=0.5", "--as-is"),
         "--set=workload.lengths.num_requests=20",
     ],
 }

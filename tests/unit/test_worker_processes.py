@@ -38,12 +38,13 @@ SMALL = {
 VERBS = {
     "run": ["run", "a.yaml", "--replications=3"],
     "vary": ["run", "a.yaml", "--vary=seed=1,2"],
-    "goodput": ["goodput", "a.yaml", "--replications=2", "--rates=1:40", "--tolerance=0.5"],
+    "goodput": ["goodput", "a.yaml", "--replications=2", "--rates=1:40", "--as-is"],
     "compare": ["compare", "a.yaml", "b.yaml"],
     "sliders": [
         "sliders",
         "taichi-hybrid",
         "--chunks=512",
+        "--as-is",
         "--set=workload.lengths.num_requests=5",
     ],
 }

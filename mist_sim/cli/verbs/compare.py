@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
+from mist_sim.cli.options import (
+    AsIs,
+    AsJson,
+    Force,
+    Jobs,
+    MostRequests,
+    Out,
+    Quiet,
+    Resume,
+    require_out,
+)
 from mist_sim.cli.scenario_input import STDIN, AllowPrograms, FromVllm, load, of_vllm, presets
 from mist_sim.cli.settings import overrides_of
 from mist_sim.cli.vary_input import Vary, cases_of, vary_of
@@ -66,6 +76,8 @@ def compare(
     tolerance: float | None = typer.Option(
         None, help="How near the search comes, as in mist goodput; 0.02 without it."
     ),
+    most_requests: MostRequests = None,
+    as_is: AsIs = False,
     ttft: str | None = typer.Option(
         None, metavar="LOW:HIGH", help="Limits of the plane; '100 ms:10 s' without it."
     ),
@@ -97,11 +109,13 @@ def compare(
     require_out(force, out, resume)
     searched = {"--attainment": attainment, "--rates": rates}
     _require("--goodput or --slo-plane", with_goodput or plane, searched)
-    _require("--goodput", with_goodput, {"--tolerance": tolerance})
+    of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}
+    _require("--goodput", with_goodput, {**of_goodput, "--as-is": as_is or None})
     of_plane = {"--ttft": ttft, "--tpot": tpot, "--points": points, "--num-rates": num_rates}
     _require("--slo-plane", plane, of_plane)
     shared = _shared(attainment, rates)
-    goodput_options = _goodput_options(shared, tolerance) if with_goodput else None
+    own = _given(tolerance=tolerance, most_requests=most_requests, as_is=as_is or None)
+    goodput_options = _goodput_options({**shared, **own}) if with_goodput else None
     limits = {"--ttft": ttft, "--tpot": tpot}
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
     loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
@@ -134,10 +148,10 @@ def _shared(attainment: float | None, rates: str | None) -> dict[str, Any]:
     return _given(attainment=attainment, rates=ends)
 
 
-def _goodput_options(shared: Mapping[str, Any], tolerance: float | None) -> GoodputOptions:
+def _goodput_options(given: Mapping[str, Any]) -> GoodputOptions:
     from mist_sim.search.goodput import GoodputOptions
 
-    return GoodputOptions(**shared, **_given(tolerance=tolerance))
+    return GoodputOptions(**given)
 
 
 def _plane_options(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
+from mist_sim.cli.options import (
+    AsIs,
+    AsJson,
+    Force,
+    Jobs,
+    MostRequests,
+    Out,
+    Quiet,
+    Resume,
+    require_out,
+)
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     FromVllm,
@@ -35,12 +45,8 @@ def goodput(
     tolerance: float = typer.Option(
         0.02, help="How near the ends of the last interval are, as a share of the upper."
     ),
-    most_requests: int = typer.Option(
-        30_000, help="Requests of the longest run; what it does not tell is undecided."
-    ),
-    as_is: bool = typer.Option(
-        False, "--as-is", help="Judge the workload as it stands, with its ramp and its end."
-    ),
+    most_requests: MostRequests = None,
+    as_is: AsIs = False,
     replications: int | None = typer.Option(
         None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
     ),
@@ -71,8 +77,8 @@ def goodput(
         each=each,
         rates=interval_of("--rates", rates) if rates is not None else None,
         tolerance=tolerance,
-        most_requests=most_requests,
         as_is=as_is,
+        **({} if most_requests is None else {"most_requests": most_requests}),
     )
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     options.target(loaded)  # what is wrong with it shows before anything runs

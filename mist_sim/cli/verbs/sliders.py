@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
+from mist_sim.cli.options import (
+    AsIs,
+    AsJson,
+    Force,
+    Jobs,
+    MostRequests,
+    Out,
+    Quiet,
+    Resume,
+    require_out,
+)
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     ScenarioName,
@@ -31,6 +41,8 @@ def sliders(
     tolerance: float = typer.Option(
         0.02, help="How near the ends of the last interval are, as a share of the upper."
     ),
+    most_requests: MostRequests = None,
+    as_is: AsIs = False,
     jobs: Jobs = None,
     allow_programs: AllowPrograms = False,
     out: Out = None,
@@ -50,7 +62,12 @@ def sliders(
     from mist_sim.search.slider_search import search_sliders
 
     require_out(force, out, resume)
-    options = GoodputOptions(attainment=attainment, tolerance=tolerance)
+    options = GoodputOptions(
+        attainment=attainment,
+        tolerance=tolerance,
+        as_is=as_is,
+        **({} if most_requests is None else {"most_requests": most_requests}),
+    )
     require_scenario(scenario, [])
     loaded = load(scenario, keys_of([], settings), allow_programs=allow_programs)
     options.target(loaded)  # what is wrong with it shows before anything runs
