@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mist_sim.search.afd.slot_load import SlotLoad
 from mist_sim.search.afd.slot_load_estimate import estimate_slot_load
 from mist_sim.search.designs.fleet import Client, Fleet, Side
 from mist_sim.search.designs.hybrids import ratios_to_try
-from mist_sim.search.designs.proposal import Proposal
+from mist_sim.search.designs.proposal import Proposal, impossible
 from mist_sim.search.designs.pure import prefill_side
 from mist_sim.traces import TraceReader
 
@@ -43,14 +43,10 @@ def bundles(fleet: Fleet) -> Iterator[Proposal]:
             gpus = _Gpus.of(fleet, num_p)
             bundle = planner.best(gpus)
         except ScenarioError as error:
-            yield Proposal(f"{num_p} prefill + a bundle", partial(_none, error))
+            yield impossible(f"{num_p} prefill + a bundle", error)
             continue
         name = f"{num_p} prefill + {bundle.attention}A {bundle.ffn}F"
         yield Proposal(name, partial(_with_bundle, fleet, num_p, gpus, bundle))
-
-
-def _none(error: ScenarioError) -> NoReturn:
-    raise error
 
 
 def _with_bundle(fleet: Fleet, num_p: int, gpus: _Gpus, bundle: _Bundle) -> Scenario:

@@ -161,7 +161,9 @@ class Fleet:
         """The network between sides: the scenario's, or the one that is assumed."""
         if self.has_network:
             return dict(self._data["network"])
-        asked = [(each.said["gpu"], each.num_gpus) for each in self.groups for _ in range(each.count)]
+        asked = [
+            (each.said["gpu"], each.num_gpus) for each in self.groups for _ in range(each.count)
+        ]
         return assumed_network(asked)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError
@@ -12,7 +13,7 @@ from mist_sim.search.designs.bundles import bundles
 from mist_sim.search.designs.fleet import Fleet
 from mist_sim.search.designs.hybrids import hybrids
 from mist_sim.search.designs.of_hybrid import around_hybrid
-from mist_sim.search.designs.proposal import Proposal
+from mist_sim.search.designs.proposal import Proposal, impossible
 from mist_sim.search.designs.pure import apart, together
 
 _AS_IT_STANDS = "as it stands"
@@ -76,17 +77,18 @@ def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
 
 def _kinds(fleet: Fleet) -> Mapping[str, Callable[[Fleet], Iterator[Proposal]]]:
     if fleet.num_clients < 2:
-        return {"together": together, "prompts and answers apart": _too_few}
+        return {"together": together, "apart": _too_few}
     return {"together": together, "apart": apart, _HYBRIDS: hybrids, _BUNDLES: bundles}
 
 
 def _too_few(fleet: Fleet) -> Iterator[Proposal]:
-    position = fleet.groups[0].position
-    raise ScenarioError(
-        f"takes two clients at least, got {fleet.num_clients}; raise clients.{position}.count, or "
-        f"halve clients.{position}.tensor_parallel_size and double the count"
+    """Yield what one client alone cannot be."""
+    client = f"clients.{fleet.groups[0].position}"
+    problem = ScenarioError(
+        f"takes two clients at least, got 1; raise {client}.count, or halve "
+        f"{client}.tensor_parallel_size and double the count"
     )
-    yield
+    yield impossible("prompts and answers apart", problem)
 
 
 def _reason(error: ScenarioError) -> str:
@@ -98,10 +100,9 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
     """Return what the designs have that the scenario does not say."""
     assumed: dict[str, str] = {}
     if not fleet.has_network and any(each.network for each in found.values()):
-        network = ", ".join(f"{key}: {value}" for key, value in fleet.network.items())
         assumed["network"] = (
-            f"{{{network}}}, the GPUs' own nodes, for all designs that hand over; to say another, "
-            "give clients the roles prefill and decode, and a network"
+            f"{_as_said(fleet.network)}, the GPUs' own nodes, for all designs that hand over; to "
+            "say another, give clients the roles prefill and decode, and a network"
         )
     if fleet.plans_ahead and any(_has(each, role="p_heavy") for each in found.values()):
         assumed[_HYBRIDS] = (
@@ -117,8 +118,17 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
     return assumed
 
 
+def _as_said(network: Mapping[str, Any]) -> str:
+    """Return a network as a scenario file says it."""
+    words = {True: "true", False: "false"}
+    parts = [f"{k}: {words[v] if isinstance(v, bool) else v}" for k, v in network.items()]
+    return "{" + ", ".join(parts) + "}"
+
+
 def _has(scenario: Scenario, **said: str) -> bool:
     """Tell whether one of the clients says that."""
     return any(
-        getattr(part, key, None) == value for part in scenario.clients for key, value in said.items()
+        getattr(part, key, None) == value
+        for part in scenario.clients
+        for key, value in said.items()
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 
 
@@ -13,3 +14,12 @@ class Proposal(NamedTuple):
 
     name: str
     make: Callable[[], Scenario]
+
+
+def impossible(name: str, error: ScenarioError) -> Proposal:
+    """Return a design of which it is known why it cannot be."""
+
+    def refuse() -> NoReturn:
+        raise error
+
+    return Proposal(name, refuse)
