@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isnan
 from string import ascii_uppercase
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import number, percent, section, warnings
+from mist_sim.report.elements.cells import number, percent, section, warnings, who
 from mist_sim.report.elements.layout import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
 
@@ -66,7 +66,7 @@ _LONG_MS = 10_000.0  # from here on latencies are easier to read in seconds
 def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a comparison. summary: `Comparison.summary`."""
     names = list(summary["scenarios"])
-    told = [f"{name}: {text}" for name, texts in summary["warnings"].items() for text in texts]
+    told = [(name, text) for name, texts in summary["warnings"].items() for text in texts]
     plane = summary.get("slo_plane")
     is_long = len(names) > _SIDE_BY_SIDE
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
@@ -76,18 +76,22 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
         *_told("Assumed", summary.get("assumed", {})),
         *expected_of_each(summary["expected_errors"]),
         *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
-        *warnings(told),
+        *warnings(_merged(told) if is_long else [f"{name}: {text}" for name, text in told]),
     )
 
 
 def _told(title: str, texts: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield what is told by name, once where it is the same of several."""
+    """Yield what is told by name; nothing where there is nothing."""
+    if texts:
+        yield from section(title, Group(*map(Text, _merged(texts.items()))))
+
+
+def _merged(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines of names and texts; names that share a text share a line."""
     names: dict[str, list[str]] = {}
-    for name, text in texts.items():
+    for name, text in told:
         names.setdefault(text, []).append(name)
-    if names:
-        lines = [Text(f"{', '.join(who)}: {text}") for text, who in names.items()]
-        yield from section(title, Group(*lines))
+    return [f"{who(found)}: {text}" for text, found in names.items()]
 
 
 def _side_by_side(summary: Mapping[str, Any]) -> tuple[str, RenderableType]:

@@ -375,6 +375,7 @@ STUDIES = {
         *("compare", "a.yaml", "--vary=clients.0.count=1,2", "--set=slo.ttft=200 ms"),
         *("--goodput", "--slo-plane", "--rates=1:400", "--num-rates=2", "--tolerance=0.5"),
     ],
+    "designs": ["compare", "a.yaml", "--designs", "--set=clients.0.count=3"],
     "sliders": [
         *("sliders", "taichi-hybrid", "--chunks=512", "--tolerance=0.5"),
         "--set=workload.lengths.num_requests=20",

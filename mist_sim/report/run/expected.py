@@ -7,11 +7,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from mist_sim.report.elements.cells import count, section
+from mist_sim.report.elements.cells import count, section, who
 from mist_sim.report.elements.pairs import Row, pairs
 
 _EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
-_LISTED = 4  # names on a line; more are counted
 _METRICS = ("ttft", "tpot")
 _UNKNOWN = "no measurements like it"
 
@@ -44,19 +43,11 @@ def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
                 if other == metric:
                     found.setdefault((metric, told), []).append(name)
     rows: list[Row] = [
-        (f"{metric.upper()} {_who(names, len(cases))}".strip(), *told)
+        (f"{metric.upper()} {who([*filter(None, names)], len(cases))}".strip(), *told)
         for (metric, told), names in found.items()
     ]
     if rows:
         yield from section(TITLE, pairs(rows))
-
-
-def _who(names: list[str], num_all: int) -> str:
-    """Return the names of scenarios, or how many they are where a list would be long."""
-    named = list(filter(None, names))
-    if len(named) <= _LISTED:
-        return ", ".join(named)
-    return "of all" if len(named) == num_all else f"of {named[0]} and {len(named) - 1} others"
 
 
 def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:

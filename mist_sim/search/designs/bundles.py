@@ -17,7 +17,6 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.search.afd.joint import BundleChoice, best_bundles
 from mist_sim.search.afd.slot_load import SlotLoad
-from mist_sim.search.afd.slot_load_estimate import estimate_slot_load
 from mist_sim.search.designs.fleet import Client, Fleet, Side
 from mist_sim.search.designs.hybrids import ratios_to_try
 from mist_sim.search.designs.proposal import Proposal, impossible
@@ -199,7 +198,7 @@ class _Planner:
 
 
 def _slot_load(scenario: Scenario) -> SlotLoad:
-    """Return what a slot holds, by the first requests of a workload."""
+    """Return what a slot holds: theta and nu^2 of the first requests of a workload (15, 16)."""
     source: Any = scenario.workload.source.make()
     rows = (
         source.rows()
@@ -207,5 +206,10 @@ def _slot_load(scenario: Scenario) -> SlotLoad:
         else source.sample_rows(Streams(scenario.seed).generator("lengths"))
     )
     lengths = np.array([row[:2] for row in islice(rows, _ROWS)], dtype=float).reshape(-1, 2)
-    # the prefill client emits the first token
-    return estimate_slot_load(lengths[:, 0], np.maximum(lengths[:, 1] - 1, 0)).load
+    prompts, steps = lengths[:, 0], np.maximum(lengths[:, 1] - 1, 0)  # prefill emits the first one
+    if not steps.sum():
+        raise ScenarioError("the answers must have a second token for somebody to decode")
+    tokens = steps * prompts + steps * (steps - 1) / 2
+    squares = steps * prompts**2 + steps * (steps - 1) * (prompts + (2 * steps - 1) / 6)
+    theta = float(tokens.sum() / steps.sum())
+    return SlotLoad(theta, max(float(squares.sum() / steps.sum()) - theta**2, 0.0))

@@ -51,7 +51,7 @@ def designs_of(scenario: Scenario) -> Designs:
         return Designs(around_hybrid(scenario))
     fleet = Fleet(scenario)
     found, left_out = _made(fleet)
-    if scenario not in found.values():
+    if not any(each is scenario for each in found.values()):
         found = {_AS_IT_STANDS: scenario, **found}
     if len(found) < 2:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
