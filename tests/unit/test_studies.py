@@ -383,7 +383,7 @@ STUDIES = {
 }
 
 
-LONG = ("compare", "sliders")
+LONG = ("compare", "designs", "sliders")
 
 
 def counting(left: int, *words: str) -> tuple[int, int]:
