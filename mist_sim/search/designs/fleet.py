@@ -65,7 +65,8 @@ class Group:
 
         Source: Splitwise-HA (arXiv:2311.18677), where H100s compute prompts and A100s answers.
         """
-        return _ORDER[self.said["role"]], -max(load_gpu(self.said["gpu"]).flops.values())
+        flops = load_gpu(self.said["gpu"]).flops
+        return _ORDER[self.said["role"]], -flops.get("bf16", max(flops.values()))
 
     def copies(self, start: int, end: int, side: Side) -> Iterator[Client]:
         """Yield the client with the copies from `start` to `end` on one side; none where equal."""
