@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isnan
 from string import ascii_uppercase
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import number, percent, section, warnings
-from mist_sim.report.elements.layout import listed
+from mist_sim.report.elements.cells import number, percent, section, warnings, who
+from mist_sim.report.elements.layout import Folded, listed
 from mist_sim.report.run.expected import expected_of_each
 
 _TITLES = {
@@ -40,33 +40,102 @@ _COUNTS = ("num_gpus", "failed", "num_hand_overs", "handed_over_tokens")
 _MARKED, _PLAIN = " *", "  "
 
 
+_COLUMNS = {
+    "num_gpus": ("GPUs", ""),
+    "goodput": ("goodput", "/s"),
+    "goodput_per_gpu": ("a GPU", "/s"),
+    "good_request_fraction": ("good", ""),
+    "failed": ("failed", ""),
+    **{
+        f"p{p}_{metric}_ms": (f"{metric.upper()}", f"p{p}, ms")
+        for metric in ("ttft", "tpot")
+        for p in (50, 99)
+    },
+    "output_throughput": ("tokens", "/s"),
+    "mean_hand_over_ms": ("transfer", "ms"),
+    "energy_per_output_token_j": ("J", "a token"),
+    "cost_per_million_output_tokens_usd": ("$", "a million"),
+}
+"""What many scenarios are compared by, as titles of two lines; the others are in the files."""
+
+_BY_GPU = ("num_gpus", "goodput_per_gpu")
+_SIDE_BY_SIDE = 4  # scenarios; more stand below one another
+_LONG_MS = 10_000.0  # from here on latencies are easier to read in seconds
+
+
 def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a comparison. summary: `Comparison.summary`."""
     names = list(summary["scenarios"])
-    table = listed(["", *names], list(_rows(summary)), right=range(1, len(names) + 1))
-    told = [f"{name}: {text}" for name, texts in summary["warnings"].items() for text in texts]
+    told = [(name, text) for name, texts in summary["warnings"].items() for text in texts]
     plane = summary.get("slo_plane")
+    is_long = len(names) > _SIDE_BY_SIDE
+    title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
     return Group(
-        *section("Comparison", Group(table, Text("* the best", style="dim"))),
+        *section(title, Group(table, Text("* the best", style="dim"))),
+        *_told("Left out", summary.get("left_out", {})),
+        *_told("Assumed", summary.get("assumed", {})),
         *expected_of_each(summary["expected_errors"]),
         *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
-        *warnings(told),
+        *warnings(_merged(told) if is_long else [f"{name}: {text}" for name, text in told]),
     )
+
+
+def _told(title: str, texts: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield what is told by name; nothing where there is nothing."""
+    if texts:
+        yield from section(title, Group(*map(Text, _merged(texts.items()))))
+
+
+def _merged(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines of names and texts; names that share a text share a line."""
+    names: dict[str, list[str]] = {}
+    for name, text in told:
+        names.setdefault(text, []).append(name)
+    return [f"{who(found)}: {text}" for text, found in names.items()]
+
+
+def _side_by_side(summary: Mapping[str, Any]) -> tuple[str, RenderableType]:
+    """Return a title, and a table with a column a scenario."""
+    names = list(summary["scenarios"])
+    table = listed(["", *names], list(_rows(summary)), right=range(1, len(names) + 1))
+    return "Comparison", table
+
+
+def _below_one_another(summary: Mapping[str, Any]) -> tuple[str, RenderableType]:
+    """Return a title, and a table with a row a scenario."""
+    cases = summary["scenarios"]
+    gpus = {case["num_gpus"] for case in cases.values() if not isnan(case["num_gpus"])}
+    alike = len(gpus) == 1
+    keys = [key for key in _COLUMNS if not _is_idle(key, cases) and not (alike and key in _BY_GPU)]
+    titles, below = zip(*[_COLUMNS[key] for key in keys], strict=True)
+    rows = [[name, *(_marked(summary, key, name) for key in keys)] for name in cases]
+    each = f", {_gpus(gpus.pop())} each" if alike else ""
+    return f"Comparison of {len(cases)} scenarios{each}", Folded(["", *titles], ["", *below], rows)
+
+
+def _gpus(number: float) -> str:
+    return "1 GPU" if number == 1 else f"{number:,.0f} GPUs"
 
 
 def _rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield a row a figure that some scenario has."""
     cases = summary["scenarios"]
     for key, title in _TITLES.items():
-        values = {name: figures[key] for name, figures in cases.items()}
-        is_idle = key == "failed" and not any(values.values())
-        if is_idle or all(isnan(value) for value in values.values()):
-            continue
-        best = summary["best"].get(key, ())
-        yield [
-            title,
-            *(_cell(key, v) + (_MARKED if name in best else _PLAIN) for name, v in values.items()),
-        ]
+        if not _is_idle(key, cases):
+            yield [title, *(_marked(summary, key, name) for name in cases)]
+
+
+def _is_idle(key: str, cases: Mapping[str, Mapping[str, float]]) -> bool:
+    """Tell whether no scenario has the figure."""
+    values = [figures[key] for figures in cases.values()]
+    known = [value for value in values if not isnan(value)]
+    return not known or (key == "failed" and not any(known))
+
+
+def _marked(summary: Mapping[str, Any], key: str, name: str) -> str:
+    """Return the figure of a scenario, marked where it is the best."""
+    is_best = name in summary["best"].get(key, ())
+    return _cell(key, summary["scenarios"][name][key]) + (_MARKED if is_best else _PLAIN)
 
 
 def _cell(key: str, value: float) -> str:
@@ -78,6 +147,8 @@ def _cell(key: str, value: float) -> str:
         return f"{value:.3g}"
     if key in _COUNTS and value == round(value):
         return f"{value:,.0f}"
+    if key.endswith("_ms") and value >= _LONG_MS:
+        return f"{number(value / 1e3)} s"
     return number(value)
 
 

@@ -22,7 +22,7 @@ from mist_sim.search.afd.slot_load import (
 )
 from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
 from mist_sim.search.comparison import Case, Comparison, compare
-from mist_sim.search.designs import designs_of
+from mist_sim.search.designs import Designs, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.slider_search import SliderSearch, search_sliders
@@ -36,6 +36,7 @@ __all__ = [
     "Candidate",
     "Case",
     "Comparison",
+    "Designs",
     "Goodput",
     "GoodputOptions",
     "PlaneOptions",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,12 +106,17 @@ class Case:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Findings):
-    """Scenarios on one workload. plane: who has most goodput under which limits, if asked for."""
+    """Scenarios on one workload. plane: who has most goodput under which limits, if asked for.
+
+    left_out: which others cannot be, and why. assumed: what scenarios have that nobody said.
+    """
 
     presenter = COMPARISON
 
     cases: tuple[Case, ...]
     plane: SloPlane | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -144,6 +149,8 @@ class Comparison(Findings):
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "warnings": {case.name: case.warnings for case in self.cases},
             "failed": [case.name for case in self.cases if case.failure],
+            **({"left_out": dict(self.left_out)} if self.left_out else {}),
+            **({"assumed": dict(self.assumed)} if self.assumed else {}),
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
 
@@ -168,6 +175,8 @@ def compare(
     progress: Callable[[int], None] | None = None,
     journal: str | Path | None = None,
     resume: bool = False,
+    left_out: Mapping[str, str] | None = None,
+    assumed: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Run scenarios and compare them; the result does not depend on `jobs`.
 
@@ -175,7 +184,7 @@ def compare(
     says why. goodput: search that of each, too. plane: compare goodput under many limits, too.
     same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
     the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
-    no run is repeated.
+    no run is repeated. left_out, assumed: what is told beside the table (`Designs`).
     Raises ScenarioError for fewer than two, different workloads, the journal of another study, and
     what `simulate` raises where it does for all.
     """
@@ -202,7 +211,8 @@ def compare(
             for name, row in failed.items():
                 cases[name].failed = row
             _raise_if_all_failed(cases)
-    return Comparison(tuple(case.case(name) for name, case in cases.items()), found)
+    shown = tuple(case.case(name) for name, case in cases.items())
+    return Comparison(shown, found, left_out or {}, assumed or {})
 
 
 @dataclass

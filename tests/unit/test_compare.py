@@ -374,7 +374,10 @@ def test_one_hybrid_and_the_designs_beside_it(mist):
     ("args", "message"),
     [
         (("apart.yaml", "together.yaml", "--designs"), "SCENARIO must be one with --designs, got"),
-        (("apart.yaml", "--designs"), "clients must have one with role p_heavy"),
+        (
+            ("taichi-hybrid", "--designs", "--set", "clients.1.role=p_heavy"),
+            "clients must have one with role p_heavy",
+        ),
         (("apart.yaml",), "scenarios must be two or more to compare, got 1"),
         (("apart.yaml", "apart.yaml"), "SCENARIO must be given once each, got apart.yaml 2 times"),
         (("apart.yaml", "none.yaml"), "no scenario file and no preset"),
@@ -482,3 +485,84 @@ def test_energy_and_cost_in_all_are_compared_where_gpus_are_known():
         for figure in ("energy_j", "cost_usd"):
             assert found.table.loc[name, figure] == summary[figure] > 0
     assert found.best["cost_usd"]
+
+
+# ------------------------------------------------------------------------------ many scenarios
+
+
+def printed(found, width=80):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(comparison_table(found.summary))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def many(number, **figures):
+    return tuple(
+        case(f"scenario {k}", p50_ttft_ms=10.0 * (k + 1), **figures) for k in range(number)
+    )
+
+
+@pytest.mark.parametrize("number", [2, 4, 5, 12])
+def test_more_than_four_scenarios_stand_below_one_another(number):
+    lines = printed(Comparison(many(number)))
+    starts = [line.split()[:2] for line in lines]
+    rows = [["scenario", str(k)] for k in range(number)]
+    if number <= 4:
+        assert ["p50", "TTFT,"] in starts
+        assert not [row for row in rows[1:] if row in starts]
+    else:
+        assert [start for start in starts if start in rows] == rows
+        assert lines[0] == f"Comparison of {number} scenarios, 2 GPUs each"
+        assert next(line for line in lines if "scenario 0" in line).split()[2:4] == ["10.0", "*"]
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 200])
+def test_columns_that_do_not_fit_stand_below(width):
+    names = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "mean_hand_over_ms")
+    found = Comparison(tuple(case(f"s{k}", **dict.fromkeys(names, 1.5 + k)) for k in range(6)))
+    lines = printed(found, width)
+    assert max(map(len, lines)) <= width
+    parts = [line for line in lines if line.split()[:1] == ["s5"]]
+    figures = [word for line in parts for word in line.split()[1:] if word != "*"]
+    assert figures == ["6.50"] * 4 + ["10.0", "6.50"]
+    assert (len(parts) == 1) == (width >= 80)
+
+
+def test_gpus_are_a_column_where_they_differ():
+    cases = (*many(4), case("scenario 4", gpus=4), case("scenario 5", gpus=None))
+    lines = printed(Comparison(cases))
+    assert lines[0] == "Comparison of 6 scenarios"
+    assert "GPUs" in lines[1]
+    one = printed(Comparison(tuple(replace(each, num_gpus=1) for each in many(5))))
+    assert one[0] == "Comparison of 5 scenarios, 1 GPU each"
+
+
+@pytest.mark.parametrize("number", [2, 6])
+@pytest.mark.parametrize(
+    ("value", "cell"), [(9_999.0, "9,999"), (10_000.0, "10.0 s"), (123_456.0, "123 s")]
+)
+def test_long_latencies_are_in_seconds(number, value, cell):
+    lines = printed(Comparison(many(number, p99_ttft_ms=value, mean_hand_over_ms=1.0)))
+    assert sum(cell in line for line in lines) >= 1
+    assert not any(f"{value:,.0f}" in line for line in lines if cell.endswith("s"))
+
+
+def test_what_is_told_of_several_is_told_once():
+    cases = (*many(5, unstable=True), case("scenario 5"))
+    texts = {"a": "too large", "b": "too large", "c": "too old"}
+    found = Comparison(cases, left_out=texts, assumed={"network": "a link"})
+    told = " ".join(" ".join(printed(found)).split())
+    assert "Left out a, b: too large c: too old Assumed network: a link" in told
+    assert "Warnings scenario 0 and 4 others: unstable" in told
+    assert found.summary["left_out"] == texts
+    assert not {"left_out", "assumed"} & Comparison(cases).summary.keys()
+
+
+def test_errors_of_many_scenarios_are_told_by_number():
+    bars = {"low": -0.1, "high": 0.1, "num_points": 5, "like": "this"}
+    cases = {str(k): {"llm": {"ttft": bars, "tpot": bars if k else None}} for k in range(6)}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(Group(*expected_of_each(cases)))
+    lines = [line.split("±")[0].strip() for line in console.export_text().splitlines()]
+    assert "TTFT all" in lines
+    assert "TPOT 1 and 4 others" in lines

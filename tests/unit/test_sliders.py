@@ -240,7 +240,7 @@ def test_sliders_that_move_during_a_run_are_not_searched():
 
 def test_a_hybrid_is_compared_with_all_ratios_and_both_chunks():
     hybrid = Slidable(HYBRID).at(Sliders(num_p=2, num_d=1, s_p=1024, s_d=256))
-    designs = designs_of(hybrid)
+    designs = designs_of(hybrid).scenarios
     assert list(designs) == [
         "3 x 1024",
         "3 x 256",

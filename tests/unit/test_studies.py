@@ -388,6 +388,7 @@ STUDIES = {
             "--tolerance=0.5",
         ),
     ],
+    "designs": ["compare", "a.yaml", "--designs", "--set=clients.0.count=3"],
     "sliders": [
         *("sliders", "taichi-hybrid", "--chunks=512", "--tolerance=0.5", "--as-is"),
         "--set=workload.lengths.num_requests=20",
@@ -395,7 +396,7 @@ STUDIES = {
 }
 
 
-LONG = ("compare", "sliders")
+LONG = ("compare", "designs", "sliders")
 
 
 def counting(left: int, *words: str) -> tuple[int, int]:

@@ -58,8 +58,9 @@ def compare(
     designs: bool = typer.Option(
         False,
         "--designs",
-        help="Compare one hybrid (roles p_heavy and d_heavy) with clients that do both, and with "
-        "every ratio of clients for prompts and for answers.",
+        help="Compare what the GPUs of one scenario allow: clients that do both, with several "
+        "chunks, every ratio of clients for prompts and for answers, hybrids, and attention and "
+        "FFN apart.",
     ),
     with_goodput: bool = typer.Option(
         False, "--goodput", help="Search the largest rate that each attains, too."
@@ -120,8 +121,9 @@ def compare(
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
     loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
     loaded = _varied(loaded, cases_of(cases), vary_of(vary, overrides_of(settings)))
+    beside: dict[str, Any] = {}
     if designs:
-        loaded = _designs(loaded)
+        loaded, beside = _designs(scenarios, loaded)
     num_runs = sum(scenario.replications for scenario in loaded.values())
     total = None if with_goodput or plane else num_runs
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
@@ -132,6 +134,7 @@ def compare(
             plane=plane_options,
             same_workload=not any_workload,
             jobs=jobs,
+            **beside,
             **how,
         ),
         total,
@@ -219,14 +222,28 @@ def _varied(
     return found
 
 
-def _designs(loaded: Mapping[str, Scenario]) -> dict[str, Scenario]:
-    """Return a hybrid and the designs at its ends."""
+def _designs(
+    given: Sequence[str], loaded: Mapping[str, Scenario]
+) -> tuple[dict[str, Scenario], dict[str, Any]]:
+    """Return the designs of a scenario, of each of its cases, and what is told beside them."""
     from mist_sim.errors import ScenarioError
     from mist_sim.search.designs import designs_of
 
-    if len(loaded) > 1:
-        raise ScenarioError(f"SCENARIO must be one with --designs, got {len(loaded)}")
-    return designs_of(*loaded.values())
+    if len(given) > 1:
+        raise ScenarioError(f"SCENARIO must be one with --designs, got {len(given)}")
+    found: dict[str, Scenario] = {}
+    left_out: dict[str, str] = {}
+    assumed: dict[str, str] = {}
+    for case, scenario in loaded.items():
+        label = f"{case}: " if len(loaded) > 1 else ""
+        try:
+            designs = designs_of(scenario)
+        except ScenarioError as error:
+            raise ScenarioError(f"{label}{error}") from error
+        found |= {label + name: each for name, each in designs.scenarios.items()}
+        left_out |= {label + name: reason for name, reason in designs.left_out.items()}
+        assumed |= {label + name: text for name, text in designs.assumed.items()}
+    return found, {"left_out": left_out, "assumed": assumed}
 
 
 def _require(other: str, is_given: bool, options: Mapping[str, object]) -> None:

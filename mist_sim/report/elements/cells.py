@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -42,6 +42,16 @@ def number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+_LISTED = 4  # names on a line; more are counted
+
+
+def who(names: Sequence[str], num_all: int | None = None) -> str:
+    """Return names, or how many they are where a list would be long. num_all: that there are."""
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    return "all" if len(names) == num_all else f"{names[0]} and {len(names) - 1} others"
 
 
 def duration(seconds: float) -> str:

@@ -29,9 +29,8 @@ class Fitting:
         return Measurement.get(console, options, self._chosen(console, options))
 
     def _chosen(self, console: Console, options: ConsoleOptions) -> RenderableType:
-        unbound = options.update(max_width=_ANY_WIDTH)
         for layout in self._layouts[:-1]:
-            if Measurement.get(console, unbound, layout).maximum <= options.max_width:
+            if _width(console, options, layout) <= options.max_width:
                 return layout
         return self._layouts[-1]
 
@@ -101,6 +100,55 @@ def columns(
     for row in rows:
         table.add_row(*map(Text, row))
     return table
+
+
+class Folded:
+    """Shows a table whose columns stand in tables below one another where they are too wide.
+
+    titles, below, rows: as in `columns`; the first column, a name, stands in each of the tables,
+    and all others are numbers.
+    """
+
+    def __init__(
+        self, titles: Sequence[str], below: Sequence[str], rows: Sequence[Sequence[str]]
+    ) -> None:
+        self._titles, self._below, self._rows = titles, below, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, table in enumerate(self._tables(console, options)):
+            if number:
+                yield Text()
+            yield table
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widths = [_width(console, options, each) for each in self._tables(console, options)]
+        return Measurement(1, min(max(widths), options.max_width))
+
+    def _tables(self, console: Console, options: ConsoleOptions) -> list[Table]:
+        """Return tables of as many columns as fit, one number each at least."""
+        found: list[Table] = []
+        start = end = 1
+        while start < len(self._titles):
+            end = start + 1
+            while end < len(self._titles) and (
+                _width(console, options, self._part(start, end + 1)) <= options.max_width
+            ):
+                end += 1
+            found.append(self._part(start, end))
+            start = end
+        return found
+
+    def _part(self, start: int, end: int) -> Table:
+        """Return the names, and the columns from `start` to `end`."""
+        titles, below, *rows = (
+            [row[0], *row[start:end]] for row in (self._titles, self._below, *self._rows)
+        )
+        return columns(titles, rows, right=range(1, len(titles)), below=below)
+
+
+def _width(console: Console, options: ConsoleOptions, body: RenderableType) -> int:
+    """Return how wide something wants to be."""
+    return Measurement.get(console, options.update(max_width=_ANY_WIDTH), body).maximum
 
 
 def _turned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from mist_sim.report.elements.cells import count, section
+from mist_sim.report.elements.cells import count, section, who
 from mist_sim.report.elements.pairs import Row, pairs
 
 _EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
@@ -43,7 +43,7 @@ def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
                 if other == metric:
                     found.setdefault((metric, told), []).append(name)
     rows: list[Row] = [
-        (" ".join((metric.upper(), ", ".join(filter(None, names)))).strip(), *told)
+        (f"{metric.upper()} {who([*filter(None, names)], len(cases))}".strip(), *told)
         for (metric, told), names in found.items()
     ]
     if rows:

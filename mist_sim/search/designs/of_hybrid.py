@@ -1,4 +1,4 @@
-"""The designs between which a hybrid lies, as scenarios to compare it with."""
+"""The designs between which a hybrid lies: it has chunks of two sizes, which they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mist_sim.scenario import Scenario
 from mist_sim.search.sliders import Slidable
 
 
-def designs_of(scenario: Scenario) -> dict[str, Scenario]:
+def around_hybrid(scenario: Scenario) -> dict[str, Scenario]:
     """Return a hybrid between aggregations and disaggregations on as many clients, by name.
 
     Aggregations have the chunks of its P-heavy or of its D-heavy clients; disaggregations every

@@ -1,0 +1,60 @@
+"""TaiChi's hybrids of engines that have no sides yet: some with large chunks, some with small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario import Scenario
+from mist_sim.search.designs.chunks import chunks_to_try
+from mist_sim.search.designs.fleet import Fleet, Side
+from mist_sim.search.designs.proposal import Proposal
+
+
+def ratios_to_try(num_clients: int) -> list[int]:
+    """Return how many of some clients take prompts: as few as can be, half, and as many."""
+    return sorted({1, num_clients // 2, num_clients - 1} - {0, num_clients})
+
+
+def hybrids(fleet: Fleet) -> Iterator[Proposal]:
+    """Yield hybrids: D-heavy engines have the smallest chunk that is tried, P-heavy ones another.
+
+    Raises ScenarioError where the scenario lacks what all of them need.
+    """
+    if not fleet.chunks:
+        raise ScenarioError("scheduler must be chunked on all engines, whose chunks they share out")
+    limits = fleet.scenario.slo.make()
+    if limits.ttft is None or limits.tpot is None:
+        raise ScenarioError(
+            "slo.ttft and slo.tpot must be given, since their router and their policy of "
+            "hand-overs keep them; such as --set slo.ttft='1 s' --set slo.tpot='50 ms'"
+        )
+    smallest, *larger = sorted(chunks_to_try(fleet.chunks))
+    for num_p in ratios_to_try(fleet.num_clients):
+        for chunk in larger:
+            num_d = fleet.num_clients - num_p
+            name = f"hybrid {num_p} x {chunk} + {num_d} x {smallest}"
+            yield Proposal(name, partial(_hybrid, fleet, num_p, chunk, smallest))
+
+
+def _hybrid(fleet: Fleet, num_p: int, s_p: int, s_d: int) -> Scenario:
+    """Return a hybrid with the router and the policy of TaiChi, as the preset has them.
+
+    But who is late goes where the prompt is ready first (`if_none: soonest`), not anywhere, and
+    whose first token the user gets stays as it is, so that TTFT means the same in all designs.
+    """
+    limits = fleet.scenario.slo.make()
+    clients = fleet.divided(
+        num_p,
+        Side("p_heavy", s_p, plans_ahead=False),
+        Side("d_heavy", s_d, plans_ahead=False),
+    )
+    policy = {"type": "flowing", "tpot": f"{limits.tpot!r} s", "counts_seats": True}
+    return fleet.having(
+        clients,
+        network=fleet.network,
+        hand_over=fleet.hand_over | {"policy": policy},
+        router={"type": "length_aware", "ttft": f"{limits.ttft!r} s", "if_none": "soonest"},
+        routers={},
+    )
