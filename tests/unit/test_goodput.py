@@ -319,7 +319,7 @@ def test_hopeless_rates_end_soon_and_the_workload_need_not_be_long():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"lifecycle.failures": [{"client": "llm", "at": "2 s", "duration": "1 s"}]},
+        {"lifecycle.failures": [{"clients": ["llm"], "at": "2 s", "repair": "1 s"}]},
         {"workload.arrivals": "trace"},
     ],
 )
