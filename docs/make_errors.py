@@ -20,6 +20,15 @@ from benchmarks import kernel_grid, measured_itl
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.setting import Setting, setting_of
 from mist_sim.metrics.expected_errors import ErrorBar
+from mist_sim.metrics.load import (
+    DECODE_HEAVY,
+    LOADS,
+    LONG_PROMPT,
+    LONG_PROMPTS,
+    LOW_BATCH,
+    LOW_LOAD,
+    OTHER_LOAD,
+)
 from mist_sim.validation.error_bars import (
     METRICS,
     SHARE,
@@ -56,8 +65,8 @@ def itl_points(file: Path) -> Iterator[Point]:
     """Yield the runs of ML.ENERGY whose token gaps are even."""
     for run in measured_itl.compared(file).itertuples():
         if run.even:
-            factor = run.measured / run.computed
-            yield Point(run.setting, "tpot", factor, f"ML.ENERGY, {run.series}", run=ELSEWHERE)
+            factor, series = run.measured / run.computed, f"ML.ENERGY, {run.series}"
+            yield Point(run.setting, "tpot", factor, series, (run.load,), run=ELSEWHERE)
 
 
 def kernel_points(grid: Path | None) -> Iterator[Point]:
@@ -75,7 +84,20 @@ def kernel_points(grid: Path | None) -> Iterator[Point]:
             model = dict(kernel_grid.formats(row.model))[row.dtype]
             known[key] = setting_of("roofline", model, Cluster(load_gpu(row.gpu), row.ranks))
         series = f"kernels of {row.model}"
-        yield Point(known[key], _METRICS[row.step], factor, series, is_whole=False)
+        loads = loads_of_kernels(row.step, row.number, row.length)
+        yield Point(known[key], _METRICS[row.step], factor, series, loads, is_whole=False)
+
+
+def loads_of_kernels(step: str, number: int, length: int) -> tuple[str, ...]:
+    """Return the kinds of load that have steps like this one.
+
+    A prompt tells of its length alone, decodes tell of their number. Decodes after many tokens
+    follow long prompts, and long answers too.
+    """
+    long = (LONG_PROMPTS,) if length >= LONG_PROMPT else ()
+    if step == "prompt":
+        return long or LOADS[1:]
+    return (*long, *((LOW_LOAD,) if number <= LOW_BATCH else (DECODE_HEAVY, OTHER_LOAD)))
 
 
 def table(points: Sequence[Point]) -> str:

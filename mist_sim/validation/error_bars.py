@@ -56,6 +56,8 @@ class Point:
     factor: measured / simulated.
     series: what was measured with it, on the same model, GPUs and load, so that one tells of
         others: they are left out together.
+    loads: the kinds of load it tells of (`mist_sim.metrics.load`): the one of a whole run, and of
+        kernels all that have steps like it.
     is_whole: of a whole run; otherwise of the kernels of one step.
     run: where it is compared with its bar, a table of docs/validation.md; empty: nowhere.
     widens: whether others' bars are found from it; not so for one that was simulated a second time.
@@ -65,6 +67,7 @@ class Point:
     metric: str
     factor: float
     series: str
+    loads: tuple[str, ...]
     is_whole: bool = True
     run: str = ""
     widens: bool = True

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.hardware.setting import Setting, setting_of
+from mist_sim.metrics.load import load_of
 from mist_sim.models import load_model
 from mist_sim.validation.closed_loop import (
     PROMPT_TOKEN,
@@ -25,9 +26,10 @@ from mist_sim.validation.known import (
     VLLM_019,
     splitwise_steps,
 )
-from mist_sim.validation.open_loop import vllm_019
+from mist_sim.validation.open_loop import vllm_019, vllm_019_means
 
 _ROOFLINE, _KERNELS = SOURCES
+_SPLITWISE_TOKENS = 128  # of the answers that `splitwise_steps` reads
 OLD = f"{_ROOFLINE}, engine of 2023"
 """The source of steps of an engine that no version of today is like."""
 
@@ -62,6 +64,7 @@ _OPEN_LOOPS = (
 def _open_loop(folder: Path) -> Iterator[Point]:
     """Yield the means of the run; the first 60 requests were fitted on."""
     model, cluster = load_model("llama-3.1-8b"), Cluster(load_gpu("rtx-pro-6000"))
+    load = load_of(*vllm_019_means(folder))
     for run in vllm_019(folder):
         for known in _OPEN_LOOPS:
             if not run.name.endswith(known.name):
@@ -73,6 +76,7 @@ def _open_loop(folder: Path) -> Iterator[Point]:
                     metric=metric,
                     factor=1 / (1 + errors[f"{metric.upper()}, mean"]),
                     series="open loop",
+                    loads=(load,),
                     run=f"open loop, {run.name.partition('requests: ')[2]}",
                     widens=known.by_default,
                 )
@@ -101,9 +105,16 @@ def _closed_loops(file: Path) -> Iterator[Point]:
                     metric=metric,
                     factor=1 / (1 + getattr(row, f"{metric}_error") / 100),
                     series=f"closed loop, {row.tp_size} GPUs, {row.isl} in, {row.osl} out",
+                    loads=(load_of(row.isl, row.osl, _closed_loop_batch(row)),),
                     run=_table(source, row.half, prompt_token),
                     widens=not prompt_token,
                 )
+
+
+def _closed_loop_batch(row: Any) -> float:
+    """Return how many users' answers were decoded at a time, as measured: by Little's law."""
+    decoding = (row.osl - 1) * row.silicon_tpot_ms
+    return float(row.concurrency * decoding / (row.silicon_ttft_ms + decoding))
 
 
 def _table(source: str, half: str, prompt_token: float) -> str:
@@ -126,6 +137,7 @@ def _splitwise(file: Path) -> Iterator[Point]:
                     metric=metric,
                     factor=1 / (1 + error),
                     series=f"splitwise, {row.model} on {row.tensor_parallel} {hardware}",
+                    loads=(load_of(row.prompt_size, _SPLITWISE_TOKENS, 1),),
                     run=f"single prompts and tokens of 2023, {hardware}",
                 )
 
