@@ -1,9 +1,10 @@
-"""Writes the expected errors of TTFT and TPOT, and how they did on docs/validation.md.
+"""Writes the expected errors of TTFT and TPOT, and how they did on what they were not found from.
 
     python docs/make_errors.py
 
-Makes mist_sim/metrics/expected_errors.csv and a section of the page. Takes two minutes. Needs the
-extra `silicon`, and the public measurements beside the repository.
+Makes mist_sim/metrics/expected_errors.csv, and the tables of docs/background/error_bars.md and of
+docs/validation.md. Takes two minutes. Needs the extra `silicon`, and the public measurements beside
+the repository.
 """
 
 from __future__ import annotations
@@ -29,30 +30,25 @@ from mist_sim.metrics.load import (
     LOW_LOAD,
     OTHER_LOAD,
 )
-from mist_sim.validation.error_bars import (
-    METRICS,
-    SHARE,
-    SOURCES,
-    Point,
-    bars,
-    is_inside,
-    left_out,
-)
+from mist_sim.validation.error_bars import LEAST, SHARE, SOURCES, Point, bars, is_inside
+from mist_sim.validation.held_out import Cell, cells, left_out
 from mist_sim.validation.points import page_points
 
 HERE = Path(__file__).parent
 PAGE = HERE / "validation.md"
+CELLS_PAGE = HERE / "background" / "error_bars.md"
 FILE = HERE.parent / "mist_sim" / "metrics" / "expected_errors.csv"
 MEASUREMENTS = Path("../shared/measurements")
 ELSEWHERE = "beside these: inter-token latencies of ML.ENERGY"
 ITL = "ml-energy-vllm-0.11/mlenergy_calibration.csv"
 BEGIN, END = "<!-- error bars, made by docs/make_errors.py -->", "<!-- end of error bars -->"
 HEAD = """\
-# Where nine of ten measurements lie, as measured / simulated - 1, by what they are like.
+# Where nine of ten measurements lie, as measured / simulated - 1, by what they are like and by load.
 # Made by docs/make_errors.py; docs/background/error_bars.md says how.
 """
 Scored = tuple[Point, ErrorBar]
 _METRICS = {"decode": "tpot", "prompt": "ttft"}
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 
 
 def all_points(measurements: Path, grid: Path | None = None) -> list[Point]:
@@ -122,17 +118,18 @@ def scores(points: Sequence[Point]) -> Iterator[str]:
     yield "| | metric | points | inside | median width | median range |\n|---|---|---|---|---|---|"
     for run, metric in dict.fromkeys((point.run, point.metric) for point, _ in found):
         some = [each for each in found if (each[0].run, each[0].metric) == (run, metric)]
-        yield _row(run, metric.upper(), some)
+        yield _row(run, _NAMES[metric], some)
     here = of_the_page(found)
-    for metric in METRICS:
-        yield _row("all but the last", metric.upper(), [e for e in here if e[0].metric == metric])
+    for metric, name in _NAMES.items():
+        yield _row("all but the last", name, [e for e in here if e[0].metric == metric])
+    here = [each for each in here if each[0].metric != "e2el"]  # the two are its parts
     today = [each for each in here if each[0].setting.source in SOURCES]
     yield _row("all but the last, engines of today", "both", today)
     yield _row("**all but the last**", "both", here)
     yield ""
     share, width = coverage(here), median(bar.width for _, bar in here)
     yield (
-        f"Of the {len(here)} points of this page {100 * share:.0f} % are inside (meant are "
+        f"Of the {len(here)} TTFTs and TPOTs of this page {100 * share:.0f} % are inside (meant are "
         f"{100 * SHARE:.0f} %), and the median bar is {100 * width:.0f} % wide from end to end."
     )
 
@@ -152,26 +149,64 @@ def _row(run: str, metric: str, found: Sequence[Scored]) -> str:
     inside = sum(is_inside(point, bar) for point, bar in found)
     width = median(bar.width for _, bar in found)
     ends = [median(getattr(bar, end) for _, bar in found) for end in ("low", "high")]
-    shown = " to ".join(f"{100 * end:+.0f}".replace("-", "−") for end in ends)
     share = f"{inside} ({100 * inside / len(found):.0f} %)"
-    return f"| {run} | {metric} | {len(found)} | {share} | {100 * width:.0f} % | {shown} % |"
+    return f"| {run} | {metric} | {len(found)} | {share} | {100 * width:.0f} % | {_ends(*ends)} |"
 
 
-def page(points: Sequence[Point]) -> str:
-    """Return docs/validation.md with the scores as they are now."""
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n" + "\n".join(scores(points)) + f"\n{END}{rest.partition(END)[2]}"
+def _ends(low: float, high: float) -> str:
+    return " to ".join(f"{100 * end:+.0f}".replace("-", "−") for end in (low, high)) + " %"
+
+
+# --- by group and load ----------------------------------------------------------------------------
+
+
+def cell_table(points: Sequence[Point]) -> Iterator[str]:
+    """Yield the table of groups and kinds of load."""
+    head = "group", "load", "metric", "points", "series", "before", "after", "range before", "now"
+    yield f"| {' | '.join(head)} |\n|{'---|' * len(head)}"
+    found = list(cells(points))
+    yield from map(_cell_row, found)
+    few = [cell for cell in found if cell.few]
+    enough = [cell.after for cell in found if not cell.few]
+    yield (
+        f"\nOf {len(found)} cells {len(found) - len(few)} have a range of their own, with "
+        f"{100 * min(enough):.0f} to {100 * max(enough):.0f} % inside; the other {len(few)}, marked "
+        f"*, have {max(cell.num_points for cell in few)} points at most and the group's range, "
+        f"widened, with {100 * min(cell.after for cell in few):.0f} % and more inside. Before, "
+        f"{sum(cell.before < LEAST for cell in found)} cells had less than {100 * LEAST:.0f} % "
+        f"inside, the least {100 * min(cell.before for cell in found):.0f} %."
+    )
+
+
+def _cell_row(cell: Cell) -> str:
+    load = f"{cell.load}*" if cell.few else cell.load
+    shares = f"{100 * cell.before:.0f} % | {100 * cell.after:.0f} %"
+    counts = f"{cell.num_points} | {cell.num_series}"
+    ranges = f"{_ends(*cell.old)} | {_ends(*cell.new)}"
+    return f"| {cell.like} | {load} | {_NAMES[cell.metric]} | {counts} | {shares} | {ranges} |"
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def pages(points: Sequence[Point]) -> Iterator[tuple[Path, str]]:
+    """Yield the pages with a table of these, and their texts as they are to be now."""
+    for page, lines in ((PAGE, scores(points)), (CELLS_PAGE, cell_table(points))):
+        before, _, rest = page.read_text("utf-8").partition(BEGIN)
+        text = "\n".join(lines)
+        yield page, f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:
-    """Write file and section."""
+    """Write file and tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measurements", type=Path, default=MEASUREMENTS)
     parser.add_argument("--grid", type=Path, help="where the measured grid is kept (.parquet)")
     options = parser.parse_args()
     points = all_points(options.measurements, options.grid)
     FILE.write_text(table(points), "utf-8")
-    PAGE.write_text(page(points), "utf-8")
+    for page, text in pages(points):
+        page.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
