@@ -43,7 +43,7 @@ ELSEWHERE = "beside these: inter-token latencies of ML.ENERGY"
 ITL = "ml-energy-vllm-0.11/mlenergy_calibration.csv"
 BEGIN, END = "<!-- error bars, made by docs/make_errors.py -->", "<!-- end of error bars -->"
 HEAD = """\
-# Where nine of ten measurements lie, as measured / simulated - 1, by what they are like and by load.
+# Where nine of ten measurements lie, as measured / simulated - 1, by what they are like and load.
 # Made by docs/make_errors.py; docs/background/error_bars.md says how.
 """
 Scored = tuple[Point, ErrorBar]
@@ -129,8 +129,8 @@ def scores(points: Sequence[Point]) -> Iterator[str]:
     yield ""
     share, width = coverage(here), median(bar.width for _, bar in here)
     yield (
-        f"Of the {len(here)} TTFTs and TPOTs of this page {100 * share:.0f} % are inside (meant are "
-        f"{100 * SHARE:.0f} %), and the median bar is {100 * width:.0f} % wide from end to end."
+        f"Of the {len(here)} TTFTs and TPOTs of this page {100 * share:.0f} % are inside (meant "
+        f"are {100 * SHARE:.0f} %), and the median bar is {100 * width:.0f} % wide from end to end."
     )
 
 
@@ -170,9 +170,9 @@ def cell_table(points: Sequence[Point]) -> Iterator[str]:
     enough = [cell.after for cell in found if not cell.few]
     yield (
         f"\nOf {len(found)} cells {len(found) - len(few)} have a range of their own, with "
-        f"{100 * min(enough):.0f} to {100 * max(enough):.0f} % inside; the other {len(few)}, marked "
-        f"*, have {max(cell.num_points for cell in few)} points at most and the group's range, "
-        f"widened, with {100 * min(cell.after for cell in few):.0f} % and more inside. Before, "
+        f"{100 * min(enough):.0f} to {100 * max(enough):.0f} % inside; the other {len(few)}, "
+        f"marked *, have {max(cell.num_points for cell in few)} points at most and the "
+        f"group's range, widened, with {100 * min(cell.after for cell in few):.0f} % and more inside. Before, "
         f"{sum(cell.before < LEAST for cell in found)} cells had less than {100 * LEAST:.0f} % "
         f"inside, the least {100 * min(cell.before for cell in found):.0f} %."
     )

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from mist_sim.hardware.setting import Borrowed, Setting
 
-
 ANY_LOAD = "any load"
 """The load of bars for a run that is not known yet."""
 
@@ -93,9 +92,7 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
 
 
-def end_to_end(
-    ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float
-) -> Range:
+def end_to_end(ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float) -> Range:
     """Return how far E2E is off where TTFT and the time after it are off as far as they may be.
 
     ttft_share: of E2E that is TTFT, in [0, 1]. What follows the first token is taken to be decode.

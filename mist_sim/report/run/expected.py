@@ -75,7 +75,7 @@ def _basis(bar: Mapping[str, Any]) -> str:
     """Return of what kind of load the points are, and how many there are."""
     points, load = f"{count(bar['num_points'])} points", bar["load"]
     if bar["few_of_load"]:
-        return f"{points}, widened: few points of this kind of load ({load})"
+        return f"{points}; {load}: few points of this kind of load, widened"
     return f"{load}, {points}" if load else points
 
 
