@@ -172,9 +172,9 @@ def cell_table(points: Sequence[Point]) -> Iterator[str]:
         f"\nOf {len(found)} cells {len(found) - len(few)} have a range of their own, with "
         f"{100 * min(enough):.0f} to {100 * max(enough):.0f} % inside; the other {len(few)}, "
         f"marked *, have {max(cell.num_points for cell in few)} points at most and the "
-        f"group's range, widened, with {100 * min(cell.after for cell in few):.0f} % and more inside. Before, "
-        f"{sum(cell.before < LEAST for cell in found)} cells had less than {100 * LEAST:.0f} % "
-        f"inside, the least {100 * min(cell.before for cell in found):.0f} %."
+        f"group's range, widened, with {100 * min(cell.after for cell in few):.0f} % and more "
+        f"inside. Before, {sum(cell.before < LEAST for cell in found)} cells had less than "
+        f"{100 * LEAST:.0f} % inside, the least {100 * min(cell.before for cell in found):.0f} %."
     )
 
 
