@@ -1,4 +1,4 @@
-"""How far an answer may be off under a kind of load: whose points count, and how they are scored."""
+"""How far an answer may be off under a kind of load: whose points count, and how they score."""
 
 import re
 
