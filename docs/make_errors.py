@@ -62,7 +62,9 @@ def itl_points(file: Path) -> Iterator[Point]:
     for run in measured_itl.compared(file).itertuples():
         if run.even:
             factor, series = run.measured / run.computed, f"ML.ENERGY, {run.series}"
-            yield Point(run.setting, "tpot", factor, series, (run.load,), run=ELSEWHERE)
+            yield Point(
+                run.setting, "tpot", factor, series, (run.load,), run=ELSEWHERE, model=run.model
+            )
 
 
 def kernel_points(grid: Path | None) -> Iterator[Point]:
@@ -162,7 +164,10 @@ def _ends(low: float, high: float) -> str:
 
 def cell_table(points: Sequence[Point]) -> Iterator[str]:
     """Yield the table of groups and kinds of load."""
-    head = "group", "load", "metric", "points", "series", "before", "after", "range before", "now"
+    head = (
+        *("group", "load", "metric", "points", "series", "before", "after", "models left out"),
+        *("range before", "now"),
+    )
     yield f"| {' | '.join(head)} |\n|{'---|' * len(head)}"
     found = list(cells(points))
     yield from map(_cell_row, found)
@@ -181,6 +186,7 @@ def cell_table(points: Sequence[Point]) -> Iterator[str]:
 def _cell_row(cell: Cell) -> str:
     load = f"{cell.load}*" if cell.few else cell.load
     shares = f"{100 * cell.before:.0f} % | {100 * cell.after:.0f} %"
+    shares += f" | {100 * cell.by_model:.0f} %" if cell.by_model is not None else " | -"
     counts = f"{cell.num_points} | {cell.num_series}"
     ranges = f"{_ends(*cell.old)} | {_ends(*cell.new)}"
     return f"| {cell.like} | {load} | {_NAMES[cell.metric]} | {counts} | {shares} | {ranges} |"

@@ -67,6 +67,7 @@ class Point:
     run: where it is compared with its bar, a table of docs/validation.md; empty: nowhere.
     widens: whether others' bars are found from it; not so for one that was simulated a second time.
     ttft_share: of an "e2el", which share of it TTFT is in the simulation.
+    model: whose times they are; empty: not said.
     """
 
     setting: Setting
@@ -78,6 +79,7 @@ class Point:
     run: str = ""
     widens: bool = True
     ttft_share: float = 0.0
+    model: str = ""
 
 
 class Ends(NamedTuple):

@@ -20,6 +20,7 @@ from mist_sim.validation.error_bars import (
     quantiles,
 )
 
+_FEWEST_MODELS = 3  # so that two are left, which may differ
 _NOTHING = 1e-9  # of a logarithm: a point on the end of a range lies inside
 
 
@@ -29,7 +30,8 @@ class Cell:
 
     like: what the group's whole runs have in common. num_points, num_series: of that load.
     before: the share of its points inside the range of all loads, as it is without their series.
-    after: the same with the range for that load. old, new: the ranges of all points.
+    after: the same with the range for that load. by_model: the same where all series of a model are
+    left out together; None for cells with fewer than `_FEWEST_MODELS`, and with few points. old, new: the ranges of all points.
     few: whether it has too few points for a range of its own.
     """
 
@@ -40,6 +42,7 @@ class Cell:
     num_series: int
     before: float
     after: float
+    by_model: float | None
     old: tuple[float, float]
     new: tuple[float, float]
     few: bool
@@ -74,10 +77,22 @@ def _cell(group: Group, metric: str, load: str) -> Cell:
         num_series=len({point.series for point in own}),
         before=sum(before) / len(before),
         after=sum(after) / len(after),
+        by_model=None if has_few(group, load) else _by_model(own, margin),
         old=old.shares,
         new=(bar.low, bar.high),
         few=has_few(group, load),
     )
+
+
+def _by_model(points: Sequence[Point], margin: float) -> float | None:
+    """Return the share of points inside the ranges, with a margin, of the other models' points."""
+    if len({point.model for point in points}) < _FEWEST_MODELS:
+        return None
+    inside = 0
+    for point in points:
+        others = [other for other in points if other.model != point.model]
+        inside += quantiles(others).with_margin(margin).beyond(point) <= _NOTHING
+    return inside / len(points)
 
 
 def left_out(points: Sequence[Point]) -> list[tuple[Point, ErrorBar | None]]:

@@ -83,6 +83,7 @@ def _open_loop(folder: Path) -> Iterator[Point]:
                     run=f"open loop, {run.name.partition('requests: ')[2]}",
                     widens=known.by_default,
                     ttft_share=share,
+                    model=model.name,
                 )
 
 
@@ -113,6 +114,7 @@ def _closed_loops(file: Path) -> Iterator[Point]:
                     run=_table(source, row.half, prompt_token),
                     widens=not prompt_token,
                     ttft_share=row.ttft_ms / _end_to_end(row.ttft_ms, row.tpot_ms, row.osl),
+                    model=model.name,
                 )
 
 
