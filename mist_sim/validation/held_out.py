@@ -30,8 +30,10 @@ class Cell:
 
     like: what the group's whole runs have in common. num_points, num_series: of that load.
     before: the share of its points inside the range of all loads, as it is without their series.
-    after: the same with the range for that load. by_model: the same where all series of a model are
-    left out together; None for cells with fewer than `_FEWEST_MODELS`, and with few points. old, new: the ranges of all points.
+    after: the same with the range for that load.
+    by_model: the same where all series of a model are left out together; None for cells with fewer
+        than `_FEWEST_MODELS`, and with few points.
+    old, new: the ranges of all points, for all loads and for that load.
     few: whether it has too few points for a range of its own.
     """
 
