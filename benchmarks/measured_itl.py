@@ -21,6 +21,7 @@ from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.base import PredictorTraits
 from mist_sim.hardware.predictors.overhead import EngineOverhead
 from mist_sim.hardware.setting import setting_of
+from mist_sim.metrics.load import load_of
 from mist_sim.models import ModelSpec, load_model
 
 Array = NDArray[np.float64]
@@ -51,7 +52,7 @@ MODELS: Mapping[str, tuple[str, str | None]] = {
 
 
 def compared(file: Path = FILE) -> pd.DataFrame:
-    """Return a row a run: model, gpu, batch, measured and computed seconds, and host_bound.
+    """Return a row a run: model, gpu, batch, load, measured and computed seconds, and host_bound.
 
     series: runs that differ in their batch alone. even: whether the median gap is one of steps with
     decodes alone, and nothing else held them up: nine in ten are at most `_EVEN` times as long.
@@ -79,6 +80,7 @@ def _row(run: Mapping[str, object]) -> dict[str, object]:
         "gpu": cluster.gpu.name,
         "experts": model.moe is not None,
         "batch": number,
+        "load": load_of(PROMPTS[str(run["task"])], float(str(run["avg_output_len"])), number),
         "measured": float(str(run["median_itl_ms"])) / 1e3,
         "kernels": kernels,
         "computed": step,

@@ -1,33 +1,41 @@
 """How far TTFT and TPOT may be from what a real engine would show: `expected_errors.csv`.
 
-A row of that file is a setting that has measurements like it. `python docs/make_errors.py` writes
-it (`mist_sim.validation.error_bars` says how the ranges are found).
+A row of that file is a setting that has measurements like it, under a kind of load. `python
+docs/make_errors.py` writes it (`mist_sim.validation.error_bars` says how the ranges are found).
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib import resources
-from typing import Any
+from math import isfinite
+from typing import Any, NamedTuple
 
 from mist_sim.hardware.setting import Borrowed, Setting
+
+ANY_LOAD = "any load"
+"""The load of bars for a run that is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorBar:
     """Where nine of ten measurements lie, as measured / simulated - 1.
 
-    low, high: the ends of the range. num_points: measured figures in it, of whole runs and of
-    kernels. like: what they are of, in words.
+    low, high: the ends of the range. num_points: measured figures behind it, of whole runs and of
+    kernels. like: what they are of, in words. load: the kind of load that it is for, one of
+    `mist_sim.metrics.load.LOADS` or `ANY_LOAD`. few_of_load: whether too few runs of that load were
+    measured, so that it is the range of all loads, widened.
     """
 
     low: float
     high: float
     num_points: int
     like: str
+    load: str = ANY_LOAD
+    few_of_load: bool = False
 
     @property
     def width(self) -> float:
@@ -35,41 +43,91 @@ class ErrorBar:
         return self.high - self.low
 
 
-def error_bar(setting: Setting | Borrowed | None, metric: str) -> ErrorBar | None:
-    """Return the expected error of a setting; None without measurements like it."""
+class Range(NamedTuple):
+    """Where measured / simulated - 1 of a metric lies, nine times in ten."""
+
+    low: float
+    high: float
+
+
+def error_bar(
+    setting: Setting | Borrowed | None, metric: str, load: str = ANY_LOAD
+) -> ErrorBar | None:
+    """Return the expected error of a setting; None without measurements like it.
+
+    metric: "ttft" or "tpot". load: as in `ErrorBar`.
+    """
     if setting is None or isinstance(setting, Borrowed):
         return None
-    return _bars().get((setting, metric))
+    return _bars().get((setting, metric, load))
 
 
 def expected_errors(
-    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]],
+    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]], load: str | None = None
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """Return the expected errors of clients by metric, as a summary has them.
 
-    settings: as in `Result`.
+    settings: as in `Result`. load: what kind of load a run had, one of `mist_sim.metrics.load`;
+    None: not known, before a run or without requests that finish.
     """
     return {
-        name: {metric: _shown(setting, metric) for metric, setting in of_client.items()}
+        name: {metric: _shown(setting, metric, load) for metric, setting in of_client.items()}
         for name, of_client in settings.items()
     }
 
 
-def _shown(setting: Setting | Borrowed | None, metric: str) -> dict[str, Any] | None:
+def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
+    """Return how far the means of a run may be off: of "ttft", "tpot" and "e2el".
+
+    Each is the widest of the clients'; None where one of them is like nothing that was measured, or
+    none times steps. E2E is off as its parts are, each by its share of the simulated mean
+    (`end_to_end`).
+
+    summary: of a run or of replications, with `expected_errors` and the means of TTFT and E2E.
+    """
+    expected = summary.get("expected_errors", {})
+    ttft, tpot = (_widest(expected, metric) for metric in ("ttft", "tpot"))
+    share = float(summary.get("mean_ttft_ms", 0.0)) / (summary.get("mean_e2el_ms") or float("nan"))
+    e2el = end_to_end(ttft, tpot, share) if ttft and tpot and isfinite(share) else None
+    return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
+
+
+def end_to_end(ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float) -> Range:
+    """Return how far E2E is off where TTFT and the time after it are off as far as they may be.
+
+    ttft_share: of E2E that is TTFT, in [0, 1]. What follows the first token is taken to be decode.
+    """
+    rest = 1 - ttft_share
+    return Range(
+        low=ttft_share * ttft.low + rest * tpot.low,
+        high=ttft_share * ttft.high + rest * tpot.high,
+    )
+
+
+def _widest(expected: Mapping[str, Any], metric: str) -> Range | None:
+    """Return the widest range that clients have; None where one has none, or none is asked."""
+    bars = [of_client[metric] for of_client in expected.values() if metric in of_client]
+    if not bars or any(bar is None or bar["low"] is None for bar in bars):
+        return None
+    return max((Range(bar["low"], bar["high"]) for bar in bars), key=lambda r: r.high - r.low)
+
+
+def _shown(
+    setting: Setting | Borrowed | None, metric: str, load: str | None
+) -> dict[str, Any] | None:
     """Return an error bar as data; one that is borrowed has no ends, and says why."""
     if isinstance(setting, Borrowed):
-        return {"low": None, "high": None, "num_points": 0, "like": setting.why}
-    bar = error_bar(setting, metric)
-    if bar is None:
-        return None
-    return {"low": bar.low, "high": bar.high, "num_points": bar.num_points, "like": bar.like}
+        nothing = dict.fromkeys(("low", "high"))
+        return {**nothing, "num_points": 0, "like": setting.why, "load": load, "few_of_load": False}
+    bar = error_bar(setting, metric, load or ANY_LOAD)
+    return None if bar is None else asdict(bar) | {"load": load}
 
 
 @cache
-def _bars() -> Mapping[tuple[Setting, str], ErrorBar]:
+def _bars() -> Mapping[tuple[Setting, str, str], ErrorBar]:
     text = (resources.files("mist_sim.metrics") / "expected_errors.csv").read_text("utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return {(_setting(row), row["metric"]): _bar(row) for row in rows}
+    return {(_setting(row), row["metric"], row["load"]): _bar(row) for row in rows}
 
 
 def _setting(row: Mapping[str, str]) -> Setting:
@@ -77,4 +135,11 @@ def _setting(row: Mapping[str, str]) -> Setting:
 
 
 def _bar(row: Mapping[str, str]) -> ErrorBar:
-    return ErrorBar(float(row["low"]), float(row["high"]), int(row["num_points"]), row["like"])
+    return ErrorBar(
+        low=float(row["low"]),
+        high=float(row["high"]),
+        num_points=int(row["num_points"]),
+        like=row["like"],
+        load=row["load"],
+        few_of_load=row["few_of_load"] == "True",
+    )

@@ -14,6 +14,7 @@ from mist_sim.metrics.clients.step_figures import peak_token_rate, pooled_gaps, 
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_model import by_model
@@ -71,7 +72,8 @@ def summarise(
     if assumed_hosts:
         summary["assumed_host"] = {name: dict(worth) for name, worth in assumed_hosts.items()}
     if settings:
-        summary["expected_errors"] = expected_errors(settings)
+        load = load_of_run(recorder, c, done, warmup)
+        summary["expected_errors"] = expected_errors(settings, load)
     if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary

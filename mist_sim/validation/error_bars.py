@@ -1,6 +1,6 @@
 """How wide error bars have to be: ranges of measured over simulated times, by what they are like.
 
-A setting's range is that of the whole runs that are like it, if there are `FEWEST` points of
+A setting's group is the whole runs that are like it, if there are `FEWEST` points of
 `FEWEST_SERIES` series at least:
 
 1. of the same source, architecture, kind of model, weights and parallelism;
@@ -10,23 +10,36 @@ A setting's range is that of the whole runs that are like it, if there are `FEWE
 A setting of which nothing that near was run takes the whole runs of its kind of model on any GPU,
 and, where kernels of its own architecture, kind of model and weights were timed, the range of these
 as far as it reaches further; with such kernels, whole runs of other kinds of models will do.
+
+The range for a kind of load is that of its points in the group, if there are as many again. If not,
+it is the group's, which reaches as far as the ranges of the other loads there, that of this load in
+the nearest wider group with enough of it, and the few points.
+
+Ranges are held out: series by series, the rule is asked without one. Where fewer of the points so
+left out lie inside than `SHARE` of them (the nearest whole number, but no less than `LEAST`), both
+ends are moved out by the least ratio that brings these in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from math import ceil, exp, log
+from typing import NamedTuple
 
 import numpy as np
 
 from mist_sim.hardware.setting import Setting
-from mist_sim.metrics.expected_errors import ErrorBar
+from mist_sim.metrics.expected_errors import ANY_LOAD, ErrorBar
+from mist_sim.metrics.load import LOADS
+from mist_sim.validation.words import ARCHITECTURES, words
 
 # What makes a group. With 4 to 6 series the bars of docs/validation.md do equally well; 2 and 3 are
 # too few for single tokens of 2023, whose errors hardly differ within a series.
 FEWEST, FEWEST_SERIES = 8, 4
 SHARE = 0.9  # of the measurements lie in a bar
+LEAST, MOST = 0.85, 0.97  # of measurements left out, as chance leaves of nine in ten
 _DIGITS = 3
 METRICS = ("ttft", "tpot")
 SOURCES = ("roofline", "measured kernels")  # that a client of today can have
@@ -36,82 +49,187 @@ _STEPS: tuple[tuple[str, ...], ...] = (
     ("architecture", "model"),
 )
 _ANYWHERE: tuple[tuple[str, ...], ...] = (("model",), ())
+_OWN_KERNELS = ("architecture", "model", "weights")
 _PARALLEL = ("one", "NVLink", "spread")
-_ARCHITECTURES = {
-    "ampere": "Ampere",
-    "ada": "Ada",
-    "hopper": "Hopper",
-    "blackwell": "Blackwell",
-    "blackwell-ultra": "Blackwell Ultra",
-    "blackwell-rtx": "RTX Blackwell",
-}
-_PARALLEL_WORDS = {"one": "one GPU", "NVLink": "NVLink", "spread": "spread experts"}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """A measured time beside its simulation.
 
-    metric: "ttft" or "tpot"; of kernels alone, of a prompt or of decodes.
+    metric: "ttft", "tpot" or "e2el"; of kernels alone, of a prompt or of decodes.
     factor: measured / simulated.
     series: what was measured with it, on the same model, GPUs and load, so that one tells of
         others: they are left out together.
+    loads: the kinds of load it tells of (`mist_sim.metrics.load`): the one of a whole run, and of
+        kernels all that have steps like it.
     is_whole: of a whole run; otherwise of the kernels of one step.
     run: where it is compared with its bar, a table of docs/validation.md; empty: nowhere.
     widens: whether others' bars are found from it; not so for one that was simulated a second time.
+    ttft_share: of an "e2el", which share of it TTFT is in the simulation.
+    model: whose times they are; empty: not said.
     """
 
     setting: Setting
     metric: str
     factor: float
     series: str
+    loads: tuple[str, ...]
     is_whole: bool = True
     run: str = ""
     widens: bool = True
+    ttft_share: float = 0.0
+    model: str = ""
 
 
-def error_bar(points: Iterable[Point], setting: Setting, metric: str) -> ErrorBar | None:
-    """Return where measurements like a setting lie; None where there are none."""
+class Ends(NamedTuple):
+    """A range: logarithms of measured / simulated."""
+
+    low: float
+    high: float
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """The same as measured / simulated - 1."""
+        return round(exp(self.low) - 1, _DIGITS), round(exp(self.high) - 1, _DIGITS)
+
+    def with_margin(self, margin: float) -> Ends:
+        """Return the range with both ends moved out."""
+        return Ends(self.low - margin, self.high + margin)
+
+    def beyond(self, point: Point) -> float:
+        """Return how far out a point lies; at most 0 inside."""
+        at = log(point.factor)
+        return max(self.low - at, at - self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a setting's bars are found from.
+
+    whole: points of whole runs. kernels: of the setting's own, none where whole runs are near.
+    like: what they have in common, in words. wider: the next groups, each with less in common.
+    """
+
+    whole: tuple[Point, ...]
+    kernels: tuple[Point, ...]
+    like: str
+    wider: tuple[tuple[Point, ...], ...]
+
+    def without(self, series: str) -> Group:
+        """Return the group without a series."""
+        return replace(
+            self,
+            whole=_without(self.whole, series),
+            wider=tuple(_without(points, series) for points in self.wider),
+        )
+
+
+def error_bar(
+    points: Iterable[Point], setting: Setting, metric: str, load: str = ANY_LOAD
+) -> ErrorBar | None:
+    """Return where measurements like a setting lie under a kind of load; None without any."""
+    group = group_of(points, setting, metric)
+    return bar_of(group, load) if group else None
+
+
+def group_of(points: Iterable[Point], setting: Setting, metric: str) -> Group | None:
+    """Return the points that decide about a setting; None where there are not enough."""
     like = [
         point
         for point in points
         if point.widens and point.metric == metric and point.setting.source == setting.source
     ]
     whole = [point for point in like if point.is_whole]
-    for names in _STEPS:
-        if _is_enough(found := _alike(whole, setting, names)):
-            return _bar(found, _words(setting, names))
-    kernels = [point for point in like if not point.is_whole]
-    own = _alike(kernels, setting, ("architecture", "model", "weights"))
-    for names in _ANYWHERE if len(own) >= FEWEST else _ANYWHERE[:1]:
-        if _is_enough(found := _alike(whole, setting, names)):
-            bar = _bar(found, f"{_words(setting, names)}, all GPUs")
-            return _wider(bar, own, setting) if len(own) >= FEWEST else bar
+    rungs = {names: _alike(whole, setting, names) for names in (*_STEPS, *_ANYWHERE)}
+    kernels = _alike((p for p in like if not p.is_whole), setting, _OWN_KERNELS)
+    has_kernels = len(kernels) >= FEWEST
+    for at, (names, found) in enumerate(rungs.items()):
+        if not is_enough(found) or (names == () and not has_kernels):
+            continue
+        wider = tuple(list(rungs.values())[at + 1 :])
+        if names in _STEPS:
+            return Group(found, (), words(setting, names), wider)
+        told = f"{words(setting, names)}, all GPUs"
+        if has_kernels:
+            told += f"; kernels of {words(setting, _OWN_KERNELS, with_source=False)}"
+        return Group(found, kernels if has_kernels else (), told, wider)
     return None
+
+
+def bar_of(group: Group, load: str = ANY_LOAD) -> ErrorBar:
+    """Return a group's range under a kind of load."""
+    few = has_few(group, load)
+    ends = ends_of(group, load).with_margin(margin_of(group, load))
+    kernels = of_load(group.kernels, load)
+    if len(kernels) < FEWEST:
+        kernels = group.kernels
+    if kernels:
+        ends = _hull(ends, quantiles(kernels))
+    shown = group.whole if few else of_load(group.whole, load)
+    low, high = ends.shares
+    return ErrorBar(
+        low=low,
+        high=high,
+        num_points=len(shown) + len(group.kernels if few else kernels),
+        like=group.like,
+        load=load,
+        few_of_load=few,
+    )
+
+
+def ends_of(group: Group, load: str, *, few: bool | None = None) -> Ends:
+    """Return the range of the whole runs under a kind of load, before any margin.
+
+    few: whether to take it for a load with too few points; None: if it has.
+    """
+    own = of_load(group.whole, load)
+    if not (has_few(group, load) if few is None else few):
+        return quantiles(own)
+    parts = [quantiles(group.whole).with_margin(margin_of(group, ANY_LOAD))]
+    for other in LOADS:
+        if other != load and is_enough(of_load(group.whole, other)):
+            found = quantiles(of_load(group.whole, other))
+            parts.append(found.with_margin(margin_of(group, other)))
+    nearest = (of_load(points, load) for points in group.wider)
+    parts += [quantiles(found) for found in nearest if is_enough(found)][:1]
+    factors = [log(point.factor) for point in own]
+    return _hull(*parts, *(Ends(at, at) for at in factors))
+
+
+def margin_of(group: Group, load: str) -> float:
+    """Return by which ratio, as a logarithm, both ends have to be moved out; 0 mostly."""
+    out = sorted(beyond for _, beyond in held_out(group, load))
+    if not out:
+        return 0.0
+    inside = max(round(SHARE * len(out)), ceil(LEAST * len(out)))
+    return max(0.0, out[inside - 1])
+
+
+def held_out(group: Group, load: str) -> Iterator[tuple[Point, float]]:
+    """Yield the points of a load, and how far each lies out of the range without its series."""
+    own, few = of_load(group.whole, load), has_few(group, load)
+    for series in dict.fromkeys(point.series for point in own):
+        ends = ends_of(group.without(series), load, few=few)
+        for point in own:
+            if point.series == series:
+                yield point, ends.beyond(point)
 
 
 def bars(points: Sequence[Point]) -> Iterator[tuple[Setting, str, ErrorBar]]:
     """Yield the bars of all settings that kernels or whole runs are like, but for parallelism."""
+    for setting, metric, group in groups(points):
+        for load in (ANY_LOAD, *LOADS):
+            yield setting, metric, bar_of(group, load)
+
+
+def groups(points: Sequence[Point]) -> Iterator[tuple[Setting, str, Group]]:
+    """Yield the groups of the same."""
     for metric in METRICS:
         of_metric = [point for point in points if point.metric == metric]
         for setting in sorted(set(_covered(of_metric)), key=str):
-            if bar := error_bar(of_metric, setting, metric):
-                yield setting, metric, bar
-
-
-def left_out(points: Sequence[Point]) -> list[tuple[Point, ErrorBar | None]]:
-    """Return the points of a `run` with the bars that the other series give."""
-    found = []
-    for point in points:
-        if point.run:
-            others = [other for other in points if other.series != point.series]
-            found.append((point, error_bar(others, point.setting, point.metric)))
-    return found
-
-
-def is_inside(point: Point, bar: ErrorBar) -> bool:
-    """Tell whether a measurement lies in a bar, to the digits that its ends have."""
-    return bar.low <= round(point.factor - 1, _DIGITS) <= bar.high
+            if group := group_of(of_metric, setting, metric):
+                yield setting, metric, group
 
 
 def _covered(points: Iterable[Point]) -> Iterator[Setting]:
@@ -122,48 +240,50 @@ def _covered(points: Iterable[Point]) -> Iterator[Setting]:
     """
     for own in {point.setting for point in points if point.setting.source in SOURCES}:
         anywhere = own.source == "measured kernels"
-        architectures = _ARCHITECTURES if anywhere else (own.architecture,)
+        architectures = ARCHITECTURES if anywhere else (own.architecture,)
         for architecture, parallel in product(architectures, _PARALLEL):
             if parallel != "spread" or own.model != "dense":
                 yield Setting(own.source, architecture, own.model, own.weights, parallel)
 
 
-def _alike(points: Sequence[Point], setting: Setting, names: Sequence[str]) -> list[Point]:
-    wanted = [getattr(setting, name) for name in names]
-    return [point for point in points if [getattr(point.setting, name) for name in names] == wanted]
+def is_inside(point: Point, bar: ErrorBar) -> bool:
+    """Tell whether a measurement lies in a bar, to the digits that its ends have."""
+    return bar.low <= round(point.factor - 1, _DIGITS) <= bar.high
 
 
-def _is_enough(points: Sequence[Point]) -> bool:
+def is_enough(points: Sequence[Point]) -> bool:
+    """Tell whether points make a range of their own."""
     return len(points) >= FEWEST and len({point.series for point in points}) >= FEWEST_SERIES
 
 
-def _bar(points: Sequence[Point], like: str) -> ErrorBar:
+def has_few(group: Group, load: str) -> bool:
+    """Tell whether a group has too few runs of a kind of load for a range of their own."""
+    return load != ANY_LOAD and not is_enough(of_load(group.whole, load))
+
+
+def of_load(points: Sequence[Point], load: str) -> tuple[Point, ...]:
+    """Return the points that tell of a kind of load."""
+    return tuple(point for point in points if load == ANY_LOAD or load in point.loads)
+
+
+def _without(points: Sequence[Point], series: str) -> tuple[Point, ...]:
+    return tuple(point for point in points if point.series != series)
+
+
+def _alike(points: Iterable[Point], setting: Setting, names: Sequence[str]) -> tuple[Point, ...]:
+    wanted = [getattr(setting, name) for name in names]
+    return tuple(p for p in points if [getattr(p.setting, name) for name in names] == wanted)
+
+
+def quantiles(points: Sequence[Point]) -> Ends:
     """Return the range of points; their number + 1 counts, as for one more of their kind.
 
     So the ends are the smallest and largest where there are fewer than 19.
     """
-    ends = ((1 - SHARE) / 2, (1 + SHARE) / 2)
-    factors = [point.factor for point in points]
-    low, high = np.quantile(factors, ends, method="weibull") - 1
-    return ErrorBar(round(float(low), _DIGITS), round(float(high), _DIGITS), len(points), like)
+    shares = ((1 - SHARE) / 2, (1 + SHARE) / 2)
+    low, high = np.quantile([point.factor for point in points], shares, method="weibull")
+    return Ends(log(low), log(high))
 
 
-def _wider(bar: ErrorBar, kernels: Sequence[Point], setting: Setting) -> ErrorBar:
-    """Return the range that holds a bar and that of kernels."""
-    names = ("architecture", "model", "weights")
-    more = _bar(kernels, f"{bar.like}; kernels of {_words(setting, names, with_source=False)}")
-    return ErrorBar(
-        min(bar.low, more.low), max(bar.high, more.high), bar.num_points + len(kernels), more.like
-    )
-
-
-def _words(setting: Setting, names: Sequence[str], *, with_source: bool = True) -> str:
-    """Return what points have in common."""
-    source = f"{setting.source}, " if with_source else ""
-    model = {"experts": "experts", "latent": "latent attention"}.get(setting.model, setting.model)
-    kind = " ".join(
-        word for name, word in (("model", model), ("weights", setting.weights)) if name in names
-    )
-    more = [_ARCHITECTURES[setting.architecture]] if "architecture" in names else []
-    more += [_PARALLEL_WORDS[setting.parallel]] if "parallel" in names else []
-    return source + ", ".join([kind or "all models", *more])
+def _hull(*parts: Ends) -> Ends:
+    return Ends(min(part.low for part in parts), max(part.high for part in parts))

@@ -150,7 +150,7 @@ def _splitwise_rows(file: Path, gpu: str, hardware: str) -> Iterator[Row]:
 
 
 def splitwise_steps(file: Path, gpu: str, hardware: str) -> pd.DataFrame:
-    """Return single prompts and tokens of a GPU: model, tensor_parallel, and relative errors."""
+    """Return single prompts and tokens of a GPU: model, tensor_parallel, prompt_size and errors."""
     names = ["prompt_size", "batch_size", "token_size", "tensor_parallel"]
     rows = read_columns(file, [*names, "prompt_time", "token_time"], ["model", "hardware"])
     rows = rows[(rows["hardware"] == hardware) & (rows["batch_size"] == 1)]
@@ -165,7 +165,7 @@ def splitwise_steps(file: Path, gpu: str, hardware: str) -> pd.DataFrame:
         token = roofline.step_time(StepBatch((), 1, int(size)))
         prompt_error = 1e3 * prompt / measured["prompt_time"] - 1
         errors.append((prompt_error, 1e3 * token / measured["token_time"] - 1))
-    found = medians.reset_index()[["model", "tensor_parallel"]]
+    found = medians.reset_index()[["model", "tensor_parallel", "prompt_size"]]
     return found.assign(
         prompt_error=[prompt for prompt, _ in errors], token_error=[token for _, token in errors]
     )

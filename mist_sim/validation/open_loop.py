@@ -63,6 +63,19 @@ def vllm_019(folder: Path) -> Iterator[MeasuredRun]:
     )
 
 
+def vllm_019_means(folder: Path) -> tuple[float, float, float]:
+    """Return mean tokens of prompts and answers, and how many were decoded at a time.
+
+    The last by Little's law, from the first token of the run to its last.
+    """
+    path = folder / "requests.jsonl"
+    with of_a_form(path, "timed requests"):
+        rows = _timed_requests(path)
+    first, last = rows["first_token_ts"], rows["last_token_ts"]
+    batch = (last - first).sum() / (last.max() - first.min())
+    return float(rows["input_toks"].mean()), float(rows["output_toks"].mean()), float(batch)
+
+
 def _run(name: str, fitted: str, rows: Any) -> MeasuredRun:
     return MeasuredRun(
         name=f"Llama-3.1-8B, RTX PRO 6000, 300 ShareGPT requests: {name}",
@@ -132,11 +145,15 @@ def _bench_rows(
 
 def _bench_requests(path: Path) -> pd.DataFrame:
     """Return latencies in seconds by request, from the times that vLLM's engine core stamped."""
+    with of_a_form(path, "timed requests"):
+        return _latencies(_timed_requests(path))
+
+
+def _timed_requests(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    with of_a_form(path, "timed requests"):
-        lines = text_of(path, TABLE_BYTES).splitlines()
-        return _latencies(pd.DataFrame([json.loads(line) for line in lines]))
+    lines = text_of(path, TABLE_BYTES).splitlines()
+    return pd.DataFrame([json.loads(line) for line in lines])
 
 
 def _latencies(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.hardware.setting import Setting, setting_of
+from mist_sim.metrics.load import load_of
 from mist_sim.models import load_model
 from mist_sim.validation.closed_loop import (
     PROMPT_TOKEN,
@@ -17,7 +18,8 @@ from mist_sim.validation.closed_loop import (
     predictors,
     simulated,
 )
-from mist_sim.validation.error_bars import METRICS, SOURCES, Point
+from mist_sim.validation.comparing import LATENCIES
+from mist_sim.validation.error_bars import SOURCES, Point
 from mist_sim.validation.known import (
     CLOSED_LOOP,
     SPLITWISE,
@@ -25,9 +27,10 @@ from mist_sim.validation.known import (
     VLLM_019,
     splitwise_steps,
 )
-from mist_sim.validation.open_loop import vllm_019
+from mist_sim.validation.open_loop import vllm_019, vllm_019_means
 
 _ROOFLINE, _KERNELS = SOURCES
+_SPLITWISE_TOKENS = 128  # of the answers that `splitwise_steps` reads
 OLD = f"{_ROOFLINE}, engine of 2023"
 """The source of steps of an engine that no version of today is like."""
 
@@ -62,19 +65,25 @@ _OPEN_LOOPS = (
 def _open_loop(folder: Path) -> Iterator[Point]:
     """Yield the means of the run; the first 60 requests were fitted on."""
     model, cluster = load_model("llama-3.1-8b"), Cluster(load_gpu("rtx-pro-6000"))
+    load = load_of(*vllm_019_means(folder))
     for run in vllm_019(folder):
         for known in _OPEN_LOOPS:
             if not run.name.endswith(known.name):
                 continue
-            errors = {row.metric: row.error for row in run.rows()}
-            for metric in METRICS:
+            rows = {row.metric: row for row in run.rows()}
+            simulated = [rows[f"{name}, mean"].simulated for name in ("TTFT", "E2E")]
+            share = (simulated[0] or 0.0) / (simulated[1] or 1.0)
+            for metric, name in LATENCIES.items():
                 yield Point(
                     setting=setting_of(known.source, model, cluster),
                     metric=metric,
-                    factor=1 / (1 + errors[f"{metric.upper()}, mean"]),
+                    factor=1 / (1 + rows[f"{name}, mean"].error),
                     series="open loop",
+                    loads=(load,),
                     run=f"open loop, {run.name.partition('requests: ')[2]}",
                     widens=known.by_default,
+                    ttft_share=share,
+                    model=model.name,
                 )
 
 
@@ -95,15 +104,37 @@ def _closed_loops(file: Path) -> Iterator[Point]:
     )
     for source, timed_by, prompt_token in variants:
         for row in _rows(simulated(measured_points(file), timed_by, prompt_token=prompt_token)):
-            for metric in METRICS:
+            for metric, factor in _factors(row):
                 yield Point(
                     setting=setting_of(source, model, Cluster(gpu, row.tp_size)),
                     metric=metric,
-                    factor=1 / (1 + getattr(row, f"{metric}_error") / 100),
+                    factor=factor,
                     series=f"closed loop, {row.tp_size} GPUs, {row.isl} in, {row.osl} out",
+                    loads=(load_of(row.isl, row.osl, _closed_loop_batch(row)),),
                     run=_table(source, row.half, prompt_token),
                     widens=not prompt_token,
+                    ttft_share=row.ttft_ms / _end_to_end(row.ttft_ms, row.tpot_ms, row.osl),
+                    model=model.name,
                 )
+
+
+def _factors(row: Any) -> Iterator[tuple[str, float]]:
+    """Yield measured / simulated of a closed loop, by metric."""
+    measured, simulated = (row.silicon_ttft_ms, row.silicon_tpot_ms), (row.ttft_ms, row.tpot_ms)
+    yield "ttft", measured[0] / simulated[0]
+    yield "tpot", measured[1] / simulated[1]
+    yield "e2el", _end_to_end(*measured, row.osl) / _end_to_end(*simulated, row.osl)
+
+
+def _end_to_end(ttft: float, tpot: float, num_tokens: int) -> float:
+    """Return the mean E2E of answers of one length, from the means of TTFT and TPOT."""
+    return ttft + (num_tokens - 1) * tpot
+
+
+def _closed_loop_batch(row: Any) -> float:
+    """Return how many users' answers were decoded at a time, as measured: by Little's law."""
+    decoding = (row.osl - 1) * row.silicon_tpot_ms
+    return float(row.concurrency * decoding / (row.silicon_ttft_ms + decoding))
 
 
 def _table(source: str, half: str, prompt_token: float) -> str:
@@ -126,6 +157,7 @@ def _splitwise(file: Path) -> Iterator[Point]:
                     metric=metric,
                     factor=1 / (1 + error),
                     series=f"splitwise, {row.model} on {row.tensor_parallel} {hardware}",
+                    loads=(load_of(row.prompt_size, _SPLITWISE_TOKENS, 1),),
                     run=f"single prompts and tokens of 2023, {hardware}",
                 )
 

@@ -439,6 +439,7 @@ def test_expected_errors_are_those_of_the_runs(mist):
 
 def test_scenarios_with_errors_of_their_own_have_a_line_each():
     bars = {"low": -0.1, "high": 0.1, "num_points": 5, "like": "this"}
+    bars |= {"load": "low load", "few_of_load": False}
     cases = {
         "a": {"llm": {"ttft": bars, "tpot": bars}},
         "b": {"llm": {"ttft": bars | {"high": 0.3}, "tpot": bars}},

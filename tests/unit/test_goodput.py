@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
+from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.load import as_data
@@ -510,10 +511,11 @@ def test_a_trace_in_no_time_has_no_rate(tmp_path):
 # ------------------------------------------------------------------------------ as in mist run
 
 
-def test_expected_errors_are_those_of_a_run(mist):
+def test_expected_errors_are_those_of_any_load(mist):
+    """A search has runs of several loads."""
     code, out, _ = mist("llm.yaml", "--json", "-q", "--as-is", "--rates", "1:4")
     assert code == 0
-    expected = simulate(Scenario.from_dict(LLM)).summary["expected_errors"]
+    expected = expected_errors(simulate(Scenario.from_dict(LLM)).settings)
     assert json.loads(out)["expected_errors"] == expected
     _, out, _ = mist("llm.yaml", "-q", "--as-is", "--rates", "1:4")
     told = out[out.index("Expected error, nine in ten") :]

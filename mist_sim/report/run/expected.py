@@ -68,8 +68,15 @@ def _told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
         return "-", _UNKNOWN
     if bar["low"] is None:
         return "-", str(bar["like"])
-    like = f"{bar['like']}; {count(bar['num_points'])} points"
-    return error_range(bar["low"], bar["high"]), like
+    return error_range(bar["low"], bar["high"]), f"{bar['like']}; {_basis(bar)}"
+
+
+def _basis(bar: Mapping[str, Any]) -> str:
+    """Return of what kind of load the points are, and how many there are."""
+    points, load = f"{count(bar['num_points'])} points", bar["load"]
+    if bar["few_of_load"]:
+        return f"{points}; {load}: few points of this kind of load, widened"
+    return f"{load}, {points}" if load else points
 
 
 def _width(bar: Mapping[str, Any] | None) -> float:
