@@ -245,13 +245,19 @@ def test_who_prefills_with_small_chunks_decodes_in_place():
 # --- Algorithm 2: where prompts go ------------------------------------------------------------
 
 
+def length_aware(**options: Any) -> LengthAwareRouter:
+    router = LengthAwareRouter(**options)
+    router.seed(Streams(1).generator("router"))
+    return router
+
+
 def choose(router: LengthAwareRouter, *views: FakeView, prompt: int = 1000) -> int:
     request = Request(0, 0.0, completion(prompt, 9), prompt, 9)
     return router.choose(request, request.stages[0], Candidates(views))
 
 
 def test_of_those_in_time_the_one_with_the_fewest_tokens_queued_gets_a_prompt():
-    router = LengthAwareRouter(ttft=1.0)
+    router = length_aware(ttft=1.0)
     p = replace(P0, num_prefill_tokens=3000, seconds_per_token=1e-4)  # 0.4 s with the prompt
     d = replace(D2, num_prefill_tokens=1000, seconds_per_token=4e-4)  # 0.8 s
     assert choose(router, p, d) == 2  # lines 11 and 12
@@ -271,12 +277,12 @@ def test_nobody_is_asked_after_the_first_who_is_in_time():
     tokens = {0: 300, 1: 100, 2: 200}
     views = [Asked(n, num_prefill_tokens=t, seconds_per_token=1e-4) for n, t in tokens.items()]
     views[1] = replace(views[1], seconds_per_token=1.0)  # the fewest tokens, and not in time
-    assert choose(LengthAwareRouter(ttft=1.0), *views) == 2
+    assert choose(length_aware(ttft=1.0), *views) == 2
     assert asked == [1, 2]
 
 
 def test_the_limit_itself_is_too_late():
-    router = LengthAwareRouter(ttft=1.0, if_none="reject")
+    router = length_aware(ttft=1.0, if_none="reject")
     view = replace(D2, num_prefill_tokens=1000, seconds_per_token=2.0**-11)
     assert choose(router, view, prompt=1047) == 2
     with pytest.raises(RefusalError, match="no client has the first token ready within 1 s"):
@@ -284,7 +290,7 @@ def test_the_limit_itself_is_too_late():
 
 
 def test_only_p_heavy_clients_send_their_entries():
-    router = LengthAwareRouter(ttft=1.0, if_none="reject")
+    router = length_aware(ttft=1.0, if_none="reject")
     p = replace(P0, num_prefill_tokens=0, seconds_per_token=1e-4)
     far = replace(D2, seconds_away=5.0, seconds_per_token=9.0)
     near = replace(D3, seconds_away=0.8, seconds_per_token=9.0)
@@ -298,18 +304,17 @@ def test_answers_go_where_the_fewest_are():
     """With roles prefill and decode, where there is no estimate to make."""
     views = Candidates([replace(D2, num_running=2), replace(D3, num_waiting=1)])
     request = Request(0, 0.0, completion(8, 9), 8, 9)
-    assert LengthAwareRouter(ttft=1.0).choose(request, request.stages[1], views) == 3
+    assert length_aware(ttft=1.0).choose(request, request.stages[1], views) == 3
 
 
 def test_a_prompt_that_nobody_has_in_time_goes_anywhere():
-    router = LengthAwareRouter(ttft=1.0)
-    router.seed(Streams(1).generator("router"))
+    router = length_aware(ttft=1.0)
     views = [replace(view, seconds_per_token=1.0) for view in (P0, P1, D2, D3)]
     assert {choose(router, *views) for _ in range(100)} == {0, 1, 2, 3}
 
 
 def test_or_goes_where_it_is_ready_first():
-    router = LengthAwareRouter(ttft=1.0, if_none="soonest")
+    router = length_aware(ttft=1.0, if_none="soonest")
     p = replace(P0, num_prefill_tokens=2000, seconds_per_token=1e-3)
     slow = replace(D2, num_prefill_tokens=100, seconds_per_token=0.1)
     far = replace(D3, num_prefill_tokens=200, seconds_per_token=0.1, seconds_away=9.0)
