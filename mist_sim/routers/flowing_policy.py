@@ -41,15 +41,16 @@ class FlowingPolicy:
 
     Source: TaiChi (arXiv:2508.01989) §3.3 and Algorithm 1; its authors' factor and watermark. Seats
     are ours: the paper wants room for one more answer, and speaks of memory alone. So is the limit,
-    and one backflow the best on the paper's workloads (docs/background/taichi.md); the paper, which
-    has no limit, calls backflows a safeguard, and frequent ones a sign of bad sliders.
+    the smallest that cost nothing below goodput on the paper's workloads
+    (docs/background/taichi.md); the paper, which has none, calls backflows a safeguard, and
+    frequent ones a sign of bad sliders.
     """
 
     tpot: Seconds
     approach_factor: float = 0.96
     watermark: float = 0.95
     counts_seats: bool = False
-    max_backflows: int | None = 1
+    max_backflows: int | None = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.tpot < inf:

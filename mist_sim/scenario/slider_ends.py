@@ -1,0 +1,36 @@
+"""The end of TaiChi's sliders at which all clients are alike, as a file writes it."""
+
+from __future__ import annotations
+
+from mist_sim.clients.traits import FLOWING_ROLES
+from mist_sim.routers import FlowingPolicy
+from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.sections.clients.llm import LlmPart
+
+
+def without_idle_roles(scenario: Scenario) -> Scenario:
+    """Return a scenario whose p_heavy and d_heavy clients have no role where they are alike.
+
+    They are where all their chunks have one size, and the sliders do not move: then nothing flows
+    between them. Any other scenario is returned as it is.
+
+    Source: TaiChi (arXiv:2508.01989) §3.1, aggregation is S_D = S_P.
+    """
+    policy = scenario.hand_over.parameters()["policy"]
+    traits = [client.describe(scenario.model) for client in scenario.clients]
+    sliders = [each.slider for each in traits if each.role in FLOWING_ROLES and each.slider]
+    if (
+        not isinstance(policy, FlowingPolicy)
+        or scenario.reconfigure is not None
+        or not FLOWING_ROLES.issubset(each.role for each in traits)
+        or len({slider.chunk for slider in sliders}) != 1
+    ):
+        return scenario
+    clients = [
+        client.model_copy(update={"role": None})
+        if isinstance(client, LlmPart) and client.role in FLOWING_ROLES
+        else client
+        for client in scenario.clients
+    ]
+    hand_over = scenario.hand_over.model_copy(update={"policy": None})
+    return scenario.model_copy(update={"clients": clients, "hand_over": hand_over})
