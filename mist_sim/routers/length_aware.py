@@ -27,7 +27,8 @@ class LengthAwareRouter:
 
     In time are those whose prompts and this one are computed within `ttft`, as far as a gateway can
     tell; where answers go from role p_heavy to d_heavy, KV entries have to be sent as well. Answers
-    go to the candidate with the fewest unfinished visits. Equal candidates are drawn at random.
+    go to the candidate with the fewest unfinished visits. Equal candidates are drawn at random; of
+    a p_heavy and a d_heavy one with as many tokens the first gets the prompt.
 
     ttft: seconds that the first token may take (> 0). if_none: what becomes of a prompt that nobody
     has ready in time: `random`, some candidate gets it; `soonest`, who has it ready first;
@@ -40,7 +41,8 @@ class LengthAwareRouter:
     in their runs; early rejection is Mooncake's, and `soonest` and errors are ours. The authors'
     predictor is Vidur's (arXiv:2405.05465), which says of itself that it is less than 9 % off. The
     paper does not say who is first of equals: at random is the max-score picker of the Gateway API
-    Inference Extension, which llm-d has, too.
+    Inference Extension, which llm-d has, too. That no prompt is made to wait on a d_heavy client
+    while a p_heavy one has as little to do is our reading of its "degradation is unnecessary".
     """
 
     ttft: Seconds
@@ -80,11 +82,12 @@ class LengthAwareRouter:
 
     def _by_queue(self, candidates: Candidates) -> Iterator[ClientView]:
         """Yield candidates by the tokens of their prompts, the fewest first; equals at random."""
-        queues: dict[int, list[ClientView]] = {}
+        queues: dict[tuple[int, bool], list[ClientView]] = {}
         for view in candidates:
-            queues.setdefault(view.num_prefill_tokens, []).append(view)
-        for num_tokens in sorted(queues):
-            equals = queues[num_tokens]
+            key = view.num_prefill_tokens, view.role == D_HEAVY
+            queues.setdefault(key, []).append(view)
+        for key in sorted(queues):
+            equals = queues[key]
             while equals:
                 yield self._take(equals)
 

@@ -180,12 +180,7 @@ def features(case: ClusterCase, served: Served) -> set[str]:
         down = [
             role_at[id(outcome)] == "d_heavy" for outcome in outcomes if outcome.status == "moved"
         ]
-        if down:
-            found.add("a degradation")
-        if not all(down):
-            found.add("a backflow")
-        if sum(down) > 1:
-            found.add("twice back and forth")
+        found |= features_of_ways(down)
         if role_at[id(outcomes[-1])] == "p_heavy" and stays_too_slow(case, down, outcomes[-1]):
             found.add("stays where it is too slow")
         ends = {move.start: move.end for move in cluster.moves if move.job == number}
@@ -202,6 +197,16 @@ def features(case: ClusterCase, served: Served) -> set[str]:
         if len(times) > len(set(times)):
             found.add("two leave together")
     return found
+
+
+def features_of_ways(down: list[bool]) -> set[str]:
+    """How an answer moved. down: of each of its moves, whether it went to a p_heavy client."""
+    ways = {
+        "a degradation": any(down),
+        "a backflow": not all(down),
+        "twice back and forth": sum(down) > 1,
+    }
+    return {name for name, is_so in ways.items() if is_so}
 
 
 def stays_too_slow(case: ClusterCase, down: list[bool], last: Outcome) -> bool:

@@ -12,7 +12,6 @@ from scipy import stats
 from mist_sim import Scenario, simulate
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
-from mist_sim.core.views import ClientView
 from mist_sim.rng import Streams
 from mist_sim.routers import LengthAwareRouter, RandomRouter, RefusalError
 from mist_sim.scenario.load import as_data
@@ -107,7 +106,9 @@ def test_or_goes_where_it_is_ready_first():
 FALSE_ALARMS = 1e-3  # of each test below that draws, by design; the seeds are fixed
 
 
-def num_chosen(router: LengthAwareRouter, *views: FakeView, times: int, stage: int = 0) -> list[int]:
+def num_chosen(
+    router: LengthAwareRouter, *views: FakeView, times: int, stage: int = 0
+) -> list[int]:
     """Return how often each of the clients 0 to 3 gets a request."""
     request = Request(0, 0.0, completion(1000, 9), 1000, 9)
     candidates = Candidates(views)
@@ -115,7 +116,7 @@ def num_chosen(router: LengthAwareRouter, *views: FakeView, times: int, stage: i
     return np.bincount(chosen, minlength=4).tolist()
 
 
-IDLE = [replace(view, seconds_per_token=1e-4) for view in (P0, P1, D2, D3)]
+IDLE = [FakeView(number, seconds_per_token=1e-4) for number in range(4)]
 SLOW = [replace(view, seconds_per_token=1.0) for view in (P0, P1, D2, D3)]
 
 
@@ -133,6 +134,15 @@ def test_equal_candidates_have_equal_chances(options, views, stage):
     """Pearson's test; 29 % at one of them would be noticed nineteen times in twenty."""
     counts = num_chosen(length_aware(ttft=1.0, **options), *views, times=4000, stage=stage)
     assert stats.chisquare(counts).pvalue > FALSE_ALARMS
+
+
+def test_degradation_is_unnecessary_where_a_p_heavy_client_has_no_more_to_do():
+    views = [replace(view, seconds_per_token=1e-4) for view in (D2, P0, D3, P1)]
+    counts = num_chosen(length_aware(ttft=1.0), *views, times=1000)
+    assert counts[2] == counts[3] == 0
+    assert stats.binomtest(counts[0], 1000).pvalue > FALSE_ALARMS
+    late = [replace(view, seconds_per_token=1.0) for view in (P0, P1)]
+    assert num_chosen(length_aware(ttft=1.0), *late, views[2], times=10) == [0, 0, 0, 10]
 
 
 def test_equal_are_those_with_as_many_tokens_that_have_it_in_time():

@@ -64,7 +64,7 @@ def test_chunks_of_one_size_are_clients_without_a_role(router, transfer):
         assert getattr(mine, name).equals(getattr(theirs, name)), name
     assert len(mine.transfers) == 0
     assert "max_moves_per_request" not in mine.summary
-    assert {key: value for key, value in mine.summary.items()} == theirs.summary
+    assert mine.summary == theirs.summary
 
 
 def test_chunks_of_two_sizes_flow():
