@@ -433,6 +433,7 @@ def test_runs_repeat_where_prompts_go_by_length(case, predictor, first, data):
     options = {
         "ttft": data.draw(st.sampled_from([2 * STEP, 4 * STEP, 0.1]), label="ttft"),
         "if_none": data.draw(st.sampled_from(["random", "soonest", "reject"]), label="if none"),
+        "estimate_error": data.draw(st.sampled_from([0.0, 0.3, 2.0]), label="error"),
     }
 
     def simulate() -> Result:
