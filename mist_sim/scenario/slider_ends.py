@@ -5,7 +5,6 @@ from __future__ import annotations
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.routers import FlowingPolicy
 from mist_sim.scenario.schema import Scenario
-from mist_sim.scenario.sections.clients.llm import LlmPart
 
 
 def without_idle_roles(scenario: Scenario) -> Scenario:
@@ -17,20 +16,23 @@ def without_idle_roles(scenario: Scenario) -> Scenario:
     Source: TaiChi (arXiv:2508.01989) §3.1, aggregation is S_D = S_P.
     """
     policy = scenario.hand_over.parameters()["policy"]
-    traits = [client.describe(scenario.model) for client in scenario.clients]
-    sliders = [each.slider for each in traits if each.role in FLOWING_ROLES and each.slider]
+    if not isinstance(policy, FlowingPolicy) or scenario.reconfigure is not None:
+        return scenario
+    described = [client.describe(scenario.model) for client in scenario.clients]
+    playing = [
+        (client, traits)
+        for client, traits in zip(scenario.clients, described, strict=True)
+        if traits.role in FLOWING_ROLES
+    ]
     if (
-        not isinstance(policy, FlowingPolicy)
-        or scenario.reconfigure is not None
-        or not FLOWING_ROLES.issubset(each.role for each in traits)
-        or len({slider.chunk for slider in sliders}) != 1
+        {traits.role for _, traits in playing} != FLOWING_ROLES
+        or len({traits.slider and traits.slider.chunk for _, traits in playing}) != 1
+        or not all("role" in client.parameters() for client, _ in playing)
     ):
         return scenario
     clients = [
-        client.model_copy(update={"role": None})
-        if isinstance(client, LlmPart) and client.role in FLOWING_ROLES
-        else client
-        for client in scenario.clients
+        client.model_copy(update={"role": None}) if traits.role in FLOWING_ROLES else client
+        for client, traits in zip(scenario.clients, described, strict=True)
     ]
     hand_over = scenario.hand_over.model_copy(update={"policy": None})
     return scenario.model_copy(update={"clients": clients, "hand_over": hand_over})
