@@ -470,8 +470,20 @@ MUTANTS = [
     Mutant(
         "the time per token of who flows back counts from the first one on",
         f"{SCHEDULING}/flow.py",
-        "return Pace(now, sequence.num_output_tokens)",
+        "return Pace(now, sequence.num_output_tokens, pace_of(sequence).num_backflows + 1)",
         "return pace_of(sequence)",
+    ),
+    Mutant(
+        "answers flow back once more than they may",
+        f"{SCHEDULING}/flow.py",
+        "if start.num_backflows >= self._most_times:",
+        "if start.num_backflows > self._most_times:",
+    ),
+    Mutant(
+        "backflows before the latest one are forgotten",
+        f"{SCHEDULING}/flow.py",
+        "pace_of(sequence).num_backflows + 1)",
+        "1)",
     ),
     Mutant(
         "answers leave a step after they are above the limit",

@@ -12,12 +12,14 @@ from mist_sim.core.hand_over import HandOverPolicy
 class Backflow:
     """Answers leave that become too slow, and are counted anew where they go on.
 
-    most_seconds: per token, above which one leaves (> 0).
+    most_seconds: per token, above which one leaves (> 0). most_times: how often one answer does
+        (>= 0); None: as often as it is too slow.
 
-    Source: TaiChi (arXiv:2508.01989), Algorithm 1, lines 1 to 3.
+    Source: TaiChi (arXiv:2508.01989), Algorithm 1, lines 1 to 3; how often is ours.
     """
 
     most_seconds: float
+    most_times: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,10 +111,12 @@ class Pace(NamedTuple):
     """From which token on the time per token of an answer counts.
 
     time: when it was emitted, seconds. num_tokens: of the answer, that one included.
+    num_backflows: how often the answer has left a client because it was too slow there.
     """
 
     time: float
     num_tokens: int
+    num_backflows: int = 0
 
 
 class HeldKv:

@@ -16,6 +16,7 @@ from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.requests.answers_moved import answers_moved
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_model import by_model
 from mist_sim.metrics.requests.communication import communication
@@ -154,7 +155,7 @@ def _memory(recorder: ColumnRecorder, c: dict[str, Any], counted: Mask) -> dict[
         memory["tier_hit_rates"] = tier_hit_rates
     request_ids = c["request_id"][counted]
     memory |= _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
-    memory |= _fetches(recorder, request_ids)
+    memory |= _fetches(recorder, request_ids) | answers_moved(recorder, request_ids)
     return memory | communication(recorder, request_ids)
 
 

@@ -13,7 +13,8 @@ class Change:
     """A position that the sliders get at a time.
 
     at: seconds of the run (>= 0). num_p: clients that are P-heavy from then on (>= 1).
-    s_p, s_d: tokens of a step of P-heavy and of D-heavy clients; s_d is in [1, s_p].
+    s_p, s_d: tokens of a step of P-heavy and of D-heavy clients; s_d is in [1, s_p]. Answers flow
+        at s_d = s_p, too, since roles stay.
     Raises ValueError for values out of range.
     """
 

@@ -25,22 +25,32 @@ class FlowingPolicy:
     d_heavy goes on itself. While more than a `watermark` of its KV blocks is used, a d_heavy client
     sends its longest answers to p_heavy ones, which have large chunks and are slower. A p_heavy
     client sends those back that take more than `approach_factor` x `tpot` a token, where they count
-    as new. They always go to the client with the smallest part of its KV blocks in use, leave at
-    the end of a step, and keep their blocks until these are copied.
+    as new. They always go to the client with the smallest part of its KV blocks in use, the first
+    of equals, leave at the end of a step, and keep their blocks until these are copied.
+
+    Where all these clients have chunks of one size, a scenario has no flows: they serve prompts and
+    answers as clients without a role do (the paper's S_D = S_P).
 
     tpot: seconds per token that users ask for (> 0). approach_factor: part of these (> 0, <= 1).
     watermark: part of the blocks (> 0, <= 1). counts_seats: whether the longest also leave while
         more than that part of `max_num_seqs` is taken. Small chunks have few seats: where these run
         out before the memory does, answers wait for one, and without this nobody makes room.
+    max_backflows: how often one answer flows back (>= 0); None: as often as it is too slow. One
+        that is sent away again stays there. When more comes than all clients together can do in
+        time, whatever flows back pushes another one out, and answers travel without end.
 
     Source: TaiChi (arXiv:2508.01989) §3.3 and Algorithm 1; its authors' factor and watermark. Seats
-    are ours: the paper wants room for one more answer, and speaks of memory alone.
+    are ours: the paper wants room for one more answer, and speaks of memory alone. So is the limit,
+    the smallest that cost nothing below goodput on the paper's workloads
+    (docs/background/taichi.md); the paper, which has none, calls backflows a safeguard, and
+    frequent ones a sign of bad sliders.
     """
 
     tpot: Seconds
     approach_factor: float = 0.96
     watermark: float = 0.95
     counts_seats: bool = False
+    max_backflows: int | None = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.tpot < inf:
@@ -48,6 +58,10 @@ class FlowingPolicy:
         for name in ("approach_factor", "watermark"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be > 0 and <= 1, got {getattr(self, name)}")
+        if self.max_backflows is not None and self.max_backflows < 0:
+            raise ValueError(
+                f"max_backflows must be >= 0, or null for no limit, got {self.max_backflows}"
+            )
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
         missing = (role for role in (P_HEAVY, D_HEAVY) if role not in roles)
@@ -74,7 +88,7 @@ class FlowingPolicy:
 
     def flow(self, role: str | None) -> FlowRule | None:
         if role == P_HEAVY:
-            return Backflow(self.tpot * self.approach_factor)
+            return Backflow(self.tpot * self.approach_factor, self.max_backflows)
         if role == D_HEAVY:
             return Degradation(self.watermark, self.counts_seats)
         return None

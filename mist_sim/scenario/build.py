@@ -19,6 +19,7 @@ from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.sections.lifecycles import made
 from mist_sim.scenario.sections.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.sections.workload import WorkloadSpec
+from mist_sim.scenario.slider_ends import without_idle_roles
 from mist_sim.scenario.slider_replay import replay_search
 from mist_sim.simulation import Progress, Simulation
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
@@ -50,6 +51,11 @@ def build(scenario: Scenario) -> Simulation:
     Raises ScenarioError that lists every problem which only shows when the parts come
     together, such as a model that does not fit its GPUs; TraceError for a bad first row.
     """
+    return _build(without_idle_roles(scenario))
+
+
+def _build(scenario: Scenario) -> Simulation:
+    """Return a simulation of clients with the roles that they are said to have."""
     found = _Problems(scenario.origin)
     clients: list[Client] = []
     for position, spec in enumerate(scenario.clients):
@@ -97,7 +103,7 @@ def _search(scenario: Scenario) -> Search:
     """Return what finds the sliders for what the clients of a scenario get during a run."""
 
     def twin(reconfigure: Reconfigure) -> Simulation:
-        simulation = build(scenario.model_copy(update={"reconfigure": None}))
+        simulation = _build(scenario.model_copy(update={"reconfigure": None}))
         simulation.reconfigure = reconfigure
         return simulation
 

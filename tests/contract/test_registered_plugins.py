@@ -55,6 +55,7 @@ ROUTERS_TO_CHECK: Configurations = {
         {"ttft": 0.2},
         {"ttft": 0.02, "if_none": "reject"},
         {"ttft": 0.02, "if_none": "soonest"},
+        {"ttft": 0.2, "if_none": "soonest", "estimate_error": 0.5},
     ],
     "load": [{}, {"by": "kv_cache"}, {"by": "tokens_remaining"}],
     "placement_aware": [{}, {"balance_abs_threshold": 1}],

@@ -288,10 +288,10 @@ HAND_OVER_CASES = {
     "overflow": [OverflowPolicy(), OverflowPolicy(max_waiting=2)],
     "flipping": [FlippingPolicy(max_waiting_tokens=40, interval=0.02, max_waiting=1)],
     "flowing": [
-        FlowingPolicy(tpot=tpot, watermark=watermark, counts_seats=counts_seats)
+        FlowingPolicy(tpot=tpot, watermark=watermark, counts_seats=counts_seats, max_backflows=most)
         for tpot in (4e-4, 1.0)
         for watermark in (0.5, 0.1)
-        for counts_seats in (False, True)
+        for counts_seats, most in ((False, None), (True, 2), (False, 1))
     ],
 }
 ROLES: dict[str | None, list[str | None]] = {

@@ -62,6 +62,7 @@ def policies(draw: st.DrawFn) -> FlowingPolicy:
         approach_factor=draw(st.sampled_from([1.0, 0.96, 0.96, 0.5])),
         watermark=draw(st.sampled_from([0.95, 0.8, 0.75, 0.5, 0.3, 0.1, 1.0])),
         counts_seats=draw(st.booleans()),
+        max_backflows=draw(st.sampled_from([None, None, 0, 1, 1, 2])),
     )
 
 
@@ -161,6 +162,7 @@ def crowds(draw: st.DrawFn) -> ClusterCase:
             approach_factor=draw(st.sampled_from([1.0, 0.96])),
             watermark=draw(st.sampled_from([0.95, 0.75, 0.5, 0.25, 0.1])),
             counts_seats=draw(st.sampled_from([False, False, True])),
+            max_backflows=draw(st.sampled_from([None, None, 0, 1, 2])),
         ),
     )
     return draw(of_users_or_in_half_steps(case))
@@ -178,12 +180,9 @@ def features(case: ClusterCase, served: Served) -> set[str]:
         down = [
             role_at[id(outcome)] == "d_heavy" for outcome in outcomes if outcome.status == "moved"
         ]
-        if down:
-            found.add("a degradation")
-        if not all(down):
-            found.add("a backflow")
-        if sum(down) > 1:
-            found.add("twice back and forth")
+        found |= features_of_ways(down)
+        if role_at[id(outcomes[-1])] == "p_heavy" and stays_too_slow(case, down, outcomes[-1]):
+            found.add("stays where it is too slow")
         ends = {move.start: move.end for move in cluster.moves if move.job == number}
         for before, after in pairwise(outcomes):
             if before.status == "moved":
@@ -198,6 +197,27 @@ def features(case: ClusterCase, served: Served) -> set[str]:
         if len(times) > len(set(times)):
             found.add("two leave together")
     return found
+
+
+def features_of_ways(down: list[bool]) -> set[str]:
+    """How an answer moved. down: of each of its moves, whether it went to a p_heavy client."""
+    ways = {
+        "a degradation": any(down),
+        "a backflow": not all(down),
+        "twice back and forth": sum(down) > 1,
+    }
+    return {name for name, is_so in ways.items() if is_so}
+
+
+def stays_too_slow(case: ClusterCase, down: list[bool], last: Outcome) -> bool:
+    """Tell whether an answer that has flowed back as often as it may takes too long for a token.
+
+    down: of each of its moves, whether it went to a p_heavy client. last: its visit there.
+    """
+    policy, times = case.flows, last.token_times
+    if policy is None or not down or len(times) < 2 or down.count(False) != policy.max_backflows:
+        return False
+    return times[-1] - times[0] > policy.tpot * policy.approach_factor * (len(times) - 1)
 
 
 def features_of_move(before: Outcome, after: Outcome, ends: dict[float, float]) -> set[str]:
@@ -239,6 +259,7 @@ WANTED = (
     "a degradation",
     "a backflow",
     "twice back and forth",
+    "stays where it is too slow",
     "a move waits for memory",
     "gone before it moves",
     "gone while it moves",
@@ -412,6 +433,7 @@ def test_runs_repeat_where_prompts_go_by_length(case, predictor, first, data):
     options = {
         "ttft": data.draw(st.sampled_from([2 * STEP, 4 * STEP, 0.1]), label="ttft"),
         "if_none": data.draw(st.sampled_from(["random", "soonest", "reject"]), label="if none"),
+        "estimate_error": data.draw(st.sampled_from([0.0, 0.3, 2.0]), label="error"),
     }
 
     def simulate() -> Result:

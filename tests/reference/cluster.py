@@ -420,6 +420,8 @@ class StepwiseCluster:
         live.outcome.chunk_times = before.outcome.token_times[-1:]
         live.num_emitted = before.num_emitted - before.is_silent
         live.counts_from = before.counts_from
+        came_back = before.outcome.status == "moved" and self.clients[held.client].role == "p_heavy"
+        live.num_backflows = before.num_backflows + came_back
         if self.clients[client].role == "d_heavy" and live.num_emitted:
             live.counts_from = before.outcome.token_times[-1], live.num_emitted
         self.visits[number].append(live.outcome)

@@ -80,7 +80,7 @@ class ClusterCase:
         if policy is None:
             return {}
         return {
-            "p_heavy": flowing.Backflow(policy.approach_factor * policy.tpot),
+            "p_heavy": flowing.Backflow(policy.approach_factor * policy.tpot, policy.max_backflows),
             "d_heavy": flowing.Degradation(policy.watermark, policy.counts_seats),
         }
 

@@ -8,7 +8,8 @@ Rules, for clients of two roles, p_heavy and d_heavy, which both serve prompts a
   visits end as moved; their blocks stay held as after a prompt, and another client of the other
   role goes on with the answer. Of those with this role it is the one with the smallest part of its
   blocks in use, the first of equals.
-- A p_heavy client lets all go that take too long for a token, in the order in which they joined.
+- A p_heavy client lets all go that take too long for a token, in the order in which they joined,
+  but those that have left a p_heavy client so often that they may not again.
 - A d_heavy client lets the longest go, one after the other, of equals the first admitted, while
   more blocks are in use than a part of them. What is held does not count, nor what they have.
   Where seats count, they also leave while more than that part of the seats is taken; who comes has
@@ -39,12 +40,16 @@ class Flow(Protocol):
 
 @dataclass(frozen=True)
 class Backflow:
-    """Those leave that take more seconds for a token."""
+    """Those leave that take more seconds for a token, each so often at most; None: always."""
 
     most_seconds: float
+    most_times: int | None = None
 
     def leaving(self, lane: StepwiseEngine) -> list[Live]:
-        return [live for live in lane.decodes if self.is_slow(live, lane.now)]
+        return [live for live in lane.decodes if self.is_slow(live, lane.now) and self.may(live)]
+
+    def may(self, live: Live) -> bool:
+        return self.most_times is None or live.num_backflows < self.most_times
 
     def is_slow(self, live: Live, now: float) -> bool:
         time, num_tokens = live.counts_from

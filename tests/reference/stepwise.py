@@ -199,7 +199,8 @@ class Live:
     with it. is_silent: and emits its first token again. incoming: what the client before keeps,
     until the request goes on from a copy of it. was_held: whether it came so. elsewhere: the visit
     of its prompt, where that began later. counts_from: (when, which) token of the answer, from
-    which on its length and its time per token count.
+    which on its length and its time per token count. num_backflows: how often its answer left
+    where it was too slow.
     """
 
     job: Job
@@ -226,6 +227,7 @@ class Live:
     was_held: bool = False
     elsewhere: Outcome | None = None
     counts_from: tuple[float, int] = nan, 1
+    num_backflows: int = 0
 
     def watch(self, names: list[str]) -> None:
         """Set limits, of those at the same time the first name first."""

@@ -1,4 +1,4 @@
-"""TaiChi: Algorithms 1 and 2 line by line on states made by hand, and runs in which they matter."""
+"""TaiChi: Algorithm 1 line by line on states made by hand, and runs in which it matters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mist_sim.core.flow import Backflow, Degradation
 from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv, Pace, Visit
 from mist_sim.rng import Streams
-from mist_sim.routers import FlowingPolicy, LengthAwareRouter, RefusalError
+from mist_sim.routers import FlowingPolicy
 from mist_sim.scenario.build import build
 from mist_sim.scenario.headline import imitated
 from mist_sim.stages import completion
@@ -70,6 +70,19 @@ def test_an_answer_leaves_a_p_heavy_client_when_it_is_above_the_limit():
     assert flow.leaving(state, 2.0) == []  # 1.0 s and ten tokens: at the limit, not above
     assert flow.leaving(state, 2.0 + 1e-6) == [slow]
     assert flow.leaving(state, 2.0 + 1e-6) == []  # it has left; the other is at 0.05 s
+
+
+@pytest.mark.parametrize(("most", "leaves"), [(None, True), (3, True), (2, False), (0, False)])
+def test_who_has_left_as_often_as_it_may_stays(most, leaves):
+    """And the run of steps need not end for it."""
+    state, flow = lane(), SlowestFlow(Backflow(0.1, most))
+    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1, 2))
+    ends = 2.0 + np.arange(1, 41)
+    assert flow.num_steps(state, DECODES, ends, 40) == (1 if leaves else 40)
+    state.clock.advance(1)
+    assert flow.leaving(state, 3.0) == ([slow] if leaves else [])
+    assert flow.pace(slow, 3.0).num_backflows == 3
+    assert LongestFlow(Degradation(0.9)).pace(slow, 3.0).num_backflows == 2
 
 
 def test_one_that_joins_with_a_step_leaves_with_it_when_it_is_above_the_limit():
@@ -198,7 +211,7 @@ def test_the_pace_of_who_leaves():
     state = lane()
     slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
     state.stop(slow)
-    assert SlowestFlow(Backflow(0.1)).pace(slow, 7.0) == Pace(7.0, 10)
+    assert SlowestFlow(Backflow(0.1)).pace(slow, 7.0) == Pace(7.0, 10, 1)
     assert LongestFlow(Degradation(0.9)).pace(slow, 7.0) == Pace(1.0, 1)
 
 
@@ -237,86 +250,9 @@ def test_who_prefills_with_small_chunks_decodes_in_place():
     assert policy.hands_over(request, P0, views)
     assert not policy.hands_over(request, D2, views)
     assert not policy.hands_over(request, P0, Candidates([P0, P1]))
-    assert policy.flow("p_heavy") == Backflow(0.1 * 0.96)
+    assert policy.flow("p_heavy") == Backflow(0.1 * 0.96, 2)
     assert policy.flow("d_heavy") == Degradation(0.95)
     assert policy.flow(None) is None
-
-
-# --- Algorithm 2: where prompts go ------------------------------------------------------------
-
-
-def choose(router: LengthAwareRouter, *views: FakeView, prompt: int = 1000) -> int:
-    request = Request(0, 0.0, completion(prompt, 9), prompt, 9)
-    return router.choose(request, request.stages[0], Candidates(views))
-
-
-def test_of_those_in_time_the_one_with_the_fewest_tokens_queued_gets_a_prompt():
-    router = LengthAwareRouter(ttft=1.0)
-    p = replace(P0, num_prefill_tokens=3000, seconds_per_token=1e-4)  # 0.4 s with the prompt
-    d = replace(D2, num_prefill_tokens=1000, seconds_per_token=4e-4)  # 0.8 s
-    assert choose(router, p, d) == 2  # lines 11 and 12
-    assert choose(router, p, d, prompt=2000) == 0  # 1.2 s: not in time at D
-    assert choose(router, p, replace(d, num_prefill_tokens=3001)) == 0
-    assert choose(router, replace(p, num_prefill_tokens=900), d) == 0  # line 11: balance
-
-
-def test_nobody_is_asked_after_the_first_who_is_in_time():
-    asked = []
-
-    class Asked(FakeView):
-        def prefill_time(self, request: Request) -> float:
-            asked.append(self.client_id)
-            return super().prefill_time(request)
-
-    tokens = {0: 300, 1: 100, 2: 200}
-    views = [Asked(n, num_prefill_tokens=t, seconds_per_token=1e-4) for n, t in tokens.items()]
-    views[1] = replace(views[1], seconds_per_token=1.0)  # the fewest tokens, and not in time
-    assert choose(LengthAwareRouter(ttft=1.0), *views) == 2
-    assert asked == [1, 2]
-
-
-def test_the_limit_itself_is_too_late():
-    router = LengthAwareRouter(ttft=1.0, if_none="reject")
-    view = replace(D2, num_prefill_tokens=1000, seconds_per_token=2.0**-11)
-    assert choose(router, view, prompt=1047) == 2
-    with pytest.raises(RefusalError, match="no client has the first token ready within 1 s"):
-        choose(router, view, prompt=1048)  # line 6: Q + E + T < limit
-
-
-def test_only_p_heavy_clients_send_their_entries():
-    router = LengthAwareRouter(ttft=1.0, if_none="reject")
-    p = replace(P0, num_prefill_tokens=0, seconds_per_token=1e-4)
-    far = replace(D2, seconds_away=5.0, seconds_per_token=9.0)
-    near = replace(D3, seconds_away=0.8, seconds_per_token=9.0)
-    assert choose(router, p, far, near) == 0  # 0.1 s and 0.8 s to the nearest taker
-    with pytest.raises(RefusalError):
-        choose(router, p, far)  # line 5
-    assert choose(router, replace(p, role=None), far) == 0
-
-
-def test_answers_go_where_the_fewest_are():
-    """With roles prefill and decode, where there is no estimate to make."""
-    views = Candidates([replace(D2, num_running=2), replace(D3, num_waiting=1)])
-    request = Request(0, 0.0, completion(8, 9), 8, 9)
-    assert LengthAwareRouter(ttft=1.0).choose(request, request.stages[1], views) == 3
-
-
-def test_a_prompt_that_nobody_has_in_time_goes_anywhere():
-    router = LengthAwareRouter(ttft=1.0)
-    router.seed(Streams(1).generator("router"))
-    views = [replace(view, seconds_per_token=1.0) for view in (P0, P1, D2, D3)]
-    assert {choose(router, *views) for _ in range(100)} == {0, 1, 2, 3}
-
-
-def test_or_goes_where_it_is_ready_first():
-    router = LengthAwareRouter(ttft=1.0, if_none="soonest")
-    p = replace(P0, num_prefill_tokens=2000, seconds_per_token=1e-3)
-    slow = replace(D2, num_prefill_tokens=100, seconds_per_token=0.1)
-    far = replace(D3, num_prefill_tokens=200, seconds_per_token=0.1, seconds_away=9.0)
-    assert choose(router, p, slow) == 0  # 2.1 s, and 20 s with fewer tokens
-    assert choose(router, replace(p, seconds_per_token=1.0), slow) == 2
-    assert choose(router, p, far) == 0  # 2.1 s and 9 s to send them: sooner than 30 s
-    assert choose(router, replace(p, num_prefill_tokens=0, seconds_per_token=1e-4), slow) == 0
 
 
 # --- runs -------------------------------------------------------------------------------------
@@ -428,7 +364,15 @@ def test_a_prompt_that_nobody_has_in_time_is_rejected_and_counted():
             {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "watermark": 1.5}}},
             "watermark: must be > 0 and <= 1, got 1.5",
         ),
+        (
+            {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "max_backflows": -1}}},
+            "max_backflows: must be >= 0, or null for no limit, got -1",
+        ),
         ({"router": {"type": "length_aware", "ttft": "-1 s"}}, "ttft: must be finite and > 0 s"),
+        (
+            {"router": {"type": "length_aware", "ttft": "1 s", "estimate_error": -0.5}},
+            "estimate_error: must be finite and >= 0, got -0.5",
+        ),
         ({"network": None}, "network: is required"),
         ({"view_interval": "1 s"}, "view_interval: must be left out with length_aware"),
     ],

@@ -62,6 +62,8 @@ def flow_of(rule: FlowRule) -> Flow:
 class SlowestFlow(Flow):
     """Those leave whose time per token is above a limit; where they go on they count as new.
 
+    Those stay that have left so often that they may not again.
+
     An answer is above the limit L after step k, which ends at t(k), when t(k) - t0 > L (k - k0).
     So it leaves at the first step with t(k) - L k > t0 - L k0: a number of its own on the right,
     and on the left one that is common to all. The smallest of the former says who is next.
@@ -69,6 +71,7 @@ class SlowestFlow(Flow):
 
     def __init__(self, rule: Backflow) -> None:
         self._limit = rule.most_seconds
+        self._most_times = inf if rule.most_times is None else rule.most_times
         self._next: list[tuple[float, int, SequenceState]] = []  # (t0 - L k0, ticket, sequence)
 
     def meet(self, lane: LaneState) -> None:
@@ -112,16 +115,18 @@ class SlowestFlow(Flow):
         return now - start.time > self._limit * (num_output_tokens - start.num_tokens)
 
     def pace(self, sequence: SequenceState, now: float) -> Pace:
-        return Pace(now, sequence.num_output_tokens)
+        return Pace(now, sequence.num_output_tokens, pace_of(sequence).num_backflows + 1)
 
     def _let_in(self, lane: LaneState) -> None:
-        """Note until when those may stay who have joined."""
+        """Note until when those may stay who have joined, and may leave."""
         clock = _clock(lane)
         joined, clock.joined = clock.joined, []
         if len(joined) > 1:  # one that was preempted may have joined twice
             joined = list(dict.fromkeys(joined))
         for sequence in joined:
             start = pace_of(sequence)
+            if start.num_backflows >= self._most_times:
+                continue
             if isnan(start.time):
                 clock.joined.append(sequence)  # its next step gives the first token
             elif sequence.ticket:

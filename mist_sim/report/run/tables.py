@@ -69,6 +69,10 @@ def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, st
     yield "simulated time", number(summary["duration"]), f"s {warmup}".strip()
     if "reconfigurations" in summary:
         yield "sliders moved", count(len(summary["reconfigurations"])), "times"
+    if "max_moves_per_request" in summary:
+        most = summary["max_moves_per_request"]
+        what = f"times a request, {most:g} at most"
+        yield "answers moved", number(summary["mean_moves_per_request"]), what
     if "layouts" in summary:
         clients = [period["client"] for period in summary["layouts"]]
         yield "layouts changed", count(len(clients) - len(set(clients))), "times"

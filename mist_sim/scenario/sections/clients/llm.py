@@ -75,6 +75,8 @@ class LlmPart(ClientPart):
     @field_validator("scheduler", mode="before", check_fields=False)
     @classmethod
     def _scheduler_by_version(cls, scheduler: object, info: ValidationInfo) -> object:
+        if info.data.get("role") == "d_heavy":
+            _check_chunk(scheduler)
         gpu, drafts = info.data.get("gpu"), info.data.get("speculative_config")
         if not gpu or _ENGINE_KEY not in info.data:  # missing where they are wrong
             return scheduler
@@ -176,6 +178,17 @@ class LlmPart(ClientPart):
             _ = self.engine
         except ValueError as error:
             yield said_by(error, type(self))
+
+
+def _check_chunk(scheduler: object) -> None:
+    """Raise ValueError for a client with role d_heavy that should compute no prompts."""
+    if isinstance(scheduler, Mapping) and scheduler.get("max_num_batched_tokens") == 0:
+        raise ValueError(
+            "max_num_batched_tokens must be >= 1 with role d_heavy, got 0; for TaiChi's S_D = 0, "
+            "prefill and decode apart, write role: decode here, and role: prefill for the p_heavy "
+            "clients, with max_num_batched_tokens of the longest prompt, and leave "
+            "hand_over.policy out"
+        )
 
 
 _TIER = Annotated[Part, Settings(part_type(MemoryTier))]
