@@ -1,11 +1,22 @@
-"""Intervals that a command line gives as LOW:HIGH."""
+"""What a command line says of a search: intervals, given as LOW:HIGH, and options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.units import DURATION
+
+if TYPE_CHECKING:
+    from mist_sim.search.goodput import GoodputOptions
+
+
+def goodput_options(**given: Any) -> GoodputOptions:
+    """Return how a goodput is searched: what is given, and defaults for what is None."""
+    from mist_sim.search.goodput import GoodputOptions
+
+    return GoodputOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def interval_of(

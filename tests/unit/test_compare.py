@@ -440,6 +440,7 @@ def test_expected_errors_are_those_of_the_runs(mist):
 def test_scenarios_with_errors_of_their_own_have_a_line_each():
     bars = {"low": -0.1, "high": 0.1, "num_points": 5, "like": "this"}
     bars |= {"load": "low load", "few_of_load": False}
+    bars |= {"load": "low load", "few_of_load": False}
     cases = {
         "a": {"llm": {"ttft": bars, "tpot": bars}},
         "b": {"llm": {"ttft": bars | {"high": 0.3}, "tpot": bars}},
@@ -561,6 +562,7 @@ def test_what_is_told_of_several_is_told_once():
 
 def test_errors_of_many_scenarios_are_told_by_number():
     bars = {"low": -0.1, "high": 0.1, "num_points": 5, "like": "this"}
+    bars |= {"load": "low load", "few_of_load": False}
     cases = {str(k): {"llm": {"ttft": bars, "tpot": bars if k else None}} for k in range(6)}
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(Group(*expected_of_each(cases)))

@@ -26,7 +26,6 @@ from mist_sim.cli.vary_input import Vary, cases_of, vary_of
 
 if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
-    from mist_sim.search.goodput import GoodputOptions
     from mist_sim.search.slo_plane import PlaneOptions
 
 
@@ -103,6 +102,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run several scenarios on the same workload and compare them."""
+    from mist_sim.cli.search_input import goodput_options
     from mist_sim.cli.session import Session, note
     from mist_sim.report.plane_picture import MISSING, can_draw
     from mist_sim.search.comparison import compare
@@ -115,8 +115,8 @@ def compare(
     of_plane = {"--ttft": ttft, "--tpot": tpot, "--points": points, "--num-rates": num_rates}
     _require("--slo-plane", plane, of_plane)
     shared = _shared(attainment, rates)
-    own = _given(tolerance=tolerance, most_requests=most_requests, as_is=as_is or None)
-    goodput_options = _goodput_options({**shared, **own}) if with_goodput else None
+    own = {"tolerance": tolerance, "most_requests": most_requests, "as_is": as_is}
+    how_searched = goodput_options(**shared, **own) if with_goodput else None
     limits = {"--ttft": ttft, "--tpot": tpot}
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
     loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
@@ -130,7 +130,7 @@ def compare(
     session.search(
         lambda how: compare(
             loaded,
-            goodput=goodput_options,
+            goodput=how_searched,
             plane=plane_options,
             same_workload=not any_workload,
             jobs=jobs,
@@ -149,12 +149,6 @@ def _shared(attainment: float | None, rates: str | None) -> dict[str, Any]:
 
     ends = interval_of("--rates", rates) if rates is not None else None
     return _given(attainment=attainment, rates=ends)
-
-
-def _goodput_options(given: Mapping[str, Any]) -> GoodputOptions:
-    from mist_sim.search.goodput import GoodputOptions
-
-    return GoodputOptions(**given)
 
 
 def _plane_options(

@@ -62,23 +62,23 @@ def goodput(
 
     The same requests are sent at one rate after the other, and only their arrivals scale.
     """
-    from mist_sim.cli.search_input import interval_of
+    from mist_sim.cli.search_input import goodput_options, interval_of
     from mist_sim.cli.session import Session
-    from mist_sim.search.goodput import GoodputOptions, find_goodput
+    from mist_sim.search.goodput import find_goodput
 
     require_out(force, out, resume)
     require_scenario(scenario, commands)
     overrides = keys_of(commands, settings)
     if replications is not None:
         overrides["replications"] = replications
-    options = GoodputOptions(
+    options = goodput_options(
         attainment=attainment,
         relaxation=relaxation,
         each=each,
         rates=interval_of("--rates", rates) if rates is not None else None,
         tolerance=tolerance,
+        most_requests=most_requests,
         as_is=as_is,
-        **({} if most_requests is None else {"most_requests": most_requests}),
     )
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     options.target(loaded)  # what is wrong with it shows before anything runs

@@ -57,16 +57,13 @@ def sliders(
     how many of the clients are P-heavy, and the chunks of either kind; with --watermarks also how
     full D-heavy clients may become.
     """
+    from mist_sim.cli.search_input import goodput_options
     from mist_sim.cli.session import Session
-    from mist_sim.search.goodput import GoodputOptions
     from mist_sim.search.slider_search import search_sliders
 
     require_out(force, out, resume)
-    options = GoodputOptions(
-        attainment=attainment,
-        tolerance=tolerance,
-        as_is=as_is,
-        **({} if most_requests is None else {"most_requests": most_requests}),
+    options = goodput_options(
+        attainment=attainment, tolerance=tolerance, most_requests=most_requests, as_is=as_is
     )
     require_scenario(scenario, [])
     loaded = load(scenario, keys_of([], settings), allow_programs=allow_programs)
