@@ -177,9 +177,9 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
     from scipy.special import stdtrit
 
     best, worst = (np.nan_to_num(series, nan=end) for end in (-inf, inf))
-    num_batches = min(_BATCHES, len(series) // _OF_A_BATCH)
-    quantiles = np.array([_quantile(part, share) for part in np.array_split(worst, num_batches)])
-    quantiles = np.clip(quantiles, -np.log(_FURTHEST), np.log(_FURTHEST))
+    known = series[~np.isnan(series)]
+    num_batches = min(_BATCHES, len(known) // _OF_A_BATCH)
+    quantiles = np.array([_quantile(part, share) for part in np.array_split(known, num_batches)])
     deviation = sqrt(float(quantiles.var(ddof=1)) / num_batches * _inflation(quantiles))
     width = float(stdtrit(num_batches - 1, 1 - error)) * deviation
     low, high = _quantile(best, share), _quantile(worst, share)
@@ -188,7 +188,7 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
     trend = change / (2 * deviation) if deviation else 0.0
     distance = abs(low + high) / 2
     factor = (width / distance) ** 2 if distance else inf
-    attainment = float((series[~np.isnan(series)] <= 0).mean())
+    attainment = float((known <= 0).mean())
     half = float(stdtrit(num_batches - 1, 0.975)) * deviation
     margins = low - half, high + half
     return _Compared(attainment, low - width, high + width, margins, trend, factor)
