@@ -18,6 +18,7 @@ from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.scenario.format.families import Family
 from mist_sim.scenario.format.parts import part_type
+from mist_sim.scenario.format.yaml_text import parse
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names
@@ -578,3 +579,9 @@ def test_a_value_that_grows_beyond_memory_is_refused_at_once():
         value = [value] * 9
     with pytest.raises(ScenarioError, match=r"workload: must be a mapping .*, got \[\[\[.*\.\.\."):
         scenario(workload=value)
+
+
+def test_a_name_that_yaml_gives_again_is_no_warning(recwarn):
+    """The last one before an alias counts (YAML 1.2, 3.2.2.2)."""
+    assert parse("{a: &x 1, b: &x 2, c: *x}", "here") == {"a": 1, "b": 2, "c": 2}
+    assert not recwarn.list

@@ -5,11 +5,12 @@ from __future__ import annotations
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.reader import ReaderError
 
 from mist_sim.bounds import NESTING, SCENARIO_BYTES
@@ -52,7 +53,9 @@ def parse(text: str, source: str) -> Any:
     that are given twice.
     """
     try:
-        return _yaml().load(text)
+        with catch_warnings():  # a name may be given again (YAML 1.2, 3.2.2.2)
+            simplefilter("ignore", ReusedAnchorWarning)
+            return _yaml().load(text)
     except DuplicateKeyError as error:
         raise ScenarioError(f"{source}{_place(error)}: {_twice(str(error.problem))}") from None
     except MaxDepthExceededError as error:
