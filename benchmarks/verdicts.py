@@ -1,8 +1,8 @@
 """How often verdicts in steady state are wrong: `python -m benchmarks.verdicts` prints tables.
 
 Queues whose truth is known, at loads where a little more or less than nine in ten requests keep
-the limit. `--write` puts the tables into docs/background/verdicts.md. It takes some half hour of
-one core; `--quick` a tenth of that.
+the limit. `--write` puts the tables into docs/background/verdicts.md. It takes some hours of one
+core; `--quick` some minutes.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def main() -> None:
     """Print the tables; with --write put them into the page."""
     is_quick = "--quick" in sys.argv
     lines = []
-    for line in tables(20 if is_quick else 200, (30_000,) if is_quick else (30_000, 200_000)):
+    for line in tables(100 if is_quick else 400, (30_000,) if is_quick else (30_000, 200_000)):
         print(line, flush=True)
         lines.append(line)
     if "--write" in sys.argv:
