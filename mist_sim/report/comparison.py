@@ -35,6 +35,8 @@ _TITLES = {
     "cost_per_million_output_tokens_usd": "$ a million output tokens",
     "good_tokens_per_usd": "good output tokens per $",
     "energy_per_output_token_j": "J an output token",
+    "cost_per_million_output_tokens_at_goodput_usd": "the same $ at goodput",
+    "energy_per_output_token_at_goodput_j": "the same J at goodput",
 }
 _COUNTS = ("num_gpus", "failed", "num_hand_overs", "handed_over_tokens")
 _MARKED, _PLAIN = " *", "  "
@@ -55,10 +57,13 @@ _COLUMNS = {
     "mean_hand_over_ms": ("transfer", "ms"),
     "energy_per_output_token_j": ("J", "a token"),
     "cost_per_million_output_tokens_usd": ("$", "a million"),
+    "energy_per_output_token_at_goodput_j": ("J", "at goodput"),
+    "cost_per_million_output_tokens_at_goodput_usd": ("$", "at goodput"),
 }
 """What many scenarios are compared by, as titles of two lines; the others are in the files."""
 
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
+_STAR = "* the best of those that keep their limits, where that is sure"
 _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
 _LONG_MS = 10_000.0  # from here on latencies are easier to read in seconds
 
@@ -71,7 +76,8 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     is_long = len(names) > _SIDE_BY_SIDE
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
     return Group(
-        *section(title, Group(table, Text("* the best", style="dim"))),
+        *section(title, Group(table, Text(_STAR, style="dim"))),
+        *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *_told("Left out", summary.get("left_out", {})),
         *_told("Assumed", summary.get("assumed", {})),
         *expected_of_each(summary["expected_errors"]),

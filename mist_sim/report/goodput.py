@@ -44,10 +44,15 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     of_seeds = f", 95 % of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else ""
     yield "at least", _rate(low), f"/s{of_seeds}"
     yield "below", "-" if isinf(high) else _rate(high), f"/s{of_seeds}"
+    if summary["first_limit"]:
+        yield "first to miss", _METRICS[summary["first_limit"]], "beyond that rate"
     runs, requests = summary["num_runs"], summary["num_requests"]
-    is_steady = any(trial["is_steady"] for seed in summary["seeds"] for trial in seed["trials"])
     long = "in steady state, each as long as its verdict needs"
-    yield "runs", count(runs), long if is_steady else f"of {count(requests)} requests each"
+    yield (
+        "runs",
+        count(runs),
+        long if summary["is_steady"] else f"of {count(requests)} requests each",
+    )
 
 
 def _trials(summary: Mapping[str, Any]) -> RenderableType:

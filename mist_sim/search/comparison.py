@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.findings import Findings
@@ -16,19 +16,19 @@ from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
-from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.goodput_result import LIMITS, Goodput
+from mist_sim.search.ranking import Better, Ranked, sentence, starred
 from mist_sim.search.same_workload import check_same_workload
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.rates import Rates
 from mist_sim.studies.replications import run_with_seed
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Failure, Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Better = Literal["more", "less"]
 
 FIGURES: Mapping[str, Better | None] = {
     "num_gpus": None,
@@ -52,9 +52,18 @@ FIGURES: Mapping[str, Better | None] = {
     "cost_per_million_output_tokens_usd": "less",
     "good_tokens_per_usd": "more",
     "energy_per_output_token_j": "less",
+    "cost_per_million_output_tokens_at_goodput_usd": "less",
+    "energy_per_output_token_at_goodput_j": "less",
 }
 """What is compared, and which is better. Names as in a run's summary; goodput: the largest arrival
-rate that is attained (`find_goodput`), requests per second."""
+rate that is attained (`find_goodput`), requests per second. What is `_at_goodput` is of a run at
+that rate, of others at the scenario's own."""
+
+_AT_GOODPUT = {
+    "cost_per_million_output_tokens_usd": "cost_per_million_output_tokens_at_goodput_usd",
+    "energy_per_output_token_j": "energy_per_output_token_at_goodput_j",
+}
+_LONG_RUN = 3000  # requests of a run at the goodput, so that its ramp counts for little
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,8 @@ class Case:
     """One scenario of a comparison.
 
     summaries: of its runs, one a seed; none where one failed. goodput: None where nobody asked, or
-    a run failed. failure: why there are no figures, or no goodput.
+    a run failed. failure: why there are no figures, or no goodput. at_goodput: the summary of a run
+    at its goodput; None where nobody asked, or there is none.
     """
 
     name: str
@@ -71,6 +81,7 @@ class Case:
     summaries: tuple[Mapping[str, Any], ...]
     goodput: Goodput | None
     failure: Failure | None = None
+    at_goodput: Mapping[str, Any] | None = None
 
     @property
     def figures(self) -> dict[str, float]:
@@ -79,6 +90,8 @@ class Case:
         own = {"num_gpus": gpus}
         if self.goodput is not None:
             own |= {"goodput": self.goodput.rate, "goodput_per_gpu": self.goodput.per_gpu}
+        for name, at_goodput in _AT_GOODPUT.items():
+            own[at_goodput] = float((self.at_goodput or {}).get(name, nan))
         tokens = self._mean("output_throughput")
         own["output_throughput_per_gpu"] = tokens / gpus if gpus else nan
         return {name: own[name] if name in own else self._mean(name) for name in FIGURES}
@@ -100,6 +113,15 @@ class Case:
             found.append("unstable: latencies depend on how long the run is")
         return found + (self.goodput.warnings if self.goodput else [])
 
+    def ranked(self, attainment: float) -> Ranked:
+        """Return what it is ranked by."""
+        good = self._mean("good_request_fraction")
+        keeps = None if isnan(good) else good >= attainment
+        goodput = self.goodput
+        interval = goodput.interval if goodput is not None and goodput.status == "found" else None
+        first = goodput.first_limit if goodput is not None else None
+        return Ranked(self.name, self.figures, interval, keeps, LIMITS[first] if first else None)
+
     def _mean(self, name: str) -> float:
         return estimate([float(summary.get(name, nan)) for summary in self.summaries]).mean
 
@@ -109,6 +131,7 @@ class Comparison(Findings):
     """Scenarios on one workload. plane: who has most goodput under which limits, if asked for.
 
     left_out: which others cannot be, and why. assumed: what scenarios have that nobody said.
+    attainment: the share of good requests that is asked for.
     """
 
     presenter = COMPARISON
@@ -117,6 +140,7 @@ class Comparison(Findings):
     plane: SloPlane | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict)
+    attainment: float = 0.9
 
     @property
     def table(self) -> pd.DataFrame:
@@ -128,16 +152,21 @@ class Comparison(Findings):
 
     @property
     def best(self) -> dict[str, list[str]]:
-        """The scenarios with the best value of each figure; none where all are equal."""
-        return {name: self._best(name, better) for name, better in FIGURES.items() if better}
+        """The scenarios with the best value of each figure, of those that keep their limits.
 
-    def _best(self, name: str, better: Better) -> list[str]:
-        values = {case.name: case.figures[name] for case in self.cases}
-        known = [value for value in values.values() if not isnan(value)]
-        if len(set(known)) < 2:
-            return []
-        best = max(known) if better == "more" else min(known)
-        return [case for case, value in values.items() if value == best]
+        None where all are equal, and of goodputs where the best is not sure.
+        """
+        ranked = self._ranked
+        return {name: starred(name, better, ranked) for name, better in FIGURES.items() if better}
+
+    @property
+    def verdict(self) -> str:
+        """A sentence: who wins, by how much and how sure; empty where nothing was asked for."""
+        return sentence(self._ranked)
+
+    @property
+    def _ranked(self) -> list[Ranked]:
+        return [case.ranked(self.attainment) for case in self.cases]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -145,6 +174,7 @@ class Comparison(Findings):
         return {
             "scenarios": {case.name: case.figures for case in self.cases},
             "best": self.best,
+            "verdict": self.verdict,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "warnings": {case.name: case.warnings for case in self.cases},
@@ -203,6 +233,7 @@ def compare(
         _run_once(cases, driver)
         if goodput is not None:
             _search(cases, goodput, driver)
+            _run_at_goodput(cases, driver)
         _raise_if_all_failed(cases)
         found = None
         if plane is not None:
@@ -212,7 +243,8 @@ def compare(
                 cases[name].failed = row
             _raise_if_all_failed(cases)
     shown = tuple(case.case(name) for name, case in cases.items())
-    return Comparison(shown, found, left_out or {}, assumed or {})
+    asked = next((o.attainment for o in (goodput, plane) if o is not None), 0.9)
+    return Comparison(shown, found, left_out or {}, assumed or {}, asked)
 
 
 @dataclass
@@ -223,6 +255,7 @@ class _Case:
     summaries: tuple[Mapping[str, Any], ...] = ()
     goodput: Goodput | None = None
     failed: Row | None = None
+    at_goodput: Mapping[str, Any] | None = None
 
     @property
     def works(self) -> bool:
@@ -240,7 +273,7 @@ class _Case:
         failure = self.failed.failure if self.failed else None
         gpus = self.built.num_gpus if self.summaries else None
         title = self.built.scenario.headline
-        return Case(name, title, gpus, self.summaries, self.goodput, failure)
+        return Case(name, title, gpus, self.summaries, self.goodput, failure, self.at_goodput)
 
 
 def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
@@ -273,6 +306,25 @@ def _search(cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver)
             case.failed = each
         else:
             case.goodput = each
+
+
+def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:
+    """Run each scenario at its goodput, where dollars or joules are known."""
+    tasks = []
+    for name, case in cases.items():
+        asked = any(key in summary for summary in case.summaries for key in _AT_GOODPUT)
+        if case.goodput is None or isnan(case.goodput.rate) or not asked:
+            continue
+        scenario = case.built.scenario
+        changes = Rates(scenario, case.built).at(case.goodput.rate) | {"replications": 1}
+        if case.goodput.is_steady:
+            number = max(case.goodput.num_requests, _LONG_RUN)
+            changes["workload.lengths.num_requests"] = number
+        data = as_data(Scenario.from_dict(as_data(scenario), changes))
+        tasks.append(Task((name, "at goodput"), run_with_seed, (data, scenario.seed)))
+    for row in driver.run(tasks, keep_errors=True):
+        if row.failure is None:
+            cases[str(row.key[0])].at_goodput = row.result
 
 
 def _raise_if_all_failed(cases: Mapping[str, _Case]) -> None:

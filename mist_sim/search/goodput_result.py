@@ -20,6 +20,7 @@ from mist_sim.search.trials import Trial
 if TYPE_CHECKING:
     import pandas as pd
 
+LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 _FACTOR = log(2.0)
 
 
@@ -122,6 +123,17 @@ class Goodput(Findings):
         return self.rate / self.num_gpus if self.num_gpus else nan
 
     @property
+    def is_steady(self) -> bool:
+        """Whether rates were judged in steady state; else the workload as it stands."""
+        return any(trial.is_steady for search in self.searches for trial in search.trials)
+
+    @property
+    def first_limit(self) -> str | None:
+        """The limit that is worst at the lowest rate that was missed; None where none was."""
+        missed = [t for s in self.searches for t in s.trials if not t.seems_attained]
+        return min(missed, key=lambda trial: trial.rate).worst_limit if missed else None
+
+    @property
     def num_runs(self) -> int:
         """How many runs were made, those that were ended early included."""
         return sum(len(search.trials) for search in self.searches)
@@ -156,6 +168,8 @@ class Goodput(Findings):
             "status": self.status,
             "interval": list(self.interval),
             "is_monotone": self.is_monotone,
+            "is_steady": self.is_steady,
+            "first_limit": self.first_limit,
             "num_runs": self.num_runs,
             "num_requests": self.num_requests,
             "num_gpus": self.num_gpus,
@@ -196,6 +210,10 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
         "attained_above": list(bracket.attained_above),
         "trials": [dict(vars(trial)) for trial in search.trials],
     }
+
+
+def _worst(trial: Trial) -> str:
+    return f", and {LIMITS[trial.worst_limit]} misses most" if trial.worst_limit else ""
 
 
 def _near(margin: float) -> float:
@@ -241,7 +259,8 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[str]:
         yield (
             f"{where}missed at the lowest rate tried, {trials[0].rate:g} /s, where "
             f"{'' if trials[0].is_whole else 'at most '}{100 * share:.1f} % of the requests "
-            "are good: there is no goodput from there on. Try lower rates, or other limits."
+            f"are good{_worst(trials[0])}: there is no goodput from there on. Try lower rates, or "
+            "other limits."
         )
     if bracket.attained_above:
         rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)

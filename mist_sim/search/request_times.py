@@ -92,6 +92,16 @@ class Target:
         )
         return found if self.each else found.max(axis=0, keepdims=True)
 
+    def worst_limit(self, times: RequestTimes) -> str | None:
+        """Return the limit whose quantile is furthest above it, or nearest; None: no requests."""
+        if not len(times):
+            return None
+        worst = {
+            name: _quantile(getattr(times, name), self.attainment) / limit
+            for name, limit in self.slo.limits.items()
+        }
+        return max(worst, key=lambda name: worst[name])
+
     def num_missed(self, times: RequestTimes) -> int:
         """Return how many requests miss; with `each`, the limit that most of them miss."""
         misses = [
@@ -105,6 +115,12 @@ class Target:
     def most_missed(self, num_requests: int) -> int:
         """Return how many of so many requests may miss; of more requests, never fewer."""
         return num_requests - ceil(self.attainment * num_requests - _ROUNDING)
+
+
+def _quantile(values: Array, share: float) -> float:
+    """Return the least value that a share of the values does not exceed."""
+    rank = min(max(ceil(share * len(values) - _ROUNDING), 1), len(values)) - 1
+    return float(np.partition(values, rank)[rank])
 
 
 def check_attainment(share: float) -> None:

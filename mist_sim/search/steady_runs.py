@@ -41,19 +41,22 @@ def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | 
     return longer
 
 
-def run_until_known(simulation: Simulation, target: Target, most: int, rate: float) -> Look:
+def run_until_known(
+    simulation: Simulation, target: Target, most: int, rate: float
+) -> tuple[Look, str | None]:
     """Run until a look at the run tells, or so many requests have ended.
 
+    Returns the last look, and the limit that is worst, as in `Target.worst_limit`.
     rate: requests per second, for messages. Raises ScenarioError where no request counts.
     """
     recorder = _Watching(target, simulation.warmup, most)
     try:
         simulation.run(recorder=recorder)
     except _KnownError as known:
-        return known.look
+        return known.look, recorder.worst_limit()
     if not recorder.num_ended:
         raise none_counts(simulation.warmup, rate)
-    return recorder.look()
+    return recorder.look(), recorder.worst_limit()
 
 
 class _KnownError(Exception):
@@ -100,6 +103,10 @@ class _Watching(ColumnRecorder):
     def look(self) -> Look:
         """Return what the run shows so far."""
         return look(self._seen(), self._target.attainment, self._error)
+
+    def worst_limit(self) -> str | None:
+        """Return the limit that is worst so far."""
+        return self._target.worst_limit(RequestTimes.of(self, self._warmup))
 
     def _seen(self) -> Seen:
         c: dict[str, Any] = self.requests.columns()

@@ -24,7 +24,8 @@ class Trial:
     runs of the workload as it stands that attained.
     num_requests: that were looked at. is_steady: in steady state; else the workload as it stands.
     margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
-    is known. needs: requests that would tell, about.
+    is known. needs: requests that would tell, about. worst_limit: whose quantile is furthest above
+    it, or nearest to it: "ttft", "tpot" or "e2el".
     """
 
     rate: float
@@ -38,6 +39,7 @@ class Trial:
     margins: tuple[float, float] | None = None
     reason: str = ""
     needs: int | None = None
+    worst_limit: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -87,7 +89,7 @@ def try_rate(
     longer = None if most is None else lengthened(simulation, target, most)
     if most is not None and longer is not None:
         simulation.workload = longer
-        seen = run_until_known(simulation, target, most, rate)
+        seen, worst = run_until_known(simulation, target, most, rate)
         return Trial(
             rate,
             seed,
@@ -99,8 +101,16 @@ def try_rate(
             margins=seen.margins,
             reason=seen.reason,
             needs=seen.needs,
+            worst_limit=worst,
         )
     found = run_workload(simulation, target, num_requests, rate)
     return Trial(
-        rate, seed, found.attained, found.attainment, found.is_whole, found.stability, num_requests
+        rate,
+        seed,
+        found.attained,
+        found.attainment,
+        found.is_whole,
+        found.stability,
+        num_requests,
+        worst_limit=found.worst_limit,
     )

@@ -21,6 +21,7 @@ class WholeRun(NamedTuple):
     attainment: float
     is_whole: bool
     stability: str | None
+    worst_limit: str | None
 
 
 def run_workload(
@@ -36,14 +37,16 @@ def run_workload(
     try:
         result = simulation.run(recorder=recorder)
     except _MissedError as missed:
-        return WholeRun(False, _share(missed.num_missed, num_requests), False, None)
+        worst = target.worst_limit(RequestTimes.of(recorder, warmup))
+        return WholeRun(False, _share(missed.num_missed, num_requests), False, None, worst)
     times = RequestTimes.of(recorder, warmup)
     if not len(times):
         raise none_counts(warmup, rate)
     num_missed = target.num_missed(times)
     attained = num_missed <= target.most_missed(len(times))
     stability = result.summary.get("stability") if attained else None
-    return WholeRun(attained, _share(num_missed, len(times)), True, stability)
+    worst = target.worst_limit(times)
+    return WholeRun(attained, _share(num_missed, len(times)), True, stability, worst)
 
 
 def _share(num_missed: int, num_requests: int) -> float:

@@ -1,0 +1,140 @@
+"""Who wins a comparison: what a star stands on, and the sentence below the table.
+
+A star is for those that keep their limits, and for a difference that is sure. Intervals of
+goodputs that overlap by more than `NEAR` leave the question undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import Literal, NamedTuple
+
+Better = Literal["more", "less"]
+
+NEAR = 0.03
+"""By this share another may be better than one with a star, as far as its interval tells."""
+
+_GOODPUTS = ("goodput", "goodput_per_gpu")
+
+
+class Ranked(NamedTuple):
+    """A scenario of a comparison, as far as it is ranked.
+
+    figures: by name; NaN for what is not known. interval: of its goodput, requests per second; None
+    where nobody searched it or it has none. keeps: whether enough requests keep the limits at the
+    rate that was run; None where there are no limits. first_limit: which is missed first above the
+    goodput, or where no rate is attained.
+    """
+
+    name: str
+    figures: Mapping[str, float]
+    interval: tuple[float, float] | None
+    keeps: bool | None
+    first_limit: str | None = None
+
+
+def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
+    """Return the names of those with the best value of a figure; none where that is not sure."""
+    if figure in _GOODPUTS:
+        best = _most(figure, cases)
+        return [best.name] if best is not None and not rivals(best, figure, cases) else []
+    at_goodput = "_at_goodput" in figure
+    fit = [case for case in cases if at_goodput or case.keeps is not False]
+    values = {case.name: case.figures[figure] for case in fit if not isnan(case.figures[figure])}
+    known = {case.figures[figure] for case in cases if not isnan(case.figures[figure])}
+    if not values or len(known) < 2:
+        return []
+    best_value = max(values.values()) if better == "more" else min(values.values())
+    return [name for name, value in values.items() if value == best_value]
+
+
+def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
+    """Return who may be better than the best by more than `NEAR`, or as good as it."""
+    least = _scaled(best, figure)[0]
+    return [
+        case
+        for case in cases
+        if case is not best
+        and case.interval is not None
+        and not isnan(case.figures[figure])
+        and (_scaled(case, figure)[1] > least * (1 + NEAR) or _same(case, best, figure))
+    ]
+
+
+def sentence(cases: Sequence[Ranked]) -> str:
+    """Return who wins, by how much and how sure; or why nobody knows. Empty without limits."""
+    if any(case.interval is not None for case in cases):
+        return _of_goodput(cases)
+    if all(case.keeps is None for case in cases):
+        return ""
+    keeping = [case for case in cases if case.keeps]
+    if not keeping:
+        nearest = max(cases, key=lambda case: _number(case.figures["good_request_fraction"]))
+        share = 100 * _number(nearest.figures["good_request_fraction"])
+        return (
+            f"None keeps its limits at this rate; {nearest.name} comes nearest, with {share:.1f} % "
+            "good requests. --goodput finds the rates that they serve."
+        )
+    names = ", ".join(case.name for case in keeping)
+    kept = "All keep" if len(keeping) == len(cases) else f"{len(keeping)} of {len(cases)} keep"
+    who = "" if len(keeping) == len(cases) else f": {names}"
+    return f"{kept} their limits at this rate{who}. --goodput tells who serves most."
+
+
+def _of_goodput(cases: Sequence[Ranked]) -> str:
+    best = _most("goodput", cases)
+    if best is None:
+        limits = {case.first_limit for case in cases if case.first_limit}
+        which = f"; {' and '.join(sorted(limits))} misses first" if limits else ""
+        return f"No rate is attained{which}."
+    rate = best.figures["goodput"]
+    near = rivals(best, "goodput", cases)
+    if near:
+        other = max(near, key=lambda case: case.figures["goodput"])
+        more = f" and {len(near) - 1} others" if len(near) > 1 else ""
+        return (
+            f"Undecided between {_with_interval(best)} and {_with_interval(other)}{more}; "
+            "--most-requests or --replications may tell."
+        )
+    others = [case for case in cases if case is not best and not isnan(case.figures["goodput"])]
+    why = f"; {best.first_limit} is the first to miss beyond" if best.first_limit else ""
+    if not others:
+        return f"{best.name} alone attains a rate: {rate:.4g} /s{why}."
+    second = max(others, key=lambda case: case.figures["goodput"])
+    gain = rate / second.figures["goodput"] - 1
+    return (
+        f"{best.name} serves most, {rate:.4g} /s: {100 * gain:.0f} % more than {second.name}, and "
+        f"sure, since the 95 % intervals {_apart(best, second)}{why}."
+    )
+
+
+def _apart(best: Ranked, second: Ranked) -> str:
+    ends = best.interval or (0.0, 0.0), second.interval or (0.0, 0.0)
+    return "do not meet" if ends[0][0] >= ends[1][1] else f"meet by less than {100 * NEAR:.0f} %"
+
+
+def _with_interval(case: Ranked) -> str:
+    low, high = case.interval or (0.0, 0.0)
+    return f"{case.name} ({case.figures['goodput']:.4g} /s, {low:.4g} to {high:.4g})"
+
+
+def _most(figure: str, cases: Sequence[Ranked]) -> Ranked | None:
+    known = [case for case in cases if not isnan(case.figures[figure])]
+    return max(known, key=lambda case: case.figures[figure]) if known else None
+
+
+def _same(case: Ranked, best: Ranked, figure: str) -> bool:
+    return case.figures[figure] == best.figures[figure]
+
+
+def _scaled(case: Ranked, figure: str) -> tuple[float, float]:
+    """Return the interval of a goodput, or of that per GPU."""
+    low, high = case.interval or (0.0, 0.0)
+    rate = case.figures["goodput"]
+    factor = case.figures[figure] / rate if rate else 0.0
+    return low * factor, high * factor
+
+
+def _number(value: float) -> float:
+    return 0.0 if isnan(value) else value
