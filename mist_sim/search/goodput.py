@@ -167,7 +167,7 @@ def search_goodputs(
         for k, seeds in enumerate(all_seeds)
         for seed in seeds
     }
-    found = _drive(searches, run)
+    found = _drive(searches, run, options.tolerance)
     return [
         failed.get(k)
         or Goodput(
@@ -198,6 +198,7 @@ _Key = tuple[int, int]  # position of a scenario, and a seed
 def _drive(
     searches: Mapping[_Key, Search],
     run: Callable[[Sequence[tuple[_Key, float]]], list[Trial | None]],
+    tolerance: float,
 ) -> dict[_Key, SeedGoodput]:
     """Take all searches to their end; what they ask for at a time is run side by side.
 
@@ -205,7 +206,9 @@ def _drive(
     """
     trials: dict[_Key, list[Trial]] = {key: [] for key in searches}
     ended: dict[_Key, Bracket] = {}
-    searches = {key: _until_sure(search, trials[key]) for key, search in searches.items()}
+    searches = {
+        key: _until_sure(search, trials[key], tolerance) for key, search in searches.items()
+    }
     asked = {key: next(search) for key, search in searches.items()}
     while asked:
         pairs = [(key, rate) for key, rates in asked.items() for rate in rates]
@@ -228,12 +231,24 @@ def _drive(
     }
 
 
-def _until_sure(search: Search, trials: Sequence[Trial]) -> Search:
-    """Search, and then further out, until both ends of the interval are known.
+def _until_sure(search: Search, trials: Sequence[Trial], tolerance: float) -> Search:
+    """Search until the ends are near, and then further out until both of the interval are known.
 
+    Ends at which nobody can tell need not be as near: halving them tells little.
     trials: of the rates that were tried by then.
     """
-    bracket = yield from search
+    asked = next(search)
+    while True:
+        answers = yield asked
+        bracket = Bracket.of({trial.rate: trial.seems_attained for trial in trials})
+        undecided = {trial.rate for trial in trials if trial.attained is None}
+        if {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None:
+            break
+        try:
+            asked = search.send(answers)
+        except StopIteration as end:
+            bracket = end.value
+            break
     for _ in range(_MOST_OUTWARD):
         found = SeedGoodput.of(0, bracket, trials)
         if found.status != "found" or ((ends := found.interval)[0] > 0 and ends[1] < inf):

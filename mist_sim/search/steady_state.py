@@ -46,7 +46,10 @@ _OF_A_BATCH = 40  # requests, at least: four beyond the quantile of nine in ten
 _RAMP = 0.2  # of the requests, at least
 _FILLING = 3.0  # times of a request until clients hold what they hold at this load (1 - e^-3)
 _FILLED = 2.0  # times of a request that a run goes on after that, at least, to attain
-_STRETCHES = 200  # of requests with luck of their own; fewer let more than 5 % of the runs pass
+_STRETCHES = 200  # of waits with luck of their own; fewer let more than 5 % of the runs pass
+_STRETCHES_NEAR = 30  # of requests in the system, where times are near their limit: on fewer, a
+# tenth of the verdicts on engines are wrong
+_NEAR = 0.25  # logarithm of time over limit: beyond a quarter of the limit a few will do
 _MOST_CORRELATED = 0.9  # of batches; what 32 of them cannot tell from more
 _TREND = 2.0  # standard errors by which two halves of a run in steady state may differ
 _ON_THEIR_WAY = 0.05  # of the requests that may miss, so many may still be on their way
@@ -117,10 +120,12 @@ def look(seen: Seen, share: float, error: float) -> Look:
     attainment = min(each.attainment for each in found)
     worst = max(found, key=lambda each: sum(each.margins))
     seems = attainment, worst.margins, num
-    if any(each.low > 0 and each.trend >= -_TREND for each in found):
+    crowd = _in_system(arrival, seen.stays.end[:num_known])[ids >= ramp]
+    near = 0.0 if len(crowd) / _together(crowd) >= _STRETCHES_NEAR else _NEAR
+    if any(each.low > near and each.trend >= -_TREND for each in found):
         return Look(False, *seems)
-    if not all(each.high <= 0 and each.trend <= _TREND for each in found):
-        is_near = any(each.low <= 0 < each.high for each in found)
+    if not all(each.high <= -near and each.trend <= _TREND for each in found):
+        is_near = any(each.low <= near and each.high > -near for each in found)
         reason = "the times are too near to their limit" if is_near else "the times still change"
         factor = max(each.factor for each in found)
         return Look(None, *seems, reason, _needs(num, factor))
@@ -198,6 +203,11 @@ def _quantile(values: Array, share: float) -> float:
     """Return the least value that a share of the values does not exceed."""
     rank = min(max(ceil(share * len(values) - 1e-9), 1), len(values)) - 1
     return float(np.partition(values, rank)[rank])
+
+
+def _in_system(arrival: Array, end: Array) -> Array:
+    """Return how many requests there are when each arrives."""
+    return (np.arange(len(arrival)) - np.searchsorted(np.sort(end), arrival)).astype(np.float64)
 
 
 def _together(series: Array) -> float:
