@@ -47,7 +47,7 @@ class Queue(NamedTuple):
 QUEUES = {
     "M/M/1, limit 5": Queue(1, 1, 5.0),
     "M/M/1, limit 20": Queue(1, 1, 20.0),
-    "M/M/4, limit 4": Queue(4, 1, 4.0),
+    "M/M/4, limit 3.4": Queue(4, 1, 3.4),
     "M/M/4, limit 6": Queue(4, 1, 6.0),
     "M/M/16, limit 4": Queue(16, 1, 4.0),
     "M/D/1, limit 4": Queue(1, 0, 4.0),

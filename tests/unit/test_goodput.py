@@ -313,7 +313,7 @@ def test_hopeless_rates_end_soon_and_the_workload_need_not_be_long():
     found = find_goodput(scenario, GoodputOptions(most_requests=5000), jobs=1)
     assert found.interval[1] < as_it_stands.rate
     (search,) = found.searches
-    assert search.trials[-1].num_requests < 1000
+    assert search.trials[-1].num_requests < 3000
     assert search.trials[-1].verdict == "missed"
 
 

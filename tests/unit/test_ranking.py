@@ -1,0 +1,83 @@
+"""Who wins a comparison: stars and the sentence below the table, by hand."""
+
+from __future__ import annotations
+
+from math import nan
+
+import pytest
+
+from mist_sim.search.ranking import Ranked, sentence, starred
+
+
+def case(name, rate=nan, interval=None, keeps=True, dollars=nan, good=0.95, first="TPOT"):
+    figures = {
+        "goodput": rate,
+        "goodput_per_gpu": rate / 4,
+        "cost_per_million_output_tokens_usd": dollars,
+        "cost_per_million_output_tokens_at_goodput_usd": dollars,
+        "good_request_fraction": good,
+    }
+    return Ranked(name, figures, interval, keeps, first)
+
+
+APART = case("apart", 90.0, (88.0, 92.0))
+TOGETHER = case("together", 70.0, (68.0, 73.0))
+
+
+def test_intervals_that_do_not_meet_are_sure():
+    assert starred("goodput", "more", [APART, TOGETHER]) == ["apart"]
+    assert starred("goodput_per_gpu", "more", [APART, TOGETHER]) == ["apart"]
+    assert sentence([APART, TOGETHER]) == (
+        "apart serves most, 90 /s: 29 % more than together, and sure, since the 95 % intervals do "
+        "not meet; TPOT is the first to miss beyond."
+    )
+
+
+@pytest.mark.parametrize(("high", "stars"), [(90.6, ["apart"]), (90.7, []), (95.0, [])])
+def test_intervals_may_meet_by_three_percent(high, stars):
+    """88 x 1.03 = 90.64."""
+    near = case("near", 89.0, (85.0, high))
+    assert starred("goodput", "more", [near, APART]) == stars
+    assert sentence([near, APART]).startswith(
+        "Undecided between apart (90 /s, 88 to 92) and near"
+    ) != (stars == ["apart"])
+
+
+def test_equals_are_undecided():
+    twin = APART._replace(name="twin")
+    assert starred("goodput", "more", [APART, twin]) == []
+    assert sentence([APART, twin]).startswith("Undecided between apart")
+
+
+def test_a_star_is_for_those_that_keep_their_limits():
+    cheap = case("cheap", keeps=False, dollars=1.0, good=0.3)
+    dear = case("dear", dollars=2.0)
+    figure = "cost_per_million_output_tokens_usd"
+    assert starred(figure, "less", [cheap, dear]) == ["dear"]
+    assert starred(figure, "less", [cheap, cheap._replace(name="other")]) == []
+    at_goodput = "cost_per_million_output_tokens_at_goodput_usd"
+    assert starred(at_goodput, "less", [cheap, dear]) == ["cheap"], "which keeps them there"
+
+
+def test_without_a_search_the_sentence_counts_who_keeps_the_limits():
+    bad = case("bad", keeps=False, good=0.4)
+    good = case("good")
+    assert sentence([bad, good]).startswith("1 of 2 keep their limits at this rate: good.")
+    assert sentence([good, good]).startswith("All keep their limits")
+    assert sentence(
+        [bad, bad._replace(name="worse", figures=bad.figures | {"good_request_fraction": 0.1})]
+    ) == (
+        "None keeps its limits at this rate; bad comes nearest, with 40.0 % good requests. "
+        "--goodput finds the rates that they serve."
+    )
+    assert sentence([good._replace(keeps=None), bad._replace(keeps=None)]) == ""
+
+
+def test_one_alone_and_none_at_all():
+    none = case("none", nan, None, first="TTFT")
+    assert sentence([APART, none]) == (
+        "apart alone attains a rate: 90 /s; TPOT is the first to miss beyond."
+    )
+    assert sentence([none, none._replace(interval=(0.0, 1.0))]) == (
+        "No rate is attained; TTFT misses first."
+    )
