@@ -22,7 +22,7 @@ ROUTERS = ("random", "round_robin", "least_outstanding")
 
 def main() -> None:
     scenarios = [Scenario.from_dict(SCENARIO, {"router": router}) for router in ROUTERS]
-    found = find_goodputs(scenarios, GoodputOptions(tolerance=0.05), jobs=1)
+    found = find_goodputs(scenarios, GoodputOptions(tolerance=0.05, most_requests=10_000), jobs=1)
     print(f"{'router':18} goodput   per GPU   runs")
     for router, goodput in zip(ROUTERS, found, strict=True):
         print(

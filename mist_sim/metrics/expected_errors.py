@@ -92,6 +92,40 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
 
 
+def verdict_of(kept: bool, value: float, limit: float, error: Range | None) -> str:
+    """Return "pass", "miss", or "within error" where a real engine might do the other.
+
+    kept: whether the simulated value keeps the limit. error: as `expected_ranges` has it for the
+    metric; None: not known, so that the simulated value alone counts. Ranges are of means; one of
+    the mean stands for all percentiles.
+    """
+    if error is not None and isfinite(value):
+        if kept and value * (1 + error.high) > limit:
+            return "within error"
+        if not kept and value * (1 + error.low) <= limit:
+            return "within error"
+    return "pass" if kept else "miss"
+
+
+def with_verdicts(
+    slo: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the figures beside their limits, each with its verdict (`verdict_of`).
+
+    slo: as `slo_verdicts` gives them, in milliseconds. summary: as `expected_ranges` takes it.
+    """
+    ranges = expected_ranges(summary)
+    return {
+        name: {
+            **found,
+            "verdict": verdict_of(
+                found["kept"], found["value"], found["limit"], ranges[name.split("_")[1]]
+            ),
+        }
+        for name, found in slo.items()
+    }
+
+
 def end_to_end(ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float) -> Range:
     """Return how far E2E is off where TTFT and the time after it are off as far as they may be.
 

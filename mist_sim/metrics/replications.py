@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mist_sim.metrics.expected_errors import with_verdicts
 from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
 from mist_sim.output.texts import json_text, write_text
 
@@ -117,7 +118,8 @@ class Replications(Findings):
                 "value": mean,
                 "kept": has_figures and not mean > verdict["limit"],
             }
-        return found
+        means = {name: self.estimate(name).mean for name in ("mean_ttft_ms", "mean_e2el_ms")}
+        return with_verdicts(found, {**self.summaries[0], **means}) if found else {}
 
     @property
     def are_equal(self) -> bool:

@@ -11,7 +11,7 @@ from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import stats
 from mist_sim.metrics.clients.lives import Lives, lives_summary
 from mist_sim.metrics.clients.step_figures import peak_token_rate, pooled_gaps, utilisation
-from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.expected_errors import expected_errors, with_verdicts
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
@@ -75,6 +75,8 @@ def summarise(
     if settings:
         load = load_of_run(recorder, c, done, warmup)
         summary["expected_errors"] = expected_errors(settings, load)
+    if "slo" in summary:
+        summary["slo"] = with_verdicts(summary["slo"], summary)
     if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = _extrapolated(recorder)
     return summary

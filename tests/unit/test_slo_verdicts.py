@@ -2,12 +2,14 @@
 
 import json
 import math
+from math import nan
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mist_sim.metrics import Slo
+from mist_sim.metrics.expected_errors import Range, verdict_of
 from mist_sim.metrics.goodput import slo_verdicts
 from mist_sim.metrics.stats import describe
 
@@ -153,3 +155,22 @@ def test_replications_pass_by_their_means(mist):
     assert code == 3
     assert "In 2 of 2 replications: No request finished: 200 rejected." in out
     assert err.startswith("missed:\n  no request finished\n  p99 TTFT has no figure")
+
+
+@pytest.mark.parametrize(
+    ("kept", "value", "error", "verdict"),
+    [
+        (True, 49.4, (-0.04, 0.17), "within error"),
+        (True, 42.0, (-0.04, 0.17), "pass"),
+        (False, 51.0, (-0.04, 0.17), "within error"),
+        (False, 53.0, (-0.04, 0.17), "miss"),
+        (True, 49.4, None, "pass"),
+        (False, 51.0, None, "miss"),
+        (False, nan, (-0.5, 0.5), "miss"),
+        (True, nan, (-0.5, 0.5), "pass"),
+    ],
+)
+def test_what_a_real_engine_might_do_otherwise_is_within_error(kept, value, error, verdict):
+    """42 x 1.17 = 49.1 and 53 x 0.96 = 50.9 of 50 ms."""
+    known = Range(*error) if error else None
+    assert verdict_of(kept, value, 50.0, known) == verdict

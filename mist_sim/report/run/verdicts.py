@@ -1,4 +1,4 @@
-"""Pass or miss: each limit of the slo beside its figure, and what a strict run does not forgive."""
+"""Each limit of the slo beside its figure and verdict, and what a strict run does not forgive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mist_sim.report.elements.pairs import pairs
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 
 Verdicts = Mapping[str, Mapping[str, Any]]
-"""`limit` and `value` in milliseconds, and `kept`, by names such as `p99_ttft_ms`."""
+"""`limit` and `value` in milliseconds, `kept` and `verdict`, by names such as `p99_ttft_ms`."""
 
 
 def slo_section(verdicts: Verdicts) -> Iterator[RenderableType]:
@@ -25,8 +25,7 @@ def slo_section(verdicts: Verdicts) -> Iterator[RenderableType]:
 
 def _rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
     for name, verdict in verdicts.items():
-        passed = "pass" if verdict["kept"] else "miss"
-        remark = f"limit {_limit(verdict)}: {passed}"
+        remark = f"limit {_limit(verdict)}: {verdict['verdict']}"
         if isnan(verdict["value"]):
             why = "" if verdict["kept"] else ", too many failed"
             yield _title(name), "-", remark + why
