@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, isnan, log, nan
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.metrics.findings import Findings
@@ -107,11 +108,15 @@ class Goodput(Findings):
     def interval(self) -> tuple[float, float]:
         """What the rate lies between, requests per second.
 
-        With one seed, that of its search. With more, the 95 % confidence intervals of the rate
-        that was attained and of the one that was missed, put together.
+        With one seed, that of its search; with more in steady state, the means of their ends. Of a
+        workload as it stands, the 95 % confidence intervals over seeds of the rate that was
+        attained and of the one that was missed, put together.
         """
         if len(self.searches) == 1:
             return self.searches[0].interval
+        if self.is_steady:
+            ends = [search.interval for search in self.searches]
+            return fmean(low for low, _ in ends), fmean(high for _, high in ends)
         lows = [search.bracket.low or 0.0 for search in self.searches]
         highs = [search.bracket.high or inf for search in self.searches]
         low, high = estimate(lows).low, inf if inf in highs else estimate(highs).high

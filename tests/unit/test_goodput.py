@@ -379,6 +379,13 @@ def test_the_interval_is_where_the_ends_of_the_times_leave_their_limit():
     )
 
 
+def test_seeds_in_steady_state_share_the_ends_of_their_intervals():
+    scenario = Scenario.from_dict(LLM, {"replications": 2})
+    found = find_goodput(scenario, GoodputOptions(most_requests=1000, tolerance=0.2), jobs=1)
+    ends = [search.interval for search in found.searches]
+    assert found.interval == pytest.approx(tuple(np.mean(ends, axis=0)))
+
+
 # ------------------------------------------------------------------------------ what is said
 
 
