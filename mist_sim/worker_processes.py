@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import sleep
 
+from mist_sim.interruptions import put_off
+
 _LOOK = 0.5  # seconds between two looks
-_STOPPING = ("SIGINT", "SIGHUP", "SIGTERM")
 _QUIET = "ignore:resource_tracker:UserWarning"
 
 
@@ -58,33 +59,8 @@ def while_processes_start() -> Iterator[None]:
     Ctrl-C met it, and the process in which loky counts what to clean up would die before the
     others: none of them gets either, and their parent ends them in order.
     """
-    with _signals_put_off(), _terminal_blocked():
+    with put_off(), _terminal_blocked():
         yield
-
-
-@contextmanager
-def _signals_put_off() -> Iterator[None]:
-    """Call this process's own handlers on leaving.
-
-    Blocking is not enough: other threads, such as those of a BLAS library, take signals, too, and
-    Python calls the handler in the main thread, blocked or not.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers are called in the main thread alone
-        return
-    came: list[int] = []
-    numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    ours = {number: handler for number, handler in before.items() if callable(handler)}
-    try:
-        for number in ours:
-            signal.signal(number, lambda number, frame: came.append(number))
-        yield
-    finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)
 
 
 @contextmanager

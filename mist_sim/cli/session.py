@@ -103,11 +103,11 @@ class Session:
 
         with Saved() as saved:
             with self._claimed() as folder:
+                saved.output = folder
                 with Progress(total, visible=not self.quiet, unit=unit) as progress:
                     journal = folder.journal if folder and unit != "requests" else None
                     found = work(How(progress=progress, journal=journal, resume=self.resume))
                 files = folder.fill(partial(write, found)) if folder else []
-                saved.place = folder.path if folder else None
             self._show(found, files)
         return found
 

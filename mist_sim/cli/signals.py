@@ -7,11 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
+
+if TYPE_CHECKING:
+    from mist_sim.output.files import OutputFile
+    from mist_sim.output.folders import OutputFolder
 
 _SAID = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
 _GRACE = 2.0  # seconds in which a second signal does not disturb the leaving
@@ -108,19 +111,20 @@ def interruption_of(error: BaseException | None) -> KeyboardInterrupt | None:
 class Saved:
     """Lets an interruption inside say that the results were written before, if they were.
 
-    place: the file or folder, set as soon as they are there.
+    output: the file or folder that is claimed for them; None: there is none.
     """
 
     def __init__(self) -> None:
-        self.place: Path | None = None
+        self.output: OutputFile | OutputFolder | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         stop = interruption_of(error)
-        if self.place is not None and stop is not None:
-            stop.add_note(f"the results are in {self.place}")
+        place = self.output.written if self.output is not None else None
+        if place is not None and stop is not None:
+            stop.add_note(f"the results are in {place}")
 
 
 def take_leave(stop: KeyboardInterrupt) -> int:

@@ -10,36 +10,42 @@ from pathlib import Path
 from stat import S_IMODE
 
 from mist_sim.errors import ScenarioError
+from mist_sim.interruptions import put_off
 from mist_sim.output.claims import claim, telling, without_links
 from mist_sim.output.texts import write_text
 from mist_sim.user_paths import user_path
 
 
-@dataclass(frozen=True)
+@dataclass
 class OutputFile:
     """A file that nobody else of mist-sim may write until the claim on it ends.
 
     path: as the user named it. target: without links. room: private, for what is not whole yet;
-    None for a device or a pipe, which is written directly.
+    None for a device or a pipe, which is written directly. written: the file, as soon as it is
+    there.
     """
 
     path: Path
     target: Path
     room: Path | None
     replace: bool
+    written: Path | None = None
 
     def write(self, text: str) -> None:
         """Write UTF-8 text; the file is there when all of it is. Raises ScenarioError."""
         with telling(f"{self.path}"):
             if self.room is None:
                 write_text(self.target, text)
+                self.written = self.path
                 return
             new = self.room / "new"
             write_text(new, text)
             _require_place(self.path, replace=self.replace)  # others may have come meanwhile
             if self.target.exists():
                 new.chmod(S_IMODE(self.target.stat().st_mode))
-            new.replace(self.target)
+            with put_off():
+                new.replace(self.target)
+                self.written = self.path
 
 
 @contextmanager

@@ -11,24 +11,27 @@ from pathlib import Path
 from typing import NoReturn
 
 from mist_sim.errors import ScenarioError
+from mist_sim.interruptions import put_off
 from mist_sim.output import journals, replacement
 from mist_sim.output.claims import claim, is_room, telling, without_links
 from mist_sim.output.sums import write_sums, written_here
 from mist_sim.user_paths import user_path
 
 
-@dataclass(frozen=True)
+@dataclass
 class OutputFolder:
     """A folder that nobody else of mist-sim may write until the claim on it ends.
 
     path: as the user named it. target: without links. room: private, for what is not whole yet.
-    replace: whether earlier results make room.
+    replace: whether earlier results make room. written: where the results are, as soon as they are
+    there, which is beside the folder where others took it.
     """
 
     path: Path
     target: Path
     room: Path
     replace: bool
+    written: Path | None = None
 
     def fill(self, write: Callable[[Path], None]) -> list[str]:
         """Let `write` put files into a private folder, and move them into place.
@@ -42,8 +45,10 @@ class OutputFolder:
             write(new)
             write_sums(new)
             names = sorted(file.name for file in new.iterdir())
-            self._put_in_place(new, names)
-            self.journal.unlink(missing_ok=True)
+            with put_off():
+                self._put_in_place(new, names)
+                self.written = self.path
+                self.journal.unlink(missing_ok=True)
         return names
 
     @property
@@ -87,6 +92,7 @@ class OutputFolder:
         where = os.path.relpath(beside)
         if self.path.is_absolute() or where.startswith(os.pardir):
             where = str(beside)
+        self.written = Path(where)
         raise ScenarioError(
             f"output folder {self.path}: {problem}; the results are in {where}"
         ) from None

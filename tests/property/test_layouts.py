@@ -19,6 +19,7 @@ from tests.reference.changing import change_at
 from tests.reference.cluster import AtGivenTimes, StepwiseCluster, in_turn
 from tests.reference.comparison import (
     Case,
+    EngineOptions,
     assert_same_drafts,
     assert_same_gaps,
     assert_same_records,
@@ -28,6 +29,7 @@ from tests.reference.comparison import (
 from tests.reference.layouts import Change, ChangingClient
 from tests.reference.predictors import AWKWARD, DYADIC
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
+from tests.reference.stepwise import Job
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,30 @@ def test_changes_with_prompts_that_begin_alike(data, predictor):
 @given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_changes_with_copies_of_blocks(data, predictor):
     assert_exact(data.draw(changing(predictor, copies())), predictor)
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> ChangingCase:
+    """All seats are taken and others wait when a layout with fewer of them is asked for."""
+    num_seats = draw(st.integers(2, 5))
+    lengths = st.tuples(st.integers(1, 20), st.integers(2, 20))
+    num_jobs = num_seats + draw(st.integers(1, 4))
+    drawn = draw(st.lists(lengths, min_size=num_jobs, max_size=num_jobs))
+    jobs = [Job(0.0, *tokens) for tokens in drawn]
+    policy = draw(st.sampled_from(["chunked", "continuous", "mixed"]))
+    options = EngineOptions(policy, 20 * num_jobs, 4, num_seats, 20 * num_jobs)
+    later = replace(options, max_num_seqs=draw(st.integers(1, num_seats - 1)))
+    case = Case(options, tuple(jobs))
+    at = ChangingCase(case, ()).stepwise(AWKWARD).steps[0].end
+    return ChangingCase(case, (Change(at, later, draw(st.sampled_from([0.0, 0.1]))),))
+
+
+@pytest.mark.exact
+@examples(100)
+@given(case=crowded())
+def test_who_finds_no_seat_goes_before_those_that_wait(case):
+    num_fewer = case.case.options.max_num_seqs - case.changes[0].options.max_num_seqs
+    assert assert_exact(case, AWKWARD).num_again == num_fewer
 
 
 HARD = ("carried", "computed again")

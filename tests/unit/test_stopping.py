@@ -16,6 +16,7 @@ import pytest
 
 from mist_sim.cli import main
 from mist_sim.cli.signals import Stopped, interruption_of, stopping_signals
+from mist_sim.output import folders, replacement
 from tests.conftest import ROOT
 
 if os.name != "posix":
@@ -191,6 +192,59 @@ def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypat
     assert leaving.value.code == 130
     assert capsys.readouterr().err == "interrupted; the results are in a\n"
     assert Path("a/summary.json").exists()
+
+
+WRITERS = {
+    "a new folder": (["demo", "--out", "a"], Path, "rename"),
+    "an empty folder": (["demo", "--out", "empty"], replacement, "replace"),
+    "a file": (["schema", "--out", "b.json"], Path, "replace"),
+}
+
+
+@pytest.mark.parametrize("case", WRITERS)
+def test_a_signal_while_results_go_into_their_place_waits_until_they_are_there(
+    case, capsys, monkeypatch
+):
+    """What nobody knows to be done yet would be told as not written."""
+    command, home, name = WRITERS[case]
+    move = getattr(home, name)
+
+    def interrupted(*args: Any) -> None:
+        move(*args)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    monkeypatch.setattr(home, name, interrupted)
+    Path("empty").mkdir()
+    with pytest.raises(SystemExit) as leaving:
+        main(command)
+    assert leaving.value.code == 129
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"hung up; the results are in {command[-1]}"
+    found = {"a": "a/summary.json", "empty": "empty/summary.json"}.get(command[-1], command[-1])
+    assert Path(found).exists()
+    assert not list(Path().glob(".*"))
+
+
+def test_a_signal_while_results_are_kept_beside_says_where(capsys, monkeypatch):
+    """Somebody puts a file into the place, and the signal comes at the same time."""
+    Path("a").mkdir()
+    sums, beside = folders.write_sums, folders._free_name
+
+    def others(new: Path) -> None:
+        sums(new)
+        Path("a/summary.json").write_text("theirs")
+
+    def interrupted(*args: Any) -> Path:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return beside(*args)
+
+    monkeypatch.setattr(folders, "_free_name", interrupted)
+    monkeypatch.setattr(folders, "write_sums", others)
+    with pytest.raises(SystemExit) as leaving:
+        main(["demo", "--out", "a"])
+    assert leaving.value.code == 143
+    assert capsys.readouterr().err.splitlines()[-1] == "terminated; the results are in a-2"
+    assert Path("a-2/summary.json").exists()
 
 
 # --- what becomes of the exception ------------------------------------------------------------

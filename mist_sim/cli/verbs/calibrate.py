@@ -139,16 +139,15 @@ def calibrate(
         _print_catalog(measurements)
         return
     with Saved() as saved, output_file(out, replace=force) if out else nullcontext() as file:
+        saved.output = file
         if kind == "kernels":
             fits = _kernels(measurements, load_gpu(gpu or _GPU), model)
             if file is not None:
                 file.write(fits.text)
-                saved.place = out
             return
         found = _calibrated(kind, measurements, load_gpu(gpu or _GPU), model or _MODEL, driven)
         if file is not None:
             file.write(spec_text(found))
-            saved.place = out
         _print(found)
         if out is not None:
             typer.echo(f"Written to {out}", err=True)

@@ -44,6 +44,7 @@ def fit(
 
     console = Console(highlight=False)
     with Saved() as saved, output_file(out, replace=force) as file:
+        saved.output = file
         with console.status("learning ..."):
             found = fit_file(
                 measurements,
@@ -54,7 +55,6 @@ def fit(
                 tensor_parallel_size=tensor_parallel_size,
             )
         file.write(found.text)
-        saved.place = out
         titles = ("points held out", "number", "mean error", "median error")
         console.print(listed(titles, list(_errors(found)), right=range(1, 4)))
         for remark in found.content["remarks"]:

@@ -52,6 +52,7 @@ def profile(
     from mist_sim.hardware.execution.torch_source import TorchSource
 
     with Saved() as saved, output_file(out, replace=force) as file:
+        saved.output = file
         try:
             limits = ProfileRange(
                 max_num_batched_tokens=max_num_batched_tokens,
@@ -72,7 +73,6 @@ def profile(
             _write_dispatch(source, gpu, file)
         else:
             _write_steps(source, limits.batches, file)
-        saved.place = out
 
 
 def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile) -> None:

@@ -25,5 +25,5 @@ def schema(
         typer.echo(text)
         return
     with Saved() as saved, output_file(out, replace=force) as file:
+        saved.output = file
         file.write(f"{text}\n")
-        saved.place = out

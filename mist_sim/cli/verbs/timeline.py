@@ -39,10 +39,10 @@ def timeline(
     if first >= last:
         raise ScenarioError(f"--until must be later than --from, {start}, got {end}")
     with Saved() as saved, output_file(out, replace=force) as file:
+        saved.output = file
         with of_a_form(folder, "results that mist run wrote"):
             text = text_of(_tables(folder), first, last)
         file.write(text)
-        saved.place = out
         typer.echo(f"{out}: open it at ui.perfetto.dev or chrome://tracing", err=True)
 
 
