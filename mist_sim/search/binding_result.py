@@ -1,0 +1,90 @@
+"""What binds a deployment at its goodput: the record, and the sentence that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+_TOLD = {
+    "compute": ("compute", "a tenth more of it"),
+    "memory_bandwidth": ("memory bandwidth", "a tenth more of it"),
+    "kv_memory": ("KV memory", "a tenth more of it"),
+    "links": ("the links between GPUs", "links a tenth faster"),
+    "host": ("the host", "one a tenth faster"),
+    "seats": ("max_num_seqs", "a tenth more of them"),
+    "token_budget": ("max_num_batched_tokens", "a tenth more of them"),
+    "chunks": ("long prompts", "a tenth fewer tokens of a prompt in a step"),
+    "transfer": ("the transfer", "a network a tenth faster"),
+}
+MOST_TOLD = 0.5  # more is said of a goodput beyond the rates that were tried than a line can
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What binds a deployment at its goodput, told by experiment.
+
+    rate: requests per second, a little above the goodput, at which all runs were made. by: share by
+        which a resource was relaxed. num_requests: of each run.
+    limit: that fails first: which most requests miss there ("ttft", "tpot", "e2el").
+    resource: that helps most (one of `relaxing.RESOURCES`); None where none helps more than noise.
+    gains: by how much the quantile that decides falls, as a logarithm of time over limit, by
+        resource. errors: half of the 95 % intervals of all of them together.
+    more: what that is worth in goodput, as a share of it, about; by resource that gains.
+    rivals: other resources that may help as much, as far as the runs tell.
+    failed: why nothing is known of a resource.
+    """
+
+    rate: float
+    limit: str
+    resource: str | None
+    gains: Mapping[str, float]
+    errors: Mapping[str, float] = field(default_factory=dict)
+    more: Mapping[str, float] = field(default_factory=dict)
+    rivals: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    by: float = 0.1
+    num_requests: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """Which limit fails first, and what binds."""
+        first = f"{_LIMITS.get(self.limit, self.limit)} fails first"
+        if self.resource is None:
+            return f"{first}; nothing that was relaxed binds: a tenth more of it changes nothing."
+        binds, relaxing = _TOLD[self.resource]
+        verb = "bind" if binds.endswith("s") else "binds"
+        more = worth(self.more[self.resource])
+        told = f"{first}; {binds} {verb}: {relaxing} would serve {more} more requests."
+        others = " and ".join(_TOLD[name][0] for name in self.rivals)
+        return f"{told} As far as the runs tell, {others} may bind as much." if others else told
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "sentence": self.sentence,
+            "limit": self.limit,
+            "resource": self.resource,
+            "rate": self.rate,
+            "by": self.by,
+            "num_requests": self.num_requests,
+            "gains": dict(self.gains),
+            "errors": dict(self.errors),
+            "more": dict(self.more),
+            "rivals": list(self.rivals),
+            "failed": dict(self.failed),
+        }
+
+
+def worth(more: float) -> str:
+    """Return a gain of goodput in words."""
+    if more >= MOST_TOLD:
+        return f"{100 * MOST_TOLD:.0f} % or more"
+    return f"about {100 * more:.0f} %" if more >= 0.005 else "less than 1 %"
+
+
+def name_of(resource: str) -> str:
+    """Return a resource in words."""
+    return _TOLD[resource][0].removeprefix("the ")
