@@ -7,13 +7,13 @@ runs without anything relaxed at lower rates: a resource is worth as much as so 
 
 A fall counts where it is more than noise. Its error is that of the mean of the differences between
 the batches of two runs, in order, around their own line, since where a queue grows the difference
-does as well; their correlation is taken into account, and the chance of a wrong word, 5 %, is shared
-out among the resources.
+does as well; their correlation is taken into account, and the chance of a wrong word, 5 %, is
+shared out among the resources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, nan, sqrt
 from pathlib import Path
@@ -88,9 +88,11 @@ def search_binding(
     scenario, rates = built.scenario, Rates(built.scenario, built)
     data, seed = as_data(scenario), goodput.searches[0].seed
     rate = goodput.rate * _ABOVE
+    is_steady = any(trial.is_steady for search in goodput.searches for trial in search.trials)
+    most = num_requests if is_steady else None
 
     def task(at: float, resource: str | None) -> Task:
-        arguments = data, rates.at(at), seed, at, goodput.target, resource, by, num_requests
+        arguments = data, rates.at(at), seed, at, goodput.target, resource, by, most
         return Task(("binding", resource or "", at), relaxed_run, arguments)
 
     names = [name for name in RESOURCES if relaxed(scenario, name, by) is not None]
@@ -102,7 +104,7 @@ def search_binding(
     failed = {name: str(row.failure) for name, row in rows.items() if row.failure}
     runs = {name: row.result for name, row in rows.items() if not row.failure}
     found = _ranked(base, slower, runs, rate)
-    return replace(found, failed=failed, by=by, num_requests=num_requests)
+    return replace(found, failed=failed, by=by, num_requests=most or goodput.num_requests)
 
 
 def _ranked(
@@ -130,16 +132,24 @@ def _ranked(
         gains=gains,
         errors={name: error for name, (_, error) in found.items()},
         more=more,
-        rivals=_rivals(best, more, runs, decides) if best else (),
+        rivals=_rivals(best, gains, runs, decides) if best else (),
     )
 
 
 def _rivals(
-    best: str, others: Iterable[str], runs: Mapping[str, Mapping[str, Any]], row: int
+    best: str,
+    gains: Mapping[str, float],
+    runs: Mapping[str, Mapping[str, Any]],
+    row: int,
 ) -> tuple[str, ...]:
-    """Return what may be as good as the best: it falls behind by no more than noise."""
-    behind = {name: _fall(runs[name], runs[best], row, len(runs)) for name in others}
-    return tuple(name for name, (by, error) in behind.items() if name != best and by <= error)
+    """Return what may be as good as the best: it falls behind by no more than noise.
+
+    Also what seems to be better, but by so little that it may be noise altogether.
+    """
+    behind = {name: _fall(runs[name], runs[best], row, len(runs)) for name in gains if name != best}
+    return tuple(
+        name for name, (by, error) in behind.items() if gains[name] > _LEAST and by <= error
+    )
 
 
 def _fall(

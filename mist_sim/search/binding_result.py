@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
-_TOLD = {
-    "compute": ("compute", "a tenth more of it"),
-    "memory_bandwidth": ("memory bandwidth", "a tenth more of it"),
-    "kv_memory": ("KV memory", "a tenth more of it"),
-    "links": ("the links between GPUs", "links a tenth faster"),
-    "host": ("the host", "one a tenth faster"),
-    "seats": ("max_num_seqs", "a tenth more of them"),
-    "token_budget": ("max_num_batched_tokens", "a tenth more of them"),
-    "chunks": ("long prompts", "a tenth fewer tokens of a prompt in a step"),
-    "transfer": ("the transfer", "a network a tenth faster"),
+_TOLD = {  # what binds, its relaxation in a sentence, and in a table
+    "compute": ("compute binds", "a tenth more of it", "compute"),
+    "memory_bandwidth": ("memory bandwidth binds", "a tenth more of it", "memory bandwidth"),
+    "kv_memory": ("KV memory binds", "a tenth more of it", "KV memory"),
+    "links": ("the links between GPUs bind", "links a tenth faster", "links between GPUs"),
+    "host": ("the host binds", "one a tenth faster", "host"),
+    "seats": ("max_num_seqs binds", "a tenth more", "max_num_seqs"),
+    "token_budget": ("max_num_batched_tokens binds", "a tenth more", "max_num_batched_tokens"),
+    "chunks": ("long prompts in a step bind", "a tenth fewer tokens a step", "smaller steps"),
+    "transfer": ("the transfer binds", "a network a tenth faster", "network"),
 }
 MOST_TOLD = 0.5  # more is said of a goodput beyond the rates that were tried than a line can
 
@@ -52,13 +52,12 @@ class Binding:
         """Which limit fails first, and what binds."""
         first = f"{_LIMITS.get(self.limit, self.limit)} fails first"
         if self.resource is None:
-            return f"{first}; nothing that was relaxed binds: a tenth more of it changes nothing."
-        binds, relaxing = _TOLD[self.resource]
-        verb = "bind" if binds.endswith("s") else "binds"
+            return f"{first}; nothing that was relaxed by a tenth helps by more than noise."
+        binds, relaxing, _ = _TOLD[self.resource]
         more = worth(self.more[self.resource])
-        told = f"{first}; {binds} {verb}: {relaxing} would serve {more} more requests."
-        others = " and ".join(_TOLD[name][0] for name in self.rivals)
-        return f"{told} As far as the runs tell, {others} may bind as much." if others else told
+        told = f"{first}; {binds}: {relaxing} would serve {more} more requests."
+        others = " and ".join(_TOLD[name][2] for name in self.rivals)
+        return f"{told} As far as the runs tell, {others} may matter as much." if others else told
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -70,9 +69,17 @@ class Binding:
             "rate": self.rate,
             "by": self.by,
             "num_requests": self.num_requests,
-            "gains": dict(self.gains),
-            "errors": dict(self.errors),
-            "more": dict(self.more),
+            "resources": [
+                {
+                    "resource": name,
+                    "name": name_of(name),
+                    "gain": gain,
+                    "error": self.errors.get(name),
+                    "more_goodput": self.more.get(name),
+                    "worth": worth(self.more[name]) if name in self.more else "",
+                }
+                for name, gain in sorted(self.gains.items(), key=lambda item: -item[1])
+            ],
             "rivals": list(self.rivals),
             "failed": dict(self.failed),
         }
@@ -86,5 +93,5 @@ def worth(more: float) -> str:
 
 
 def name_of(resource: str) -> str:
-    """Return a resource in words."""
-    return _TOLD[resource][0].removeprefix("the ")
+    """Return a resource as a table has it."""
+    return _TOLD[resource][2]

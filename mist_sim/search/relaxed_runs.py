@@ -27,12 +27,13 @@ def relaxed_run(
     target: Target,
     resource: str | None,
     by: float,
-    num_requests: int,
+    num_requests: int | None,
 ) -> dict[str, Any]:
     """Return what a run shows of the quantile that decides, as a task of a study.
 
     data, changes: as `try_rate` has them. resource, by: what is relaxed, as `relaxed` has it; None:
-    nothing. num_requests: of a workload that may be longer or shorter; another one stays.
+    nothing. num_requests: of a workload that may be longer or shorter; another one stays, and None
+    lets every one stay.
 
     Of each row of `Target.ratios`, after the ramp: `quantile` of the logarithms of time over limit,
     and `batches`, those of 20 equal parts of the requests. By limit: `missed`, the share of the
@@ -46,7 +47,7 @@ def relaxed_run(
             raise ScenarioError(f"the scenario has no {resource} that can be relaxed")
         scenario = found
     simulation = build(scenario)
-    longer = lengthened(simulation, target, num_requests)
+    longer = lengthened(simulation, target, num_requests) if num_requests else None
     if longer is not None:
         source: Any = replace(longer.source, num_requests=num_requests)  # type: ignore[type-var]
         simulation.workload = replace(longer, source=source)

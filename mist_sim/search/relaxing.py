@@ -13,9 +13,11 @@ from typing import Any
 
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.llm import LlmClient
-from mist_sim.hardware import GpuSpec, load_gpu
+from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
+from mist_sim.hardware.devices.hosts import DEFAULT_HOST
 from mist_sim.hardware.predictors.overhead import own_time_in
 from mist_sim.scenario import Scenario
+from mist_sim.scenario.engines.hosts import host_of
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.sections.clients import ClientPart
 
@@ -86,7 +88,18 @@ def _links(part: Any, _: Scenario, factor: float) -> _Update:
         nccl_latency=link.nccl_latency / factor,
         kernel_latency=link.kernel_latency / factor,
     )
-    return {"gpu": replace(gpu, interconnect=faster)}
+    if link.kind != "pcie":
+        return {"gpu": replace(gpu, interconnect=faster)}
+    if part.host is not None:
+        return {"gpu": replace(gpu, interconnect=faster), "host": _faster_host(part.host, factor)}
+    host = _faster_host(link.host or DEFAULT_HOST, factor)
+    return {"gpu": replace(gpu, interconnect=replace(faster, host=host))}
+
+
+def _faster_host(said: str | Mapping[str, Any] | HostSpec, factor: float) -> HostSpec:
+    """Return a host whose measured rates are faster; without any, those of its cards count."""
+    host = host_of(said)
+    return replace(host, bus_bandwidth=_times(host.bus_bandwidth, factor))
 
 
 def _times(figures: Mapping[str, float], factor: float) -> dict[str, float]:
