@@ -151,7 +151,8 @@ def _token_budget(part: Any, _: Scenario, factor: float) -> _Update:
 
 def _chunks(part: Any, _: Scenario, factor: float) -> _Update:
     def fewer(tokens: int) -> int:
-        return max(int(tokens / factor + _ROUNDING), part.scheduler.max_num_seqs, 1)
+        seats: int = part.scheduler.max_num_seqs
+        return min(tokens, max(int(tokens / factor + _ROUNDING), seats))
 
     return _of_scheduler(part, "max_num_batched_tokens", fewer)
 

@@ -262,7 +262,7 @@ def test_bad_questions_are_refused():
         relaxed_run(*arguments)
 
 
-def test_the_command_says_it_and_resumes(mist, tmp_path):
+def test_the_command_says_it(mist, tmp_path):
     (tmp_path / "apart.yaml").write_text(Scenario.from_dict(APART).resolved())
     args = ("goodput", "apart.yaml", "--why", "--as-is", "--jobs", "1", "--rates", "4:16")
     code, out, _ = mist(*args, "--tolerance", "0.2", "--out", "found")
@@ -279,3 +279,20 @@ def test_the_command_says_it_and_resumes(mist, tmp_path):
 def test_who_does_not_ask_has_no_answer():
     scenario, _ = goodput_of(TOGETHER, 5.0)
     assert "binding" not in find_goodput(scenario, GoodputOptions(as_is=True), jobs=1).summary
+
+
+def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
+    scenario = Scenario.from_dict(TOGETHER)
+    options = GoodputOptions(as_is=True, rates=(10.0, 60.0), tolerance=0.2)
+    how = {"why": True, "jobs": 1, "journal": tmp_path / "journal"}
+    first = find_goodput(scenario, options, **how)
+
+    def again(*_):
+        raise AssertionError("a run is repeated")
+
+    monkeypatch.setattr("mist_sim.search.relaxed_runs.build", again)
+    second = find_goodput(scenario, options, **how, resume=True)
+    assert first.binding is not None
+    assert second.binding == first.binding
+    monkeypatch.undo()
+    assert what_binds(scenario, first, jobs=1) == first.binding
