@@ -50,12 +50,15 @@ class Binding:
     @property
     def sentence(self) -> str:
         """Which limit fails first, and what binds."""
-        first = f"{_LIMITS.get(self.limit, self.limit)} fails first"
+        told = f"{_LIMITS.get(self.limit, self.limit)} fails first; {self._binds}"
+        return told if self.by == 0.1 else told.replace("a tenth", f"{100 * self.by:g} %")
+
+    @property
+    def _binds(self) -> str:
         if self.resource is None:
-            return f"{first}; nothing that was relaxed by a tenth helps by more than noise."
+            return "nothing that was relaxed by a tenth helps by more than noise."
         binds, relaxing, _ = _TOLD[self.resource]
-        more = worth(self.more[self.resource])
-        told = f"{first}; {binds}: {relaxing} would serve {more} more requests."
+        told = f"{binds}: {relaxing} would serve {worth(self.more[self.resource])} more requests."
         others = " and ".join(_TOLD[name][2] for name in self.rivals)
         return f"{told} As far as the runs tell, {others} may matter as much." if others else told
 

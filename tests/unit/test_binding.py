@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -241,10 +242,10 @@ def test_what_binds_is_what_has_no_room_left(data, rate, num_requests, limit, re
     assert 0.03 < found.more[resource] < 0.3
 
 
-def test_where_nothing_is_short_nothing_is_named():
-    """An answer of one token on an idle engine: seats and memory are idle, and no rate helps."""
+def test_where_nothing_helps_nothing_is_named():
     binding = Binding(1.0, "ttft", None, {"seats": 0.0}, {"seats": 0.0})
-    assert "nothing that was relaxed" in binding.sentence
+    assert "nothing that was relaxed by a tenth helps" in binding.sentence
+    assert "relaxed by 20 % helps" in replace(binding, by=0.2).sentence
     assert json.loads(json.dumps(binding.summary))["resource"] is None
 
 
