@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isinf, isnan
+from math import exp, isinf, isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from mist_sim.report.elements.cells import count, duration, percent, section, warnings
 from mist_sim.report.elements.layout import columns
@@ -21,6 +22,7 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         *section("Goodput", pairs(_figures(summary))),
         *section("Rates tried", _trials(summary)),
+        *_what_binds(summary.get("binding")),
         *expected_of_each({"": summary["expected_errors"]}),
         *warnings(text[:1].upper() + text[1:] for text in summary["warnings"]),
     )
@@ -73,6 +75,23 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
     titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", "good", "", "requests"]
     texts = len(titles) - 2
     return columns(titles, rows, right=[k for k in range(len(titles)) if k != texts])
+
+
+def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:
+    """Yield what binds, where somebody asked: a sentence, and what everything relaxed gains."""
+    if binding is None:
+        return
+    rows = [
+        [
+            one["name"],
+            f"{100 * (exp(-one['gain']) - 1):+.1f} %".replace("-", "−"),
+            one["worth"] or "-",
+        ]
+        for one in binding["resources"]
+    ]
+    titles = [f"relaxed by {100 * binding['by']:g} %", "time over limit", "more goodput"]
+    table = columns(titles, rows, right=[1, 2])
+    yield from section("What binds", Group(Text(binding["sentence"]), Text(), table))
 
 
 def _remark(trial: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ from mist_sim.search.afd.slot_load import (
     mean_slot_load,
 )
 from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
+from mist_sim.search.binding import what_binds
+from mist_sim.search.binding_result import Binding
 from mist_sim.search.comparison import Case, Comparison, compare
 from mist_sim.search.designs import Designs, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
@@ -30,6 +32,7 @@ from mist_sim.search.sliders import Slidable, Sliders
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 
 __all__ = [
+    "Binding",
     "BundleChoice",
     "BundleRun",
     "BundleSpec",
@@ -67,4 +70,5 @@ __all__ = [
     "search_sliders",
     "simulate_bundle",
     "tail_of",
+    "what_binds",
 ]

@@ -10,7 +10,7 @@ and 9, with the corrections that `bracketing` and `Target` name; the definition 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
+from mist_sim.search.binding import search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between, rounded
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.request_times import Target
@@ -92,6 +93,7 @@ def find_goodput(
     scenario: Scenario,
     options: GoodputOptions | None = None,
     *,
+    why: bool = False,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
     journal: str | Path | None = None,
@@ -102,6 +104,7 @@ def find_goodput(
     With replications every seed is searched, and the result is their mean. The result does not
     depend on `jobs`.
 
+    why: find what binds as well (`Goodput.binding`), in a dozen runs more.
     jobs: processes at a time, by default one a core. progress: called with the runs done.
     journal: a file for the results of the runs as they come. resume: go on with it; no run is
     repeated.
@@ -109,7 +112,13 @@ def find_goodput(
     what `simulate` raises.
     """
     return find_goodputs(
-        [scenario], options, jobs=jobs, progress=progress, journal=journal, resume=resume
+        [scenario],
+        options,
+        why=why,
+        jobs=jobs,
+        progress=progress,
+        journal=journal,
+        resume=resume,
     )[0]
 
 
@@ -117,6 +126,7 @@ def find_goodputs(
     scenarios: Sequence[Scenario],
     options: GoodputOptions | None = None,
     *,
+    why: bool = False,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
     journal: str | Path | None = None,
@@ -128,14 +138,25 @@ def find_goodputs(
     with studying(
         "goodput",
         subjects,
-        vars(options),
+        vars(options) | ({"why": True} if why else {}),
         jobs=jobs,
         progress=progress,
         journal=journal,
         resume=resume,
     ) as driver:
-        found = search_goodputs([Built(scenario) for scenario in scenarios], options, driver)
-    return [each for each in found if isinstance(each, Goodput)]
+        builts = [Built(scenario) for scenario in scenarios]
+        rows = search_goodputs(builts, options, driver)
+        found = [each for each in rows if isinstance(each, Goodput)]
+        if why:
+            found = [_bound(*pair, driver) for pair in zip(builts, found, strict=True)]
+    return found
+
+
+def _bound(built: Built, found: Goodput, driver: Driver) -> Goodput:
+    """Return a goodput with what binds it, where there is one."""
+    if found.status != "found":
+        return found
+    return replace(found, binding=search_binding(built, found, driver))
 
 
 def search_goodputs(

@@ -14,6 +14,7 @@ from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
+from mist_sim.search.binding_result import Binding
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.request_times import Target
 from mist_sim.search.trials import Trial
@@ -75,6 +76,7 @@ class Goodput(Findings):
     scenario: resolved, as YAML text. title: what was simulated, in words. settings: what to set in
     the scenario for the rate found; nothing with several seeds, or where none was found.
     expected_errors: how far TTFT and TPOT may be from a real engine's, as a run's summary has it.
+    binding: what binds at that rate; None: nobody asked, or there is no goodput.
     """
 
     presenter = GOODPUT
@@ -88,6 +90,7 @@ class Goodput(Findings):
     title: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
+    binding: Binding | None = None
 
     @property
     def status(self) -> str:
@@ -185,6 +188,7 @@ class Goodput(Findings):
             "tolerance": self.tolerance,
             "settings": dict(self.settings),
             "expected_errors": dict(self.expected_errors),
+            **({"binding": self.binding.summary} if self.binding else {}),
             "seeds": [_seed_data(search) for search in self.searches],
             "warnings": self.warnings,
         }

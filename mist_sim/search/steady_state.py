@@ -170,8 +170,13 @@ def _num_known(ids: NDArray[np.int64], on_their_way: float) -> int:
 def _with_gaps(ratios: Array, ids: NDArray[np.int64]) -> Array:
     """Return logarithms of time over limit of all requests, NaN for those on their way."""
     found = np.full(int(ids[-1]) + 1, nan)
-    found[ids] = np.log(np.clip(ratios, 1 / _FURTHEST, _FURTHEST))
+    found[ids] = log_ratios(ratios)
     return found
+
+
+def log_ratios(ratios: Array) -> Array:
+    """Return logarithms of time over limit, cut where a time does not matter any more."""
+    return np.log(np.clip(ratios, 1 / _FURTHEST, _FURTHEST))
 
 
 def _compare(series: Array, share: float, error: float) -> _Compared:
@@ -184,10 +189,10 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
     best, worst = (np.nan_to_num(series, nan=end) for end in (-inf, inf))
     known = series[~np.isnan(series)]
     num_batches = min(_BATCHES, len(known) // _OF_A_BATCH)
-    quantiles = np.array([_quantile(part, share) for part in np.array_split(known, num_batches)])
-    deviation = sqrt(float(quantiles.var(ddof=1)) / num_batches * _inflation(quantiles))
+    quantiles = np.array([quantile(part, share) for part in np.array_split(known, num_batches)])
+    deviation = sqrt(float(quantiles.var(ddof=1)) / num_batches * inflation(quantiles))
     width = float(stdtrit(num_batches - 1, 1 - error)) * deviation
-    low, high = _quantile(best, share), _quantile(worst, share)
+    low, high = quantile(best, share), quantile(worst, share)
     early, late = np.array_split(quantiles, 2)
     change = float(late.mean()) - float(early.mean())
     trend = change / (2 * deviation) if deviation else 0.0
@@ -199,7 +204,7 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
     return _Compared(attainment, low - width, high + width, margins, trend, factor)
 
 
-def _quantile(values: Array, share: float) -> float:
+def quantile(values: Array, share: float) -> float:
     """Return the least value that a share of the values does not exceed."""
     rank = min(max(ceil(share * len(values) - 1e-9), 1), len(values)) - 1
     return float(np.partition(values, rank)[rank])
@@ -223,10 +228,10 @@ def _together(series: Array) -> float:
     parts = np.array_split(ranks, min(_BATCHES, len(ranks)))
     means = np.array([part.mean() for part in parts])
     size = len(ranks) / len(parts)
-    return max(size * float(means.var(ddof=1)) / variance * _inflation(means), 1.0)
+    return max(size * float(means.var(ddof=1)) / variance * inflation(means), 1.0)
 
 
-def _inflation(batches: Array) -> float:
+def inflation(batches: Array) -> float:
     """Return by how much the variance of their mean is larger, since batches follow each other."""
     around = batches - batches.mean()
     total = float(around @ around)

@@ -47,6 +47,9 @@ def goodput(
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
+    why: bool = typer.Option(
+        False, "--why", help="Say what binds: what, relaxed by a tenth, moves goodput most."
+    ),
     replications: int | None = typer.Option(
         None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
     ),
@@ -83,4 +86,4 @@ def goodput(
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     options.target(loaded)  # what is wrong with it shows before anything runs
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
-    session.search(lambda how: find_goodput(loaded, options, jobs=jobs, **how))
+    session.search(lambda how: find_goodput(loaded, options, why=why, jobs=jobs, **how))

@@ -159,3 +159,19 @@ class _WithOverhead:
     def _exposed(self, batch: StepBatch) -> float:
         step, sequence = self.exposed
         return step + sequence * (len(batch.chunks) + batch.num_decodes)
+
+
+def own_time_in(predictor: Predictor) -> EngineOverhead:
+    """Return the engine's own time of a step in what a predictor of `EngineOverhead.around` says.
+
+    With every default, but without the times before a request can be scheduled.
+    """
+    if not isinstance(predictor, _WithOverhead):
+        return EngineOverhead()
+    exposed = dict(zip(EXPOSED, predictor.exposed, strict=True))
+    return EngineOverhead(
+        step=predictor.step,
+        prefill_step=predictor.prefill_step,
+        sequence=predictor.sequence,
+        **exposed,
+    )

@@ -1,0 +1,100 @@
+"""What binds a deployment at its goodput: the record, and the sentence that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+_TOLD = {  # what binds, its relaxation in a sentence, and in a table
+    "compute": ("compute binds", "a tenth more of it", "compute"),
+    "memory_bandwidth": ("memory bandwidth binds", "a tenth more of it", "memory bandwidth"),
+    "kv_memory": ("KV memory binds", "a tenth more of it", "KV memory"),
+    "links": ("the links between GPUs bind", "links a tenth faster", "links between GPUs"),
+    "host": ("the host binds", "one a tenth faster", "host"),
+    "seats": ("max_num_seqs binds", "a tenth more", "max_num_seqs"),
+    "token_budget": ("max_num_batched_tokens binds", "a tenth more", "max_num_batched_tokens"),
+    "chunks": ("long prompts in a step bind", "a tenth fewer tokens a step", "smaller steps"),
+    "transfer": ("the transfer binds", "a network a tenth faster", "network"),
+}
+MOST_TOLD = 0.5  # more is said of a goodput beyond the rates that were tried than a line can
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What binds a deployment at its goodput, told by experiment.
+
+    rate: requests per second, a little above the goodput, at which all runs were made. by: share by
+        which a resource was relaxed. num_requests: of each run.
+    limit: that fails first: which most requests miss there ("ttft", "tpot", "e2el").
+    resource: that helps most (one of `relaxing.RESOURCES`); None where none helps more than noise.
+    gains: by how much the quantile that decides falls, as a logarithm of time over limit, by
+        resource. errors: half of the 95 % intervals of all of them together.
+    more: what that is worth in goodput, as a share of it, about; by resource that gains.
+    rivals: other resources that may help as much, as far as the runs tell.
+    failed: why nothing is known of a resource.
+    """
+
+    rate: float
+    limit: str
+    resource: str | None
+    gains: Mapping[str, float]
+    errors: Mapping[str, float] = field(default_factory=dict)
+    more: Mapping[str, float] = field(default_factory=dict)
+    rivals: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    by: float = 0.1
+    num_requests: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """Which limit fails first, and what binds."""
+        told = f"{_LIMITS.get(self.limit, self.limit)} fails first; {self._binds}"
+        return told if self.by == 0.1 else told.replace("a tenth", f"{100 * self.by:g} %")
+
+    @property
+    def _binds(self) -> str:
+        if self.resource is None:
+            return "nothing that was relaxed by a tenth helps by more than noise."
+        binds, relaxing, _ = _TOLD[self.resource]
+        told = f"{binds}: {relaxing} would serve {worth(self.more[self.resource])} more requests."
+        others = " and ".join(_TOLD[name][2] for name in self.rivals)
+        return f"{told} As far as the runs tell, {others} may matter as much." if others else told
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "sentence": self.sentence,
+            "limit": self.limit,
+            "resource": self.resource,
+            "rate": self.rate,
+            "by": self.by,
+            "num_requests": self.num_requests,
+            "resources": [
+                {
+                    "resource": name,
+                    "name": name_of(name),
+                    "gain": gain,
+                    "error": self.errors.get(name),
+                    "more_goodput": self.more.get(name),
+                    "worth": worth(self.more[name]) if name in self.more else "",
+                }
+                for name, gain in sorted(self.gains.items(), key=lambda item: -item[1])
+            ],
+            "rivals": list(self.rivals),
+            "failed": dict(self.failed),
+        }
+
+
+def worth(more: float) -> str:
+    """Return a gain of goodput in words."""
+    if more >= MOST_TOLD:
+        return f"{100 * MOST_TOLD:.0f} % or more"
+    return f"about {100 * more:.0f} %" if more >= 0.005 else "less than 1 %"
+
+
+def name_of(resource: str) -> str:
+    """Return a resource as a table has it."""
+    return _TOLD[resource][2]
