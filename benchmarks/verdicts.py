@@ -155,7 +155,7 @@ def main() -> None:
     """Print the tables; with --write put them into the page."""
     is_quick = "--quick" in sys.argv
     lines = []
-    for line in tables(100 if is_quick else 400, (30_000,) if is_quick else (30_000, 200_000)):
+    for line in tables(40 if is_quick else 400, (30_000,) if is_quick else (30_000, 200_000)):
         print(line, flush=True)
         lines.append(line)
     if "--write" in sys.argv:
