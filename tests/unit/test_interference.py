@@ -106,7 +106,7 @@ def test_by_hand():
 
 SCARCE = CLIENT | {"kv_cache": {"num_gpu_blocks_override": 600}}
 P_HEAVY = CLIENT | {"name": "p", "role": "p_heavy"}
-D_HEAVY = SCARCE | {"name": "d", "role": "d_heavy"}
+D_HEAVY = SCARCE | {"name": "d", "role": "d_heavy", "scheduler": {"max_num_batched_tokens": 256}}
 FLOWING = {
     "network": {"bandwidth": "400 Gb/s", "latency": "1 ms"},
     "hand_over": {"policy": {"type": "flowing", "tpot": "70 ms"}},
