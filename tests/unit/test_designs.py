@@ -445,7 +445,16 @@ def test_designs_go_with_vary_and_goodput(mist):
         "--json",
         *QUICK,
         *("--vary", "clients.0.gpu=h100-sxm,h200", "--set", "clients.0.count=2"),
-        *("--set", "slo.tpot=null", "--goodput", "--as-is", "--rates", "5:2000", "--tolerance", "0.5"),
+        *(
+            "--set",
+            "slo.tpot=null",
+            "--goodput",
+            "--as-is",
+            "--rates",
+            "5:2000",
+            "--tolerance",
+            "0.5",
+        ),
     )
     assert code == 0
     data = json.loads(out)
