@@ -12,7 +12,6 @@ from math import ceil
 from typing import Any
 
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.llm import LlmClient
 from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
 from mist_sim.hardware.devices.hosts import DEFAULT_HOST
 from mist_sim.hardware.predictors.overhead import own_time_in
@@ -106,12 +105,10 @@ def _times(figures: Mapping[str, float], factor: float) -> dict[str, float]:
     return {name: figure * factor for name, figure in figures.items()}
 
 
-def _clients(part: ClientPart, scenario: Scenario) -> Iterator[LlmClient]:
+def _clients(part: ClientPart, scenario: Scenario) -> Iterator[Any]:
     """Yield the first engine of a client, for what its keys leave open; none of other clients."""
     if hasattr(part, "kv_cache"):
-        first = next(iter(part.clients(scenario.model)))
-        if isinstance(first, LlmClient):
-            yield first
+        yield next(iter(part.clients(scenario.model)))
 
 
 def _kv_memory(part: Any, scenario: Scenario, factor: float) -> _Update:
