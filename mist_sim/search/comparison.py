@@ -120,7 +120,9 @@ class Case:
         goodput = self.goodput
         interval = goodput.interval if goodput is not None and goodput.status == "found" else None
         first = goodput.first_limit if goodput is not None else None
-        return Ranked(self.name, self.figures, interval, keeps, LIMITS[first] if first else None)
+        limit = LIMITS[first] if first else None
+        is_steady = goodput is not None and goodput.is_steady
+        return Ranked(self.name, self.figures, interval, keeps, limit, is_steady)
 
     def _mean(self, name: str) -> float:
         return estimate([float(summary.get(name, nan)) for summary in self.summaries]).mean

@@ -15,6 +15,7 @@ Better = Literal["more", "less"]
 NEAR = 0.03
 """By this share another may be better than one with a star, as far as its interval tells."""
 
+_AS_IT_STANDS = "for the workload as it stands; short ones flatter"
 _GOODPUTS = ("goodput", "goodput_per_gpu")
 
 
@@ -22,9 +23,10 @@ class Ranked(NamedTuple):
     """A scenario of a comparison, as far as it is ranked.
 
     figures: by name; NaN for what is not known. interval: of its goodput, requests per second; None
-    where nobody searched it or it has none. keeps: whether enough requests keep the limits at the
-    rate that was run; None where there are no limits. first_limit: which is missed first above the
-    goodput, or where no rate is attained.
+    where no search was asked for, or found none. is_steady: whether that is of steady state; else
+    of the workload as it stands, where it is the rate attained and the one missed.
+    keeps: whether enough requests keep the limits at the rate that was run; None where there are no
+    limits. first_limit: the one missed first above the goodput, or where no rate is attained.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Ranked(NamedTuple):
     interval: tuple[float, float] | None
     keeps: bool | None
     first_limit: str | None = None
+    is_steady: bool = True
 
 
 def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
@@ -93,19 +96,18 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
     if near:
         other = max(near, key=lambda case: case.figures["goodput"])
         more = f" and {len(near) - 1} others" if len(near) > 1 else ""
-        return (
-            f"Undecided between {_with_interval(best)} and {_with_interval(other)}{more}; "
-            "--most-requests or --replications may tell."
-        )
+        may = "--most-requests or --replications may tell" if best.is_steady else _AS_IT_STANDS
+        return f"Undecided between {_with_interval(best)} and {_with_interval(other)}{more}; {may}."
     others = [case for case in cases if case is not best and not isnan(case.figures["goodput"])]
     why = f"; {best.first_limit} is the first to miss beyond" if best.first_limit else ""
     if not others:
         return f"{best.name} alone attains a rate: {rate:.4g} /s{why}."
     second = max(others, key=lambda case: case.figures["goodput"])
     gain = rate / second.figures["goodput"] - 1
+    sure = f"and sure, since the 95 % intervals {_apart(best, second)}"
     return (
-        f"{best.name} serves most, {rate:.4g} /s: {100 * gain:.0f} % more than {second.name}, and "
-        f"sure, since the 95 % intervals {_apart(best, second)}{why}."
+        f"{best.name} serves most, {rate:.4g} /s: {100 * gain:.0f} % more than {second.name}, "
+        f"{sure if best.is_steady else _AS_IT_STANDS}{why}."
     )
 
 

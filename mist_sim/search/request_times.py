@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder, Slo, latency
+from mist_sim.search.steady_state import quantile
 
 Array = NDArray[np.float64]
 _ROUNDING = 1e-9  # 0.9 x 10 requests are 9, whatever floats make of it
@@ -97,7 +98,7 @@ class Target:
         if not len(times):
             return None
         worst = {
-            name: _quantile(getattr(times, name), self.attainment) / limit
+            name: quantile(getattr(times, name), self.attainment) / limit
             for name, limit in self.slo.limits.items()
         }
         return max(worst, key=lambda name: worst[name])
@@ -115,12 +116,6 @@ class Target:
     def most_missed(self, num_requests: int) -> int:
         """Return how many of so many requests may miss; of more requests, never fewer."""
         return num_requests - ceil(self.attainment * num_requests - _ROUNDING)
-
-
-def _quantile(values: Array, share: float) -> float:
-    """Return the least value that a share of the values does not exceed."""
-    rank = min(max(ceil(share * len(values) - _ROUNDING), 1), len(values)) - 1
-    return float(np.partition(values, rank)[rank])
 
 
 def check_attainment(share: float) -> None:

@@ -36,13 +36,13 @@ from mist_sim.metrics.stability import Stays, surely_keeps_up
 ERROR = 0.01
 """Chance that a run ends with a wrong verdict, on each side, were quantiles of batches normal.
 
-They lean to one side, so that it is more: at most 5 % where the truth is known.
+They lean to one side, so that it is more: docs/background/verdicts.md says how much.
 """
 
 _FIRST = 400  # requests that have ended at the first look: 8 batches after the ramp
 _GROWTH = 1.5  # requests at a look, over those at the one before
 _BATCHES = 32
-_OF_A_BATCH = 40  # requests, at least: four beyond the quantile of nine in ten
+_BEYOND = 4  # requests of a batch that are beyond its quantile, at least
 _RAMP = 0.2  # of the requests, at least
 _FILLING = 3.0  # times of a request until clients hold what they hold at this load (1 - e^-3)
 _FILLED = 2.0  # times of a request that a run goes on after that, at least, to attain
@@ -51,7 +51,6 @@ _STRETCHES_NEAR = 30  # of requests in the system, where times are near their li
 # tenth of the verdicts on engines are wrong
 _NEAR = 0.25  # logarithm of time over limit: beyond a quarter of the limit a few will do
 _MOST_CORRELATED = 0.9  # of batches; what 32 of them cannot tell from more
-_TREND = 2.0  # standard errors by which two halves of a run in steady state may differ
 _ON_THEIR_WAY = 0.05  # of the requests that may miss, so many may still be on their way
 _FURTHEST = 100.0  # times the limit, and parts of it, beyond which a time does not matter
 
@@ -114,6 +113,9 @@ def look(seen: Seen, share: float, error: float) -> Look:
     filled_at = arrival[0] + _FILLING * time
     num_filling = int(ids[min(np.searchsorted(arrival, filled_at), num_known - 1)])
     ramp = min(max(ceil(_RAMP * num), num_filling), num // 2)
+    if (ids >= ramp).sum() < 2 * _of_a_batch(share):
+        reason = "too few requests have ended for two batches"
+        return Look(None, nan, (-inf, inf), num, reason, _needs(num, _GROWTH))
     found = [
         _compare(_with_gaps(ratios[:num_known], ids)[ramp:], share, error) for ratios in seen.ratios
     ]
@@ -122,13 +124,11 @@ def look(seen: Seen, share: float, error: float) -> Look:
     seems = attainment, worst.margins, num
     crowd = _in_system(arrival, seen.stays.end[:num_known])[ids >= ramp]
     near = 0.0 if len(crowd) / _together(crowd) >= _STRETCHES_NEAR else _NEAR
-    if any(each.low > near and each.trend >= -_TREND for each in found):
+    if any(each.low > near for each in found):
         return Look(False, *seems)
-    if not all(each.high <= -near and each.trend <= _TREND for each in found):
-        is_near = any(each.low <= near and each.high > -near for each in found)
-        reason = "the times are too near to their limit" if is_near else "the times still change"
+    if any(each.high > -near for each in found):
         factor = max(each.factor for each in found)
-        return Look(None, *seems, reason, _needs(num, factor))
+        return Look(None, *seems, "the times are too near to their limit", _needs(num, factor))
     waits = seen.waits[:num_known][ids >= ramp]
     num_stretches = len(waits) / _together(waits)
     if num_stretches < _STRETCHES:
@@ -145,15 +145,14 @@ def look(seen: Seen, share: float, error: float) -> Look:
 class _Compared(NamedTuple):
     """A quantile of time over limit, as a logarithm: negative where the limit is kept.
 
-    low, high: at the level of the look; margins: at 95 %. trend: of its halves, in standard errors.
-    factor: so many times as many requests would tell.
+    low, high: at the level of the look; margins: at 95 %. factor: so many times as many requests
+    would tell.
     """
 
     attainment: float
     low: float
     high: float
     margins: tuple[float, float]
-    trend: float
     factor: float
 
 
@@ -162,7 +161,7 @@ def _needs(num: int, factor: float) -> int | None:
 
 
 def _num_known(ids: NDArray[np.int64], on_their_way: float) -> int:
-    """Return how many ended requests come before one of which too many before have not ended."""
+    """Return how many of the ended requests count: up to the last before which few have not."""
     few = ids - np.arange(len(ids)) <= on_their_way * (ids + 1)
     return int(np.flatnonzero(few)[-1]) + 1 if few.any() else 0
 
@@ -188,20 +187,22 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
 
     best, worst = (np.nan_to_num(series, nan=end) for end in (-inf, inf))
     known = series[~np.isnan(series)]
-    num_batches = min(_BATCHES, len(known) // _OF_A_BATCH)
+    num_batches = min(_BATCHES, len(known) // _of_a_batch(share))
     quantiles = np.array([quantile(part, share) for part in np.array_split(known, num_batches)])
     deviation = sqrt(float(quantiles.var(ddof=1)) / num_batches * inflation(quantiles))
     width = float(stdtrit(num_batches - 1, 1 - error)) * deviation
     low, high = quantile(best, share), quantile(worst, share)
-    early, late = np.array_split(quantiles, 2)
-    change = float(late.mean()) - float(early.mean())
-    trend = change / (2 * deviation) if deviation else 0.0
     distance = abs(low + high) / 2
     factor = (width / distance) ** 2 if distance else inf
     attainment = float((known <= 0).mean())
     half = float(stdtrit(num_batches - 1, 0.975)) * deviation
     margins = low - half, high + half
-    return _Compared(attainment, low - width, high + width, margins, trend, factor)
+    return _Compared(attainment, low - width, high + width, margins, factor)
+
+
+def _of_a_batch(share: float) -> int:
+    """Return the fewest requests of a batch whose quantile says something: 40 for nine in ten."""
+    return ceil(_BEYOND / (1 - share) - 1e-9)
 
 
 def quantile(values: Array, share: float) -> float:

@@ -43,6 +43,16 @@ def test_intervals_may_meet_by_three_percent(high, stars):
     ) != (stars == ["apart"])
 
 
+def test_a_workload_as_it_stands_has_no_intervals_to_be_sure_of():
+    one, other = (case._replace(is_steady=False) for case in (APART, TOGETHER))
+    assert sentence([one, other]) == (
+        "apart serves most, 90 /s: 29 % more than together, for the workload as it stands; short "
+        "ones flatter; TPOT is the first to miss beyond."
+    )
+    near = other._replace(interval=(85.0, 95.0))
+    assert sentence([one, near]).endswith("for the workload as it stands; short ones flatter.")
+
+
 def test_equals_are_undecided():
     twin = APART._replace(name="twin")
     assert starred("goodput", "more", [APART, twin]) == []
