@@ -293,6 +293,78 @@ def test_an_answer_goes_on_in_the_pages_that_its_windows_have(num_full_groups):
     assert assert_cluster_exact(case, EVEN).outcomes[0].status == "finished"
 
 
+@st.composite
+def alike_and_ahead(draw: st.DrawFn) -> ClusterCase:
+    """Answers that begin alike, in small blocks, on a client that plans ahead.
+
+    Their prompts come slowly, so that it makes many plans on the spot, and others find in the step
+    after what these have cached.
+    """
+    size = draw(st.sampled_from([1, 2, 4]))
+    prefill = EngineOptions(
+        "chunked",
+        num_blocks=draw(st.sampled_from([12, 16, 40])),
+        block_size=size,
+        max_num_seqs=draw(st.integers(1, 4)),
+        max_num_batched_tokens=32,
+        caching=True,
+        role="prefill",
+    )
+    decode = replace(
+        prefill,
+        num_blocks=draw(st.sampled_from([12, 16, 40])),
+        max_num_seqs=draw(st.integers(1, 4)),
+        role="decode",
+        async_scheduling=True,
+    )
+    most = min(prefill.num_blocks, decode.num_blocks) * size - 2
+    prompts = st.sampled_from([1, 2, 5, 7, 12]).map(lambda tokens: min(tokens, most // 2))
+    answers = st.sampled_from([1, 2, 5, 9]).map(lambda tokens: min(tokens, most // 2))
+    content = st.sampled_from([((0, 40),)] * 4 + [()])
+    halves = sorted(draw(st.lists(st.integers(0, 12), min_size=3, max_size=10)))
+    jobs = tuple(
+        Job(half * STEP / 2, draw(prompts), draw(answers), content=draw(content)) for half in halves
+    )
+    return ClusterCase(
+        (prefill, decode),
+        jobs,
+        link=(draw(st.sampled_from([2.0**80, 1024 / STEP, 4096 / STEP])), 0.0),
+        first_token=draw(st.sampled_from(["prefill", "decode"])),
+        transfer=draw(st.sampled_from(["push", "pull"])),
+    )
+
+
+@pytest.mark.exact
+@given(case=alike_and_ahead())
+def test_answers_alike_on_a_client_that_plans_ahead_are_exact(case):
+    assert_cluster_exact(case, EVEN)
+
+
+@pytest.mark.exact
+def test_others_find_what_a_plan_made_on_the_spot_has_cached():
+    """All prompts but the last begin alike; their answers meet on the second client."""
+    prefill = EngineOptions(
+        "chunked",
+        num_blocks=12,
+        block_size=2,
+        max_num_seqs=2,
+        max_num_batched_tokens=32,
+        caching=True,
+        role="prefill",
+    )
+    decode = replace(prefill, num_blocks=16, max_num_seqs=4, role="decode", async_scheduling=True)
+    lengths = [(7, 2), (5, 2), (11, 1), (12, 2), (12, 2), (1, 9), (5, 4)]
+    alike = tuple(Job(0.0, *tokens, content=((0, 40),)) for tokens in lengths)
+    case = ClusterCase(
+        (prefill, decode),
+        (*alike, Job(0.0, 12, 1)),
+        link=(1024 / STEP, 0.0),
+        first_token="decode",
+        transfer="push",
+    )
+    assert_cluster_exact(case, EVEN)
+
+
 @pytest.mark.exact
 @pytest.mark.parametrize("content", SHARED[:2])
 def test_a_plan_made_ahead_finds_what_one_made_on_the_spot_has_cached(content):
