@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from mist_sim.cli.signals import interruption_of, take_leave
+from mist_sim.cli.signals import Saved, interruption_of, take_leave
 from mist_sim.cli.verbs.afd import afd
 from mist_sim.cli.verbs.calibrate import calibrate
 from mist_sim.cli.verbs.compare import compare
@@ -34,6 +34,7 @@ class Verbs(TyperGroup):
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Read the words of the command line."""
+        Saved.latest = None  # of a command before, in the same process
         try:
             return super().make_context(*args, **kwargs)
         except KeyboardInterrupt as stop:

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import ref
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mist_sim.output.files import OutputFile
     from mist_sim.output.folders import OutputFolder
 
@@ -109,28 +111,38 @@ def interruption_of(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 class Saved:
-    """Lets an interruption inside say that the results were written before, if they were.
+    """What a command writes; an interruption inside, or after it, says where that is.
 
-    output: the file or folder that is claimed for them; None: there is none.
+    output: the file or folder that is claimed for the results; None: there is none. latest: of the
+    command that runs, or has just ended; None: it writes nothing.
     """
+
+    latest: ClassVar[Saved | None] = None
 
     def __init__(self) -> None:
         self.output: OutputFile | OutputFolder | None = None
 
     def __enter__(self) -> Self:
+        Saved.latest = self
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        stop = interruption_of(error)
-        place = self.output.written if self.output is not None else None
-        if place is not None and stop is not None:
-            stop.add_note(f"the results are in {place}")
+    def __exit__(self, *error: object) -> None:
+        """Keep the place: a signal may come after this."""
+
+    @property
+    def place(self) -> Path | None:
+        """Where the results are; None while there are none."""
+        return self.output.written if self.output is not None else None
 
 
 def take_leave(stop: KeyboardInterrupt) -> int:
     """Say on stderr that the command was interrupted; return the exit code, as shells count it."""
     number = signal.Signals(getattr(stop, "number", signal.SIGINT))
-    results = getattr(stop, "__notes__", ["no results were written"])[0]
+    place = Saved.latest.place if Saved.latest is not None else None
+    if place is not None:
+        results = f"the results are in {place}"
+    else:
+        results = getattr(stop, "__notes__", ["no results were written"])[0]
     with suppress(OSError):  # the terminal may be gone
         print(f"{_SAID[number.name]}; {results}", file=sys.stderr, flush=True)
     return 128 + number

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mist_sim.cli import main
-from mist_sim.cli.signals import Stopped, interruption_of, stopping_signals
+from mist_sim.cli.signals import Saved, Stopped, interruption_of, stopping_signals
 from mist_sim.output import folders, replacement
 from tests.conftest import ROOT
 
@@ -29,6 +29,7 @@ import os, signal, sys, time
 from pathlib import Path
 from mist_sim import ROUTERS
 from mist_sim.cli import main
+from mist_sim.cli.signals import Saved
 
 # shells ignore it for what they start in the background, such as these tests
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -192,6 +193,34 @@ def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypat
     assert leaving.value.code == 130
     assert capsys.readouterr().err == "interrupted; the results are in a\n"
     assert Path("a/summary.json").exists()
+
+
+@pytest.mark.parametrize("command", [["demo", "--out", "a"], ["schema", "--out", "a"]])
+def test_a_signal_after_all_is_written_and_said_says_where_it_is(command, capsys, monkeypatch):
+    def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Saved, "__exit__", interrupted)
+    with pytest.raises(SystemExit) as leaving:
+        main(command)
+    assert leaving.value.code == 143
+    assert capsys.readouterr().err.splitlines()[-1] == "terminated; the results are in a"
+
+
+def test_an_interruption_does_not_name_the_results_of_the_command_before(capsys, monkeypatch):
+    with pytest.raises(SystemExit):
+        main(["schema", "--out", "a"])
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mist_sim.metrics.Result.show", interrupted)
+    with pytest.raises(SystemExit):
+        main(["demo", "--out", "mist-demo"])
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted; the results are in mist-demo"
+    with pytest.raises(SystemExit):
+        main(["run", "demo"])
+    assert capsys.readouterr().err == "interrupted; no results were written\n"
 
 
 WRITERS = {

@@ -1,0 +1,292 @@
+"""Do comparisons decide rightly? `python -m benchmarks.decisions settings` and `... coverage`.
+
+settings: random deployments, none chosen by hand, are compared by goodput, and the winner is held
+against long runs: nobody else may serve 3 % more. coverage: one deployment's goodput with many
+seeds: does the interval hold the goodput of long runs? Each prints a line of JSON when it is done;
+with `--out FILE` the lines go to a file, and what is in it is not done again. `summary FILE...`
+counts them. A setting takes some two minutes of a core, a seed 20 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from mist_sim.errors import ScenarioError
+from mist_sim.rng import Streams
+from mist_sim.scenario import Scenario, build
+from mist_sim.scenario.load import as_data
+from mist_sim.search import GoodputOptions, compare, designs_of, find_goodput
+from mist_sim.studies.rates import Rates
+
+Row = dict[str, Any]
+SHARE = 0.9
+RAMP = 0.2  # of a long run's requests, which do not count
+MARGIN = 0.03  # by which no other design may be better than one with a star
+APART = 0.05  # by which the best two may differ where nothing is decided
+LONG, LONGEST = 60_000, 200_000  # requests of a run that tells the truth
+_STEP = 1.03  # from one rate of the reference to the next
+_LIMITS = 2**-20  # a rate so small that nothing waits, 1/s
+
+GPUS = ("h100-sxm", "a100-80gb-sxm", "h200", "l40s", "b200")
+MODELS = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-14b", "mistral-7b-v0.3", "qwen3-30b-a3b")
+
+
+def good_share(scenario: Scenario, rate: float, number: int, seed: int = 1) -> float:
+    """Return the share of good requests after the ramp of a long run at a rate, 1/s."""
+    changes = {
+        **Rates(scenario).at(rate),
+        "workload.lengths.num_requests": number,
+        "warmup": f"{RAMP * number / rate!r} s",
+        "seed": seed,
+    }
+    found = build(Scenario.from_dict(as_data(scenario), changes)).run()
+    return float(found.summary["good_request_fraction"])
+
+
+def reference(scenario: Scenario, guess: float, number: int = LONG) -> float:
+    """Return the goodput of long runs, 1/s, between two rates 3 % apart, by interpolation."""
+    shares = {guess: good_share(scenario, guess, number)}
+    while min(shares.values()) >= SHARE:
+        shares[max(shares) * _STEP] = good_share(scenario, max(shares) * _STEP, number)
+    while max(shares.values()) < SHARE:
+        shares[min(shares) / _STEP] = good_share(scenario, min(shares) / _STEP, number)
+    low = max(rate for rate, share in shares.items() if share >= SHARE)
+    high = min(rate for rate, share in shares.items() if share < SHARE)
+    part = (shares[low] - SHARE) / (shares[low] - shares[high])
+    return low + part * (high - low)
+
+
+def coverage(seed: int, truth: float) -> Row:
+    """Return whether the interval of a goodput, found with a seed, holds the true one."""
+    begun = process_time()
+    found = find_goodput(Scenario.from_dict(chats() | {"seed": seed}), jobs=1)
+    low, high = found.interval
+    return {
+        "goodput": found.rate,
+        "interval": [low, high],
+        "truth": truth,
+        "covers": low <= truth <= high,
+        "width": (high - low) / found.rate,
+        "seconds": process_time() - begun,
+    }
+
+
+def chats() -> dict[str, Any]:
+    """Return the deployment whose goodput is searched with many seeds."""
+    return {
+        "model": "llama-3.1-8b",
+        "workload": {
+            "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 400},
+            "arrivals": {"type": "poisson", "rate": "15 /s"},
+        },
+        "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+        "slo": {"ttft": "500 ms", "tpot": "15 ms"},
+    }
+
+
+def setting(number: int) -> tuple[str, Mapping[str, Scenario]]:
+    """Return the scenarios of a random setting, and of what kind they are."""
+    rng = Streams(number).generator("setting")
+    kind = str(rng.choice(list(KINDS)))
+    prompt, answer = np.exp(rng.uniform(np.log([150, 50]), np.log([4000, 500])))
+    spread = rng.uniform(0.2, 1.2, 2)
+    cv = float(rng.choice([1.0, 1.0, 1.5, 2.0]))
+    gamma = {"type": "gamma", "rate": "4 /s", "burstiness": cv**-2}
+    base: dict[str, Any] = {
+        "model": str(rng.choice(MODELS)),
+        "workload": {
+            "lengths": {
+                "type": "synthetic",
+                "num_requests": 400,
+                "prompt": law(prompt, spread[0]),
+                "output": law(answer, spread[1]),
+            },
+            "arrivals": {"type": "poisson", "rate": "4 /s"} if cv == 1 else gamma,
+        },
+        "router": str(rng.choice(["round_robin", "least_outstanding"])),
+    }
+    clients = KINDS[kind](rng)
+    first = next(iter(clients.values()))
+    lone = lone_times(base | {"clients": first})
+    limits = rng.uniform(2, 12) * lone[0], rng.uniform(1.3, 4) * lone[1]
+    base["slo"] = {"ttft": f"{limits[0]!r} s", "tpot": f"{limits[1]!r} s"}
+    if kind == "split":
+        return kind, designs_of(Scenario.from_dict(base | {"clients": first})).scenarios
+    return kind, {
+        name: Scenario.from_dict(base | {"clients": parts}) for name, parts in clients.items()
+    }
+
+
+def law(mean: float, spread: float) -> dict[str, Any]:
+    """Return lengths around a mean. spread: standard deviation over mean."""
+    return {"type": "lognormal", "mean": round(float(mean)), "std": round(float(mean * spread))}
+
+
+def lone_times(data: dict[str, Any]) -> tuple[float, float]:
+    """Return the median TTFT and TPOT, seconds, of requests that are alone."""
+    changes = {"workload.arrivals.rate": f"{_LIMITS!r} /s", "workload.lengths.num_requests": 200}
+    summary = build(Scenario.from_dict(data, changes)).run().summary
+    return summary["p50_ttft_ms"] / 1e3, summary["p50_tpot_ms"] / 1e3
+
+
+Clients = dict[str, list[dict[str, Any]]]
+
+
+def _gpus(rng: np.random.Generator) -> Clients:
+    names = rng.choice(GPUS, 3, replace=False)
+    count = int(rng.integers(1, 4))
+    return {str(name): [{"name": "llm", "count": count, "gpu": str(name)}] for name in names}
+
+
+def _chunks(rng: np.random.Generator) -> Clients:
+    shared = {"name": "llm", "count": int(rng.integers(1, 4)), "gpu": str(rng.choice(GPUS))}
+    sizes = rng.choice([256, 512, 1024, 2048, 4096, 8192], 3, replace=False)
+    return {
+        f"chunk {size}": [shared | {"scheduler": {"max_num_batched_tokens": int(size)}}]
+        for size in sizes
+    }
+
+
+def _layouts(rng: np.random.Generator) -> Clients:
+    gpu = str(rng.choice([name for name in GPUS if name != "l40s"]))
+    shared = {"name": "llm", "gpu": gpu}
+    return {
+        f"{4 // tp} x TP {tp}": [shared | {"count": 4 // tp, "tensor_parallel_size": tp}]
+        for tp in (1, 2, 4)
+    }
+
+
+def _split(rng: np.random.Generator) -> Clients:
+    gpu = str(rng.choice([name for name in GPUS if name != "l40s"]))
+    return {"as it stands": [{"name": "llm", "count": int(rng.integers(2, 5)), "gpu": gpu}]}
+
+
+KINDS: Mapping[str, Callable[[np.random.Generator], Clients]] = {
+    "gpus": _gpus,
+    "chunks": _chunks,
+    "layouts": _layouts,
+    "split": _split,
+}
+
+
+def decision(number: int) -> Row:
+    """Compare the designs of a random setting, and hold the winner against long runs."""
+    begun = process_time()
+    kind, scenarios = setting(number)
+    try:
+        found = compare(scenarios, goodput=GoodputOptions(), jobs=1)
+    except ScenarioError as error:
+        return {"kind": kind, "error": str(error)}
+    searched = {case.name: case.goodput for case in found.cases if case.goodput is not None}
+    rates = {name: each.rate for name, each in searched.items() if each.status == "found"}
+    row: Row = {
+        "kind": kind,
+        "goodputs": rates,
+        "intervals": {name: list(searched[name].interval) for name in rates},
+        "star": found.best["goodput"],
+        "verdict": found.verdict,
+        "seconds": process_time() - begun,
+    }
+    if rates:
+        row |= _against_long_runs(scenarios, rates, row["star"])
+    return row | {"seconds with long runs": process_time() - begun}
+
+
+def _against_long_runs(
+    scenarios: Mapping[str, Scenario], rates: Mapping[str, float], star: list[str]
+) -> Row:
+    """Return who is better than the star in long runs, or how far the best two are apart."""
+    by_rate = sorted(rates, key=lambda name: -rates[name])
+    if not star:
+        best = {name: reference(scenarios[name], rates[name]) for name in by_rate[:2]}
+        apart = max(best.values()) / min(best.values()) - 1
+        return {"reference": best, "apart": apart}
+    name = star[0]
+    truth = reference(scenarios[name], rates[name])
+    bar = truth * (1 + MARGIN)
+    better = {
+        other: share
+        for other in by_rate
+        if other != name and rates[other] > bar / 2
+        for share in [good_share(scenarios[other], bar, LONG)]
+        if share >= SHARE
+    }
+    return {"reference": {name: truth}, "better": better}
+
+
+def rows(
+    numbers: range, do: Callable[[int], Row], out: Path | None, done: set[int]
+) -> Iterator[Row]:
+    """Yield the row of each number that is not done; write it to a file at once."""
+    for number in numbers:
+        if number not in done:
+            row = {"number": number} | do(number)
+            if out is not None:
+                with out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+            yield row
+
+
+def summary(found: list[Row]) -> Iterator[str]:
+    """Yield lines that count what was found."""
+    covered = [row["covers"] for row in found if "covers" in row]
+    if covered:
+        widths = [row["width"] for row in found if "covers" in row]
+        yield f"{sum(covered)} of {len(covered)} intervals hold the goodput of long runs"
+        yield f"widths: median {np.median(widths):.1%}, widest {max(widths):.1%}"
+    settings = [row for row in found if "kind" in row]
+    if settings:
+        starred = [row for row in settings if row.get("star")]
+        wrong = [row["number"] for row in starred if row["better"]]
+        apart = {
+            row["number"]: round(row["apart"], 3)
+            for row in settings
+            if row.get("apart", 0.0) > APART
+        }
+        yield f"{len(settings)} settings: {dict(Counter(row['kind'] for row in settings))}"
+        yield f"a star in {len(starred)}; another {MARGIN:.0%} better in {len(wrong)}: {wrong}"
+        yield f"undecided though more than {APART:.0%} apart: {apart}"
+        yield f"no rate attained: {[r['number'] for r in settings if not r.get('goodputs')]}"
+        seconds = [row["seconds"] for row in settings if "seconds" in row]
+        yield f"seconds of a core a comparison: median {np.median(seconds):.0f}"
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["settings", "coverage", "summary"])
+    parser.add_argument("files", nargs="*", type=Path, help="of summary")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.what == "summary":
+        print(*summary([row for file in options.files for row in _read(file)]), sep="\n")
+        return
+    known = _read(options.out) if options.out else []
+    do = decision
+    if options.what == "coverage":
+        truth = reference(Scenario.from_dict(chats()), 19.5, LONGEST)
+        do = lambda seed: coverage(seed, truth)  # noqa: E731
+    numbers = range(options.first, options.first + options.count)
+    for row in rows(numbers, do, options.out, {row["number"] for row in known}):
+        print(json.dumps(row), flush=True)
+    print(*summary(_read(options.out) if options.out else []), sep="\n")
+
+
+def _read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+if __name__ == "__main__":
+    main()
