@@ -14,7 +14,7 @@ from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.simulation import Method, simulate_strategy
 from mist_sim.bestserve.simulators import contexts, pseudo_batches
 from mist_sim.bestserve.strategy import Strategy
-from mist_sim.search.bracketing import Bracket, Search
+from mist_sim.search.bracketing import Search
 from mist_sim.search.goodput_result import SeedGoodput
 from mist_sim.search.request_times import RequestTimes, Target, none_counts
 from mist_sim.search.trials import Trial
@@ -28,7 +28,6 @@ def search_rate(simulate: Simulate, target: Target, search: Search, *, seed: int
 
     simulate: any simulator: BestServe's, the full one, or one's own. search: which rates to try,
     from `bracketing.around` or `bracketing.between`. seed: of what is simulated, for the result.
-    Raises ScenarioError where no request counts.
     """
     trials: list[Trial] = []
     asked = next(search)
@@ -43,8 +42,6 @@ def search_rate(simulate: Simulate, target: Target, search: Search, *, seed: int
 
 def _trial(times: RequestTimes, target: Target, rate: float, seed: int) -> Trial:
     num = len(times)
-    if not num:
-        raise none_counts(0.0, rate)
     missed = target.num_missed(times)
     return Trial(
         rate,
@@ -71,7 +68,10 @@ def at_rate(
     def simulate(rate: float) -> RequestTimes:
         scaled = requests.scaled(rate)
         served = simulate_strategy(strategy, scaled, times, seed=seed, method=method)
-        return served.times(warmup)
+        found = served.times(warmup)
+        if not len(found):
+            raise none_counts(warmup, rate)
+        return found
 
     return simulate
 
@@ -105,7 +105,3 @@ def most_a_second(
         return min(strategy.prefill / prefill, strategy.decode / decode)
     return strategy.together / (prefill + decode)
 
-
-def found(bracket: Bracket) -> float:
-    """Return the rate that a search found, requests per second; 0 where none was attained."""
-    return bracket.low or 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from mist_sim.bounds import COPIES, COUNT
@@ -90,6 +90,16 @@ class Strategy:
     def is_apart(self) -> bool:
         """Whether prompts and answers are served by instances of their own."""
         return not self.together
+
+    @property
+    def one_of_each(self) -> Strategy:
+        """The smallest strategy with such instances."""
+        return replace(
+            self,
+            together=min(self.together, 1),
+            prefill=min(self.prefill, 1),
+            decode=min(self.decode, 1),
+        )
 
     @property
     def num_instances(self) -> int:
