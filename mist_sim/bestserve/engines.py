@@ -11,14 +11,13 @@ from math import ceil
 from typing import Any
 
 from mist_sim.bestserve.oracle import Oracle, Times
-from mist_sim.bestserve.requests import Requests, requests_of
+from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.clients import LlmClient
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.studies.built import Built
-from mist_sim.studies.rates import Rates
 
 _NO_HAND_OVER = {"bandwidth": "1e18 B/s", "latency": "0 s"}
 """BestServe's prompts reach the decode instances at once; the widest link that a scenario has."""
@@ -63,14 +62,6 @@ class Template:
         """Tensor and pipeline parallel size as the scenario has them."""
         client = as_data(self.scenario)["clients"][0]
         return client["tensor_parallel_size"], client["pipeline_parallel_size"]
-
-    def requests(self, seed: int) -> tuple[Requests, float]:
-        """Return the requests of the workload with a seed, as at one a second, and its own rate.
-
-        Raises ScenarioError as `requests_of` and `Rates` do.
-        """
-        rates = Rates(self.scenario, Built(self.scenario))
-        return requests_of(rates, seed).scaled(1 / rates.own), rates.own
 
     def full(self, strategy: Strategy, longest: int) -> Scenario:
         """Return the scenario that a strategy is in the full simulation.

@@ -7,6 +7,8 @@ reason. The best few can be searched in the full simulation as well.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +18,7 @@ from typing import Any
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.goodput import at_rate, most_a_second, search_rate, served_alone
 from mist_sim.bestserve.ranking import Entry, Ranking
-from mist_sim.bestserve.requests import Requests
+from mist_sim.bestserve.requests import Requests, requests_of
 from mist_sim.bestserve.simulation import Method
 from mist_sim.bestserve.space import Space
 from mist_sim.bestserve.strategy import Strategy
@@ -38,6 +40,8 @@ from mist_sim.studies.task import Row, Task
 
 FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
 """Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""
+
+_PLACE = re.compile(r"^(clients\.\d+[.:] ?|(instance|prefill|decode): )")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ def rank_strategies(
         raise ScenarioError(f"check must be >= 0, got {check}")
     strategies = space.strategies(template.layout)
     target = options.target(scenario)
-    requests, _ = template.requests(scenario.seed)
+    requests = requests_of(scenario, scenario.seed)
     data, seeds = as_data(scenario), seeds_from(scenario.seed, scenario.replications)
     shared = _Options(
         target=target, rates=options.rates, tolerance=options.tolerance, method=method
@@ -117,7 +121,10 @@ def search_strategy(
     """
     text = json_text(data)
     template, requests = _known(text, seed)
-    engines = _engines_of(text, seed, strategy.one_of_each)
+    try:
+        engines = _engines_of(text, seed, strategy.one_of_each)
+    except ScenarioError as error:
+        return {"left_out": _first_problem(str(error))}
     if reason := engines.lacks_room(strategy, requests):
         return {"left_out": reason}
     alone = served_alone(requests, engines.times)
@@ -140,13 +147,16 @@ def search_strategy(
     return {"trials": [trial.data() for trial in found.trials]}
 
 
+def _first_problem(message: str) -> str:
+    """Return the first problem of a strategy's scenario, without the client that has it."""
+    return _PLACE.sub("", message.splitlines()[0])
+
+
 @lru_cache(maxsize=8)
 def _known(text: str, seed: int) -> tuple[Template, Requests]:
     """Return a scenario, given as JSON text, and its requests as at one a second."""
-    import json
-
     template = Template(Scenario.from_dict(json.loads(text)))
-    return template, template.requests(seed)[0]
+    return template, requests_of(template.scenario, seed)
 
 
 @lru_cache(maxsize=64)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.rng import Streams
+from mist_sim.scenario import Scenario, build_workload
 from mist_sim.stages import Decode, Prefill
+from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
+from mist_sim.traces import Workload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -77,16 +81,24 @@ class Requests:
         return replace(self, arrival=self.arrival / factor)
 
 
-def requests_of(rates: Rates, seed: int) -> Requests:
-    """Return the requests of a scenario's workload at its own rate, with a seed.
+@dataclass(frozen=True)
+class _Offered(Built):
+    """A scenario of which nothing but the workload is asked: its clients need not fit."""
 
-    Raises ScenarioError for requests that do something beside prefill and decode, and where none
-    has tokens to decode.
+    @cached_property
+    def workload(self) -> Workload:
+        return build_workload(self.scenario)
+
+
+def requests_of(scenario: Scenario, seed: int) -> Requests:
+    """Return the requests of a scenario's workload with a seed, as at one request a second.
+
+    Raises ScenarioError for arrivals without a rate, for requests that do something beside prefill
+    and decode, and where none has tokens to decode.
     """
-    built = rates.built
-    if built is None:
-        raise ValueError("rates must be of a scenario that is built")
-    found = list(built.simulation.workload.requests(Streams(seed)))
+    built = _Offered(scenario)
+    own = Rates(scenario, built).own
+    found = list(built.workload.requests(Streams(seed)))
     others = {
         kind
         for request in found
@@ -108,4 +120,4 @@ def requests_of(rates: Rates, seed: int) -> Requests:
             "workload must have answers of two tokens or more: those of one have nothing to "
             "decode, and BestServe ranks what decodes; raise workload.lengths.output"
         )
-    return requests
+    return requests.scaled(1 / own)

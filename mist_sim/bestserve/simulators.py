@@ -124,12 +124,15 @@ def together(
     waiting: list[tuple[float, int]] = []
     now, first = 0.0, 0
     while first < num or waiting:
-        to_prefill = to_decode = inf
+        to_prefill = inf
         if first < num:
             to_prefill = max(arrival[first], min([each.free_at for each in instances]))
-        if waiting:
-            to_decode = max(waiting[0][0], min([_free_box_at(each, boxes) for each in instances]))
-        now = max(now, min(to_prefill, to_decode))
+        if to_prefill > now:
+            to_decode = inf
+            if waiting:
+                free_at = min([_free_box_at(each, boxes) for each in instances])
+                to_decode = max(waiting[0][0], free_at)
+            now = max(now, min(to_prefill, to_decode))
         if to_prefill <= now:
             last = bisect_right(arrival, now, first, min(first + most, num))
             latency, busy = times[0].prefill(tuple(prompts[first:last]))

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, number, section, warnings
+from mist_sim.report.elements.cells import count, number, section, warnings, who
 from mist_sim.report.elements.layout import Fitting, columns
 from mist_sim.report.goodput import asked
 
@@ -28,7 +28,7 @@ def bestserve_table(summary: Mapping[str, Any]) -> RenderableType:
     parts += [Text(note) for note in _notes(ranked, summary)]
     parts.append(Text())
     if left_out:
-        parts += section("Left out", Group(*(Text(_reason(row)) for row in left_out)))
+        parts += section("Left out", Group(*(Text(text) for text in _reasons(left_out))))
     return Group(*parts, *warnings(summary["warnings"]))
 
 
@@ -89,8 +89,14 @@ def _notes(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> lis
     return found
 
 
-def _reason(row: Mapping[str, Any]) -> str:
-    return f"{strategy_label(row)} {row['prefill_batch']}/{row['decode_batch']}: {row['left_out']}"
+def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each reason, with the strategies that it holds for."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        layout = strategy_label(row).removeprefix(row["strategy"] + "-")
+        key = f"{layout} {row['prefill_batch']}/{row['decode_batch']}", row["left_out"]
+        names.setdefault(key, []).append(row["strategy"])
+    return [f"{layout} ({who(every)}): {why}" for (layout, why), every in names.items()]
 
 
 def _rate(value: float) -> str:
