@@ -224,7 +224,7 @@ def _checked(
     ranking: Ranking, template: Template, options: GoodputOptions, check: int, driver: Driver
 ) -> Ranking:
     """Search the best in the full simulation too, from the rates that BestServe's have."""
-    best = [entry for entry in ranking.entries if entry.goodput and entry.rate == entry.rate]
+    best = [entry for entry in ranking.entries if entry.rate > 0]
     best = best[:check]
     builts = []
     for entry in best:
