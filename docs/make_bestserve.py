@@ -162,7 +162,9 @@ def oscillation_table(found: dict[int, tuple[Any, Any]]) -> Iterator[str]:
     yield "|---" * (len(found) + 1) + "|"
     one = [f"{100 * runs[0].std(ddof=1) / runs[0].mean():.0f} %" for runs in found.values()]
     yield "| deviation of one run | " + " | ".join(one) + " |"
-    of_three = [f"{100 * r[0].std(ddof=1) / r[0].mean() / np.sqrt(3):.0f} %" for r in found.values()]
+    of_three = [
+        f"{100 * r[0].std(ddof=1) / r[0].mean() / np.sqrt(3):.0f} %" for r in found.values()
+    ]
     yield "| of the mean of three | " + " | ".join(of_three) + " |"
 
 
@@ -170,7 +172,7 @@ def oscillation_table(found: dict[int, tuple[Any, Any]]) -> Iterator[str]:
 
 
 class Compared(NamedTuple):
-    """A strategy at a load: P90 of TTFT and TPOT, seconds, and processor time of both simulations."""
+    """A strategy at a load: P90 of TTFT and TPOT, and processor time, of both; all in seconds."""
 
     op: str
     name: str
@@ -229,7 +231,8 @@ def errors(ranking: Ranking) -> dict[str, float]:
 
 def error_table(found: dict[str, Ranking]) -> Iterator[str]:
     """Yield the mean absolute errors of the goodput against the full simulation."""
-    yield "| | strategies | mean absolute error | together | apart | the paper's, against vLLM-Ascend |"
+    titles = "strategies", "mean absolute error", "together", "apart", "the paper's, on hardware"
+    yield "| | " + " | ".join(titles) + " |"
     yield "|---|---|---|---|---|---|"
     for op, ranking in found.items():
         every = errors(ranking)
@@ -301,14 +304,15 @@ def compared_table(found: list[Compared]) -> Iterator[str]:
         differs = f"{100 * (each.tpot[0] / each.tpot[1] - 1):+.0f} %".replace("-", "−")
         ratio = each.seconds[1] / max(each.seconds[0], 1e-9)
         yield (
-            f"| {each.op} | {each.name} | {each.load:g} | {each.ttft[0]:.2f} | {each.ttft[1]:.2f} | "
+            f"| {each.op} | {each.name} | {each.load:g} | "
+            f"{each.ttft[0]:.2f} | {each.ttft[1]:.2f} | "
             f"{1e3 * each.tpot[0]:.1f} | {1e3 * each.tpot[1]:.1f} | {differs} | "
             f"{float(f'{ratio:.2g}'):.0f} |"
         )
 
 
 def pseudo_table() -> Iterator[str]:
-    """Yield how long a decode step takes as BestServe counts, and with the answers that are there."""
+    """Yield the seconds of a step as BestServe counts, and with the answers that are there."""
     yield "| | answers in the boxes | pseudo batch | its step, ms | a step of all, ms |"
     yield "|---|---|---|---|---|"
     for op, (prompt, output) in SCENARIOS.items():

@@ -77,6 +77,8 @@ class Template:
             "tensor_parallel_size": strategy.tensor_parallel_size,
             "pipeline_parallel_size": strategy.pipeline_parallel_size,
         }
+        if strategy.pipeline_parallel_size > 1 and first["async_scheduling"]:
+            del first["async_scheduling"]  # pipelines do not plan ahead, and nobody said so
         prompts = strategy.prefill_batch * longest
         if strategy.is_apart:
             data["clients"] = [

@@ -88,9 +88,7 @@ def served_alone(requests: Requests, times: tuple[Times, Times]) -> RequestTimes
     return RequestTimes(ttft, tpot, ttft + tpot * requests.output)
 
 
-def most_a_second(
-    strategy: Strategy, requests: Requests, times: tuple[Times, Times]
-) -> float:
+def most_a_second(strategy: Strategy, requests: Requests, times: tuple[Times, Times]) -> float:
     """Return about how many requests a second a strategy can serve, where a search begins.
 
     Full batches of mean lengths. The printed upper end, 1.2 over the time of one request, is that
@@ -104,4 +102,3 @@ def most_a_second(
     if strategy.is_apart:
         return min(strategy.prefill / prefill, strategy.decode / decode)
     return strategy.together / (prefill + decode)
-

@@ -104,7 +104,9 @@ def rank_strategies(
     ) as driver:
         rows = driver.run(tasks, keep_errors=True)
         entries = [
-            _entry(template, strategy, rows[k * len(seeds) : (k + 1) * len(seeds)], shared, requests)
+            _entry(
+                template, strategy, rows[k * len(seeds) : (k + 1) * len(seeds)], shared, requests
+            )
             for k, strategy in enumerate(strategies)
         ]
         _raise_if_none(entries, rows)
@@ -214,10 +216,10 @@ def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
         return
     error = next((row.error for row in rows if row.error is not None), None)
     first = entries[0]
-    more = f", as {len(entries) - 1} others are" if len(entries) > 1 else ""
-    raise ScenarioError(f"no strategy fits: {first.label} is left out{more}: {first.left_out}") from (
-        error
-    )
+    more = f", and {len(entries) - 1} others" if len(entries) > 1 else ""
+    raise ScenarioError(
+        f"no strategy fits: {first.label} is left out{more}: {first.left_out}"
+    ) from error
 
 
 def _checked(

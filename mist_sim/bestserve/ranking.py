@@ -68,8 +68,8 @@ class Entry:
 class Ranking(Findings):
     """Strategies by goodput per GPU, the best first; those that were left out are last.
 
-    target: what counts as attained. mean_prompt, mean_output: tokens of a request. num_requests: of a run. title: what was
-    simulated, in words.
+    target: what counts as attained. num_requests: of a run. mean_prompt, mean_output,
+    longest_prompt: tokens. seeds: of the searches. title: what was simulated, in words.
     """
 
     presenter = BESTSERVE

@@ -53,8 +53,8 @@ class Requests:
         for name, lengths in (("prompt", self.prompt), ("output", self.output)):
             if (least := int(lengths.min())) < 1:
                 raise ScenarioError(
-                    f"{name} must have >= 1 token in every request, got {least}; the first token of "
-                    "an answer is the prefill's"
+                    f"{name} must have >= 1 token in every request, got {least}; the first token "
+                    "of an answer is the prefill's"
                 )
 
     @classmethod

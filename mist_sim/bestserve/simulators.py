@@ -14,6 +14,7 @@ from math import inf
 
 from mist_sim.bestserve.oracle import Times
 from mist_sim.bestserve.orders import Order
+from mist_sim.errors import InvariantError
 
 Pool = tuple[int, int]
 """Instances, and how many requests each has at a time."""
@@ -91,16 +92,6 @@ def decode(
     return done
 
 
-class _Instance:
-    """One that does both. free_at: when its prompts are done. boxes: (end, request) of answers."""
-
-    __slots__ = ("boxes", "free_at")
-
-    def __init__(self) -> None:
-        self.free_at = 0.0
-        self.boxes: list[tuple[float, int]] = []
-
-
 def together(
     arrival: Sequence[float],
     prompts: Sequence[int],
@@ -117,61 +108,86 @@ def together(
     of answers.
     """
     (num_instances, most), boxes = pools
+    instances = _Instances(num_instances, boxes, len(arrival))
     context, pseudo = contexts(prompts, outputs), pseudo_batches(boxes, tau)
-    instances = [_Instance() for _ in range(num_instances)]
-    num = len(arrival)
-    prefilled, done = [inf] * num, [inf] * num
-    waiting: list[tuple[float, int]] = []
-    now, first = 0.0, 0
+    prefilled = [inf] * len(arrival)
+    waiting: list[tuple[float, int]] = []  # when each prompt was done, and whose it was
+    now, first, num = 0.0, 0, len(arrival)
     while first < num or waiting:
-        to_prefill = inf
-        if first < num:
-            to_prefill = max(arrival[first], min([each.free_at for each in instances]))
+        to_prefill = max(arrival[first], min(instances.free_at)) if first < num else inf
         if to_prefill > now:
-            to_decode = inf
-            if waiting:
-                free_at = min([_free_box_at(each, boxes) for each in instances])
-                to_decode = max(waiting[0][0], free_at)
+            to_decode = max(waiting[0][0], min(instances.box_at)) if waiting else inf
             now = max(now, min(to_prefill, to_decode))
         if to_prefill <= now:
             last = bisect_right(arrival, now, first, min(first + most, num))
             latency, busy = times[0].prefill(tuple(prompts[first:last]))
-            number = next(k for k in order.next() if instances[k].free_at <= now)
-            instance = instances[number]
-            instance.free_at = now + busy
-            _free(instance, now, done)
-            instance.boxes = [(end + busy, request) for end, request in instance.boxes]
+            chosen = _first(order.next(), instances.free_at, now)
+            instances.suspend(chosen, now, busy)
             for request in range(first, last):
                 prefilled[request] = now + latency
                 if outputs[request] > 1:
                     heappush(waiting, (now + latency, request))
                 else:
-                    done[request] = now + latency
+                    instances.done[request] = now + latency
             first = last
         else:
-            number = next(k for k in order.next() if _free_box_at(instances[k], boxes) <= now)
-            instance = instances[number]
-            _free(instance, now, done)
+            chosen = _first(order.next(), instances.box_at, now)
             _, request = heappop(waiting)
-            others = len(instance.boxes)
+            others = instances.num_answers(chosen, now)
             step = times[1].decode(pseudo[others], context[request])
-            heappush(instance.boxes, (now + outputs[request] * step, request))
-        order.took(number)
-    for instance in instances:
-        _free(instance, inf, done)
-    return prefilled, done
+            instances.put(chosen, now + outputs[request] * step, request)
+        order.took(chosen)
+    for number in range(num_instances):
+        instances.num_answers(number, inf)
+    return prefilled, instances.done
 
 
-def _free_box_at(instance: _Instance, boxes: int) -> float:
-    """Return from when on an instance takes an answer: no prompts, and a box is free."""
-    if len(instance.boxes) < boxes:
-        return instance.free_at
-    return max(instance.free_at, instance.boxes[0][0])
+def _first(order: Sequence[int], free_at: Sequence[float], now: float) -> int:
+    """Return the first instance of an order that is free; one is."""
+    for number in order:
+        if free_at[number] <= now:
+            return number
+    raise InvariantError(f"no instance is free at {now} s")
 
 
-def _free(instance: _Instance, now: float, done: list[float]) -> None:
-    """Empty the boxes of answers that are complete by now, and write down when they were."""
-    boxes = instance.boxes
-    while boxes and boxes[0][0] <= now:
-        end, request = heappop(boxes)
-        done[request] = end
+class _Instances:
+    """Those that do both.
+
+    free_at: when the prompts of each are done. box_at: when each can take an answer: its prompts
+    are done, and a box is free. done: when the answers of all requests are complete; in full boxes
+    that is still to be written.
+    """
+
+    __slots__ = ("_boxes", "_in_boxes", "box_at", "done", "free_at")
+
+    def __init__(self, num: int, boxes: int, num_requests: int) -> None:
+        self._boxes = boxes
+        self._in_boxes: list[list[tuple[float, int]]] = [[] for _ in range(num)]
+        self.free_at, self.box_at = [0.0] * num, [0.0] * num
+        self.done = [inf] * num_requests
+
+    def num_answers(self, number: int, now: float) -> int:
+        """Empty the boxes of answers that are complete by now; return how many others there are."""
+        boxes, done = self._in_boxes[number], self.done
+        while boxes and boxes[0][0] <= now:
+            end, request = heappop(boxes)
+            done[request] = end
+        return len(boxes)
+
+    def suspend(self, number: int, now: float, seconds: float) -> None:
+        """Begin with prompts, for which all answers wait."""
+        self.num_answers(number, now)
+        boxes = [(end + seconds, request) for end, request in self._in_boxes[number]]
+        self._in_boxes[number] = boxes
+        self.free_at[number] = now + seconds
+        self._look(number)
+
+    def put(self, number: int, end: float, request: int) -> None:
+        """Put an answer into a free box."""
+        heappush(self._in_boxes[number], (end, request))
+        self._look(number)
+
+    def _look(self, number: int) -> None:
+        boxes, free_at = self._in_boxes[number], self.free_at[number]
+        is_full = len(boxes) >= self._boxes
+        self.box_at[number] = max(free_at, boxes[0][0]) if is_full else free_at
