@@ -161,11 +161,11 @@ def oscillation_table(found: dict[int, tuple[Any, Any]]) -> Iterator[str]:
     yield "| requests of a run | " + " | ".join(f"{num:,}" for num in found) + " |"
     yield "|---" * (len(found) + 1) + "|"
     one = [f"{100 * runs[0].std(ddof=1) / runs[0].mean():.0f} %" for runs in found.values()]
-    yield "| deviation of one run | " + " | ".join(one) + " |"
+    yield "| standard deviation of one run | " + " | ".join(one) + " |"
     of_three = [
         f"{100 * r[0].std(ddof=1) / r[0].mean() / np.sqrt(3):.0f} %" for r in found.values()
     ]
-    yield "| of the mean of three | " + " | ".join(of_three) + " |"
+    yield "| that of means of three (over √3) | " + " | ".join(of_three) + " |"
 
 
 # --- the operating scenarios, figure 11 ---------------------------------------------------------
@@ -271,11 +271,15 @@ def draw_ranking(found: dict[str, Ranking]) -> None:
 
 
 def compared(op: str, name: str, goodput: float) -> Iterator[Compared]:
-    """Yield both simulations of a strategy at parts of its goodput in the full one."""
+    """Yield both simulations of a strategy at parts of its goodput in the full one.
+
+    Each has run before, so that neither is charged for what is imported on first use.
+    """
     base, prompt = scenario(op, SHORT), SCENARIOS[op][0]
     strategy = Strategy.parse(name, tensor_parallel_size=layout(op))
     template, requests = Template(base), requests_of(base, 0)
     times = engines_of(template, strategy, prompt)
+    simulate(template.full(strategy, prompt).changed({"workload.lengths.num_requests": 10}))
     for load in LOADS:
         rate = load * goodput
         full = template.full(strategy, prompt).changed({"workload.arrivals.rate": f"{rate} /s"})

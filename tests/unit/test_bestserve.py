@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from math import inf
+from math import exp, inf
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from mist_sim import Scenario, ScenarioError, Slo, StepBatch, simulate
 from mist_sim.bestserve import (
@@ -233,7 +234,7 @@ def test_pseudo_batching_fails_where_answers_are_long(name, rate):
 
 
 def test_the_goodput_of_any_simulator():
-    """M/D/1 in one line: nine of ten wait no longer than a service at a load of 0.5 or so."""
+    """M/D/1: nine of ten wait no longer than a service where (1 - r) exp(r) = 0.9 (Erlang)."""
     gaps = Streams(1).generator("gaps").exponential(1.0, 20_000)
     target = Target(slo=Slo(ttft=2.0))
 
@@ -251,7 +252,7 @@ def test_the_goodput_of_any_simulator():
     assert high is not None
     assert high - low <= 0.01 * high
     assert simulate_queue(low).ttft[np.argsort(simulate_queue(low).ttft)[17_999]] <= 2.0
-    assert 0.4 < low < 0.6
+    assert low == pytest.approx(brentq(lambda r: (1 - r) * exp(r) - 0.9, 0.1, 0.9), rel=0.06)
 
 
 def test_alone_is_what_a_request_takes_at_no_load():
