@@ -81,6 +81,10 @@ VERBS = {
     ),
     "compare": Verb(["compare", "a.json", "b.json", "--jobs=2"]),
     "sliders": Verb(["sliders", "taichi-hybrid", *_SLIDERS, "--jobs=2"], earlier="compare"),
+    "bestserve": Verb(
+        ["bestserve", "a.json", "--strategies=1m,2m,1p1d", "--replications=2", "--jobs=2"],
+        earlier="compare",
+    ),
     "timeline": Verb(["timeline", "reference/run/results"], "out.json", "schema"),
     "schema": Verb(["schema"], "out.json", "timeline"),
     "calibrate": Verb(["calibrate", "closed_loop", "points.csv"], "out.json", "schema"),

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from mist_sim.cli.signals import Saved, interruption_of, take_leave
 from mist_sim.cli.verbs.afd import afd
+from mist_sim.cli.verbs.bestserve import bestserve
 from mist_sim.cli.verbs.calibrate import calibrate
 from mist_sim.cli.verbs.compare import compare
 from mist_sim.cli.verbs.demo import demo
@@ -120,6 +121,7 @@ app.command()(timeline)
 app.command()(afd)
 app.command()(goodput)
 app.command()(sliders)
+app.command()(bestserve)
 app.command()(compare)
 
 

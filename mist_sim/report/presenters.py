@@ -60,6 +60,12 @@ def _of_sliders(found: Any) -> RenderableType:
     return sliders_table(found.summary)
 
 
+def _of_bestserve(found: Any) -> RenderableType:
+    from mist_sim.report.bestserve import bestserve_table
+
+    return bestserve_table(found.summary)
+
+
 def _of_comparison(found: Any) -> RenderableType:
     from mist_sim.report.comparison import comparison_table
 
@@ -75,6 +81,7 @@ def _of_study(found: Any) -> RenderableType:
 RUN = Tables(_of_run)
 REPLICATIONS = Tables(_of_replications)
 GOODPUT = Tables(_of_goodput)
+BESTSERVE = Tables(_of_bestserve)
 SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False)
 STUDY = Tables(_of_study)

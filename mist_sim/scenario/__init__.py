@@ -1,8 +1,15 @@
 """Scenario files: strict YAML, turned into the objects of a simulation."""
 
-from mist_sim.scenario.build import build, simulate
+from mist_sim.scenario.build import build, build_workload, simulate
 from mist_sim.scenario.engines.llm_client import llm_client
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.schema import Scenario
 
-__all__ = ["Scenario", "build", "llm_client", "server_limits", "simulate"]
+__all__ = [
+    "Scenario",
+    "build",
+    "build_workload",
+    "llm_client",
+    "server_limits",
+    "simulate",
+]

@@ -54,6 +54,18 @@ def build(scenario: Scenario) -> Simulation:
     return _build(without_idle_roles(scenario))
 
 
+def build_workload(scenario: Scenario) -> Workload:
+    """Return the workload of a scenario alone, whatever its clients are.
+
+    Raises ScenarioError as `build` does; TraceError for a bad first row.
+    """
+    found = _Problems(scenario.origin)
+    with found.at(("workload",), WorkloadSpec):
+        workload = _workload(scenario.workload)
+    found.raise_any()
+    return workload
+
+
 def _build(scenario: Scenario) -> Simulation:
     """Return a simulation of clients with the roles that they are said to have."""
     found = _Problems(scenario.origin)

@@ -10,6 +10,7 @@ from mist_sim.hardware import gpu_group
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
+from mist_sim.traces import Workload
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Built:
     def simulation(self) -> Simulation:
         """The parts. Raises ScenarioError as `build` does."""
         return build(self.scenario)
+
+    @property
+    def workload(self) -> Workload:
+        """Which requests there are, and when they arrive."""
+        return self.simulation.workload
 
     @cached_property
     def expected_errors(self) -> dict[str, Any]:

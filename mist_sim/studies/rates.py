@@ -93,7 +93,7 @@ class Rates:
     def _times(self) -> list[float]:
         """When requests arrive as the scenario stands, seconds."""
         built = self.built or Built(self.scenario)
-        requests = built.simulation.workload.requests(Streams(self.scenario.seed))
+        requests = built.workload.requests(Streams(self.scenario.seed))
         return [request.arrival_time or 0.0 for request in requests]
 
 

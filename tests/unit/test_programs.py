@@ -36,7 +36,7 @@ slo: {{ttft: 1 s}}
 """
 RUN = "name: ours\nengine: mist-sim\nprovenance: this test\nsummary: {mean_ttft_ms: 10}\nscenario: "
 
-READ_SCENARIOS = {"run", "goodput", "sliders", "compare", "validate"}
+READ_SCENARIOS = {"run", "goodput", "sliders", "bestserve", "compare", "validate"}
 READ_NONE = {
     "demo",
     "from-vllm",
@@ -91,6 +91,7 @@ VERBS = [
     ["run", "s.yaml", "--set", "clients.0.predictor.timeout=5 s"],
     ["goodput", "s.yaml", "--rates", "1:2"],
     ["sliders", "hybrid.yaml"],
+    ["bestserve", "s.yaml", "--strategies", "1m"],
     ["compare", "s.yaml", "t.yaml"],
     ["compare", "hybrid.yaml", "--designs"],
     ["validate", "named"],
@@ -155,6 +156,7 @@ def test_it_is_started_where_that_is_allowed(mist, started, words):
             "--jobs",
             "1",
         ],
+        ["bestserve", "s.yaml", "--strategies", "1m", "--jobs", "1"],
         ["compare", "s.yaml", "t.yaml", "--jobs", "1"],
     ],
     ids=" ".join,

@@ -1,0 +1,246 @@
+"""BestServe's Optimizer: the goodput of every strategy, and which is best for its GPUs.
+
+A strategy and a seed are a task of a study, which is searched in BestServe's simulators. What the
+paper leaves out is whether a strategy fits in memory; here one that does not is left out, with the
+reason. The best few can be searched in the full simulation as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mist_sim.bestserve.engines import Engines, Template
+from mist_sim.bestserve.goodput import at_rate, most_a_second, search_rate, served_alone
+from mist_sim.bestserve.ranking import Entry, Ranking
+from mist_sim.bestserve.requests import Requests, requests_of
+from mist_sim.bestserve.simulation import Method
+from mist_sim.bestserve.space import Space
+from mist_sim.bestserve.strategy import Strategy
+from mist_sim.errors import ScenarioError
+from mist_sim.output.texts import json_text
+from mist_sim.report.elements.cells import duration
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.search.bracketing import Bracket, around, between
+from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.request_times import Target
+from mist_sim.search.trials import Trial
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.task import Row, Task
+
+FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
+"""Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""
+
+_PLACE = re.compile(r"^(clients\.\d+[.:] ?|(instance|prefill|decode): )")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """What the searches of one ranking have in common."""
+
+    target: Target
+    rates: tuple[float, float] | None
+    tolerance: float
+    method: Method
+
+
+def rank_strategies(
+    scenario: Scenario,
+    space: Space | None = None,
+    options: GoodputOptions = FEASIBLE,
+    *,
+    method: Method | None = None,
+    check: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
+) -> Ranking:
+    """Return the strategies of a space by their goodput per GPU (Algorithms 8 and 9, Figure 11).
+
+    scenario: workload, limits, and one client entry, whose engine the instances have; with
+    replications every one is searched. options: what counts as attained, which rates are tried and
+    how closely; runs have the requests of the workload as it stands. check: so many of the best
+    are searched in the full simulation too.
+    jobs: processes at a time, by default one a core; the result does not depend on it. progress:
+    called with the searches done. journal: a file for their results as they come. resume: go on
+    with it.
+    Raises ScenarioError for a scenario of which no strategies can be made (`Template`), for
+    requests that BestServe cannot serve, and where no strategy fits.
+    """
+    template, space, method = Template(scenario), space or Space(), method or Method()
+    if check < 0:
+        raise ScenarioError(f"check must be >= 0, got {check}")
+    strategies = space.strategies(template.layout)
+    target = options.target(scenario)
+    requests = requests_of(scenario, scenario.seed)
+    data, seeds = as_data(scenario), seeds_from(scenario.seed, scenario.replications)
+    shared = _Options(
+        target=target, rates=options.rates, tolerance=options.tolerance, method=method
+    )
+    tasks = [
+        Task((number, strategy.label, seed), search_strategy, (data, strategy, seed, shared))
+        for number, strategy in enumerate(strategies)
+        for seed in seeds
+    ]
+    with studying(
+        "bestserve",
+        {"scenario": data},
+        {**vars(options), "space": space, "method": method, "check": check},
+        jobs=jobs,
+        progress=progress,
+        journal=journal,
+        resume=resume,
+    ) as driver:
+        rows = driver.run(tasks, keep_errors=True)
+        entries = [
+            _entry(
+                template, strategy, rows[k * len(seeds) : (k + 1) * len(seeds)], shared, requests
+            )
+            for k, strategy in enumerate(strategies)
+        ]
+        _raise_if_none(entries, rows)
+        ranking = Ranking.of(entries, requests, target, scenario.headline, seeds)
+        return _checked(ranking, template, options, check, driver) if check else ranking
+
+
+def search_strategy(
+    data: dict[str, Any], strategy: Strategy, seed: int, options: _Options
+) -> dict[str, Any]:
+    """Search the goodput of a strategy with a seed, as a task of a study; return plain data.
+
+    Either `trials`, or `left_out`: why it was not tried at any rate.
+    """
+    text = json_text(data)
+    template, requests = _known(text, seed)
+    try:
+        engines = _engines_of(text, seed, strategy.one_of_each)
+    except ScenarioError as error:
+        return {"left_out": _first_problem(str(error))}
+    if reason := engines.lacks_room(strategy, requests):
+        return {"left_out": reason}
+    alone = served_alone(requests, engines.times)
+    if options.target.num_missed(alone) > options.target.most_missed(len(alone)):
+        worst = options.target.worst_limit(alone) or ""
+        return {"too_slow": worst, "seconds": float(getattr(alone, worst).mean())}
+    if options.rates is not None:
+        search = between(*options.rates, options.tolerance)
+    else:
+        search = around(most_a_second(strategy, requests, engines.times), options.tolerance)
+    simulate = at_rate(
+        strategy,
+        requests,
+        engines.times,
+        seed=seed,
+        method=options.method,
+        warmup=template.scenario.warmup,
+    )
+    found = search_rate(simulate, options.target, search, seed=seed)
+    return {"trials": [trial.data() for trial in found.trials]}
+
+
+def _first_problem(message: str) -> str:
+    """Return the first problem of a strategy's scenario, without the client that has it."""
+    return _PLACE.sub("", message.splitlines()[0])
+
+
+@lru_cache(maxsize=8)
+def _known(text: str, seed: int) -> tuple[Template, Requests]:
+    """Return a scenario, given as JSON text, and its requests as at one a second."""
+    template = Template(Scenario.from_dict(json.loads(text)))
+    return template, requests_of(template.scenario, seed)
+
+
+@lru_cache(maxsize=64)
+def _engines_of(text: str, seed: int, strategy: Strategy) -> Engines:
+    """Return the engines of strategies that differ in their counts alone, with what they know."""
+    template, requests = _known(text, seed)
+    return Engines.of(template, strategy, int(requests.prompt.max()))
+
+
+def _entry(
+    template: Template,
+    strategy: Strategy,
+    rows: Sequence[Row],
+    options: _Options,
+    requests: Requests,
+) -> Entry:
+    """Return what became of a strategy, from a row a seed."""
+    for row in rows:
+        if row.failure:
+            return Entry(strategy, left_out=str(row.failure))
+        if reason := row.result.get("left_out"):
+            return Entry(strategy, left_out=reason)
+    slow = [row.result for row in rows if "too_slow" in row.result]
+    if slow:
+        name, seconds = slow[0]["too_slow"], duration(float(f"{slow[0]['seconds']:.3g}"))
+        return Entry(
+            strategy,
+            too_slow=f"a request that is alone has a mean {name.upper()} of {seconds}",
+        )
+    searches = []
+    for row in rows:
+        trials = [Trial.of(trial) for trial in row.result["trials"]]
+        bracket = Bracket.of({trial.rate: trial.seems_attained for trial in trials})
+        searches.append(SeedGoodput.of(int(row.key[-1]), bracket, trials))
+    full = template.full(strategy, int(requests.prompt.max()))
+    low = searches[0].bracket.low
+    settings = Rates(full, Built(full)).at(low) if low is not None else {}
+    at_that_rate = Scenario.from_dict(as_data(full), settings)
+    goodput = Goodput(
+        searches=tuple(searches),
+        target=options.target,
+        tolerance=options.tolerance,
+        num_requests=len(requests),
+        num_gpus=strategy.num_gpus,
+        scenario=at_that_rate.resolved(),
+        title=full.headline,
+        settings=settings,
+    )
+    return Entry(strategy, goodput=goodput)
+
+
+def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
+    """Raise where every strategy was left out: the first reason, and how many there are."""
+    if any(entry.left_out is None for entry in entries):
+        return
+    error = next((row.error for row in rows if row.error is not None), None)
+    first = entries[0]
+    more = f", and {len(entries) - 1} others" if len(entries) > 1 else ""
+    raise ScenarioError(
+        f"no strategy fits: {first.label} is left out{more}: {first.left_out}"
+    ) from error
+
+
+def _checked(
+    ranking: Ranking, template: Template, options: GoodputOptions, check: int, driver: Driver
+) -> Ranking:
+    """Search the best in the full simulation too, from the rates that BestServe's have."""
+    best = [entry for entry in ranking.entries if entry.rate > 0]
+    best = best[:check]
+    builts = []
+    for entry in best:
+        full = template.full(entry.strategy, ranking.longest_prompt)
+        changes = Rates(full, Built(full)).at(float(f"{entry.rate:.6g}"))
+        builts.append(Built(Scenario.from_dict(as_data(full), changes)))
+    whole = replace(options, as_is=True, rates=None)
+    found = search_goodputs(builts, whole, driver, keep_errors=True)
+    checked = {
+        entry.strategy: replace(
+            entry,
+            full=each if isinstance(each, Goodput) else None,
+            full_failure=str(each.failure) if isinstance(each, Row) else None,
+        )
+        for entry, each in zip(best, found, strict=True)
+    }
+    return ranking.with_entries([checked.get(e.strategy, e) for e in ranking.entries])

@@ -1,0 +1,125 @@
+"""Strategies by the paper's names: "2m" is two instances that do both, "1p2d" one and two apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+from mist_sim.bounds import COPIES, COUNT
+from mist_sim.errors import ScenarioError, brief
+
+_TOGETHER = re.compile(r"(\d{1,9})m")
+_APART = re.compile(r"(\d{1,9})p(\d{1,9})d")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """How instances serve: together (collocation), or apart (disaggregation), of equal layouts.
+
+    together: instances that prefill and decode (m of "xm"); 0: they are apart. prefill, decode:
+    instances of each kind (y and z of "ypzd").
+    tensor_parallel_size, pipeline_parallel_size: of every instance.
+    prefill_batch: prompts that an instance computes at a time, at most. decode_batch: answers that
+    it generates at a time, the boxes of the paper's section 3.4.2.
+
+    Raises ScenarioError for none of a kind, and numbers below 1.
+    """
+
+    together: int = 0
+    prefill: int = 0
+    decode: int = 0
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    prefill_batch: int = 4
+    decode_batch: int = 16
+
+    def __post_init__(self) -> None:
+        counts = (self.together, self.prefill, self.decode)
+        is_one = self.together > 0 and self.prefill == self.decode == 0
+        is_other = self.together == 0 and self.prefill > 0 and self.decode > 0
+        if not (is_one or is_other) or sum(counts) > COPIES:
+            raise ScenarioError(
+                "strategy must have instances that do both, or >= 1 of prefill and >= 1 of decode, "
+                f"{COPIES} at most, got {self.name}; such as 2m or 1p1d"
+            )
+        for name in (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "prefill_batch",
+            "decode_batch",
+        ):
+            if not 1 <= (value := getattr(self, name)) <= COUNT:
+                raise ScenarioError(f"{name} of strategy {self.name} must be >= 1, got {value}")
+
+    @classmethod
+    def parse(cls, name: str, **layout: int) -> Self:
+        """Return the strategy of a name such as "2m" or "1p2d". layout: the other fields.
+
+        Raises ScenarioError for other names.
+        """
+        if found := _TOGETHER.fullmatch(name):
+            return cls(together=int(found[1]), **layout)
+        if found := _APART.fullmatch(name):
+            return cls(prefill=int(found[1]), decode=int(found[2]), **layout)
+        raise ScenarioError(
+            "strategy must be xm for x instances that do both, or ypzd for y that prefill and z "
+            f"that decode, such as 2m or 1p2d, got {brief(name)}"
+        )
+
+    @property
+    def name(self) -> str:
+        """The paper's name, without layout and batches."""
+        if self.prefill or self.decode:
+            return f"{self.prefill}p{self.decode}d"
+        return f"{self.together}m"
+
+    @property
+    def layout(self) -> str:
+        """The layout of an instance, such as "tp4" or "tp4-pp2"."""
+        stages = self.pipeline_parallel_size
+        return f"tp{self.tensor_parallel_size}" + (f"-pp{stages}" if stages > 1 else "")
+
+    @property
+    def label(self) -> str:
+        """Name and layout, as in the paper's Figure 11, such as "2m-tp4"."""
+        return f"{self.name}-{self.layout}"
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether prompts and answers are served by instances of their own."""
+        return not self.together
+
+    @property
+    def one_of_each(self) -> Strategy:
+        """The smallest strategy with such instances."""
+        return replace(
+            self,
+            together=min(self.together, 1),
+            prefill=min(self.prefill, 1),
+            decode=min(self.decode, 1),
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """Instances of all kinds."""
+        return self.together + self.prefill + self.decode
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all instances."""
+        return self.num_instances * self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+def names_up_to(most: int) -> Iterator[str]:
+    """Yield the names of all strategies of at most so many instances, the smallest first.
+
+    Raises ScenarioError for fewer than one.
+    """
+    if not 1 <= most <= COPIES:
+        raise ScenarioError(f"instances must be in [1, {COPIES}], got {most}")
+    for num in range(1, most + 1):
+        yield f"{num}m"
+        for prefill in range(1, num):
+            yield f"{prefill}p{num - prefill}d"

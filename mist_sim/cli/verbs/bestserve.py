@@ -1,0 +1,113 @@
+"""`mist bestserve`: which strategy has the largest goodput per GPU, by BestServe's simulators."""
+
+from __future__ import annotations
+
+import typer
+
+from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
+from mist_sim.cli.scenario_input import AllowPrograms, ScenarioName, Settings, load
+
+
+def bestserve(
+    scenario: ScenarioName = None,
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    model: str | None = typer.Option(None, help="The model, one of mist list models or a path."),
+    gpu: str | None = typer.Option(None, help="The GPU, one of mist list gpus or a path."),
+    prompt: int | None = typer.Option(None, metavar="N", help="Tokens of every prompt."),
+    output: int | None = typer.Option(None, metavar="N", help="Tokens of every answer."),
+    requests: int | None = typer.Option(
+        None, metavar="N", help="Requests of a run; 10000 without a scenario that says how many."
+    ),
+    ttft: str | None = typer.Option(None, help="Limit of the time to the first token: '1500 ms'."),
+    tpot: str | None = typer.Option(None, help="Limit of the time of an output token: '70 ms'."),
+    instances: int | None = typer.Option(
+        None, metavar="N", help="Compare all strategies of at most so many instances; 5 without it."
+    ),
+    strategies: str | None = typer.Option(
+        None,
+        metavar="NAME,...",
+        help="Compare these: 2m are two instances that do both, 1p2d one for prompts and two for "
+        "answers.",
+    ),
+    tp: str | None = typer.Option(
+        None, metavar="N,N,...", help="Tensor parallel sizes; the scenario's without it."
+    ),
+    pp: str | None = typer.Option(
+        None, metavar="N,N,...", help="Pipeline parallel sizes; the scenario's without it."
+    ),
+    prefill_batch: str = typer.Option(
+        "4", metavar="N,N,...", help="Prompts of an instance at a time."
+    ),
+    decode_batch: str = typer.Option(
+        "16", metavar="N,N,...", help="Answers of an instance at a time."
+    ),
+    max_gpus: int | None = typer.Option(None, metavar="N", help="GPUs of a strategy, at most."),
+    attainment: float = typer.Option(0.9, help="Share of the requests that keeps each limit."),
+    relaxation: float = typer.Option(
+        0.1, help="By which share times may exceed their limits; 0.1 in the paper."
+    ),
+    rates: str | None = typer.Option(
+        None, metavar="LOW:HIGH", help="The rates to search, per second."
+    ),
+    tolerance: float = typer.Option(
+        0.02, help="How near the ends of the last interval are, as a share of the upper."
+    ),
+    tau: float = typer.Option(2.5, help="The balance of the pseudo batch size; 2.5 in the paper."),
+    routing: str = typer.Option("shuffle", help="Who is asked first: shuffle or round_robin."),
+    check: int = typer.Option(
+        0, metavar="N", help="Search the N best in the full simulation as well."
+    ),
+    replications: int | None = typer.Option(
+        None, metavar="N", help="Search with so many seeds: the mean and a confidence interval."
+    ),
+    jobs: Jobs = None,
+    allow_programs: AllowPrograms = False,
+    out: Out = None,
+    force: Force = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rank strategies by their goodput per GPU, in BestServe's fast simulators.
+
+    Instances that do both, or prefill and decode apart; how many, how they are laid out, and how
+    large their batches are. SCENARIO has the workload, the limits and one client, of which the
+    instances are made; or give --model, --gpu, --prompt, --output, and --ttft or --tpot.
+    """
+    from mist_sim.bestserve.optimizer import rank_strategies
+    from mist_sim.bestserve.simulation import Method
+    from mist_sim.cli.search_input import goodput_options, interval_of
+    from mist_sim.cli.session import Session
+    from mist_sim.cli.settings import overrides_of
+    from mist_sim.cli.strategy_input import Given, space_of
+
+    require_out(force, out, resume)
+    given = Given(model, gpu, prompt, output, requests, ttft, tpot)
+    overrides = given.keys(is_alone=scenario is None) | overrides_of(settings)
+    if replications is not None:
+        overrides["replications"] = replications
+    options = goodput_options(
+        attainment=attainment,
+        relaxation=relaxation,
+        each=True,
+        rates=interval_of("--rates", rates) if rates is not None else None,
+        tolerance=tolerance,
+    )
+    space = space_of(
+        strategies=strategies,
+        instances=instances,
+        tp=tp,
+        pp=pp,
+        prefill_batch=prefill_batch,
+        decode_batch=decode_batch,
+        max_gpus=max_gpus,
+    )
+    method = Method(tau=tau, routing=routing)  # type: ignore[arg-type] # it checks the name
+    loaded = load(scenario, overrides, allow_programs=allow_programs)
+    options.target(loaded)  # what is wrong with it shows before anything runs
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
+    session.search(
+        lambda how: rank_strategies(
+            loaded, space, options, method=method, check=check, jobs=jobs, **how
+        )
+    )
