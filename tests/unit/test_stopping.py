@@ -29,7 +29,6 @@ import os, signal, sys, time
 from pathlib import Path
 from mist_sim import ROUTERS
 from mist_sim.cli import main
-from mist_sim.cli.signals import Saved
 
 # shells ignore it for what they start in the background, such as these tests
 signal.signal(signal.SIGINT, signal.default_int_handler)
