@@ -7,4 +7,8 @@
 - `plan_result`, `deployment`: the answer, and the commands that deploy it.
 """
 
+from mist_sim.search.planning.plan import plan
+from mist_sim.search.planning.plan_result import Plan
+from mist_sim.search.planning.question import PlanOptions
 
+__all__ = ["Plan", "PlanOptions", "plan"]

@@ -8,10 +8,11 @@ not `kv_role`, decides who computes prompts.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from mist_sim.models import load_model
 from mist_sim.scenario import Scenario
@@ -20,9 +21,29 @@ from mist_sim.scenario.from_vllm.serve import KV_ROLES
 from mist_sim.scenario.load import as_data
 
 _FIRST_PORT, _PROXY_PORT = 8100, 8000
-_ALWAYS = ("--tensor-parallel-size", "--max-num-batched-tokens", "--max-num-seqs")
-_PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
+_ALWAYS = ("--max-num-batched-tokens", "--max-num-seqs")
+_ELSEWHERE = ("--model", "--kv-offloading-size")  # the first word; a note
+_NOT_ENGINES = {"name", "type", "count", "place", "model", "gpu", "gpu_price", "role", "engine"}
 _STORED_AS = {"fp8": "fp8", "int4": "awq"}
+_ON_THE_HUB = re.compile(r"of (\S+/\S+) on Hugging Face")
+_PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
+_NO_HYBRIDS = (
+    "vLLM has no router that moves answers between servers (TaiChi): no commands. "
+    "--designs together,apart finds what it serves as it is."
+)
+_ONE_TOKEN = {"type": "fixed", "tokens": 1}
+_LOAD: Mapping[str, Any] = {
+    "workload": {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 1,
+            "prompt": _ONE_TOKEN,
+            "output": _ONE_TOKEN,
+        },
+        "arrivals": {"type": "all_at_once"},
+    }
+}
 
 
 @dataclass(frozen=True)
@@ -49,84 +70,114 @@ class Deployment:
 
 
 def deployment_of(scenario: Scenario) -> Deployment:
-    """Return how to start the servers of a scenario whose clients are all of type llm."""
+    """Return how to start the servers of a scenario."""
     data = as_data(scenario)
-    said = scenario.clients
-    roles = {client.get("role") for client in data["clients"]}
-    if any(client["type"] != "llm" for client in data["clients"]):
+    clients: list[dict[str, Any]] = data["clients"]
+    roles = {client.get("role") for client in clients}
+    if any(client["type"] != "llm" for client in clients):
         return Deployment(notes=("vLLM has no bundles of attention and FFN workers: no commands.",))
-    if roles & {"p_heavy", "d_heavy"}:
-        return Deployment(
-            notes=(
-                "vLLM has no router that moves answers between servers (TaiChi): no commands. "
-                "--designs together,apart finds what it serves as it is.",
-            )
-        )
-    del said
+    if not roles <= {None, *KV_ROLES}:
+        return Deployment(notes=(_NO_HYBRIDS,))
     ports: dict[str | None, list[int]] = {}
     commands: list[str] = []
-    for client in data["clients"]:
+    unsaid: dict[str, None] = {}
+    for client in clients:
+        model = str(client["model"] or scenario.model)
+        plain = _plain(client, model)
+        words = ["vllm", "serve", _checkpoint(model)]
+        words += [word for argument in _arguments(client, plain) for word in argument]
+        unsaid |= dict.fromkeys(_unsaid(client, plain))
         for _ in range(client["count"]):
             port = _FIRST_PORT + len(commands)
             ports.setdefault(client.get("role"), []).append(port)
-            commands.append(_command(client, scenario, port))
-    gpu = data["clients"][0]["gpu"]
-    router = data["router"]["type"] if isinstance(data["router"], Mapping) else data["router"]
-    notes = [f"Requests go to the servers by the router {router}."]
-    if len(commands) == 1:
-        notes = []
-    sets = f" --set router={router}" if notes else ""
+            commands.append(shlex.join([*words, "--port", str(port)]))
     return Deployment(
         tuple(commands),
         tuple(_proxy(ports)) if "prefill" in ports else (),
-        tuple(notes),
-        f"mist from-vllm deploy.sh --gpu {gpu}{sets}",
+        tuple(_notes(data, len(commands), list(unsaid))),
+        f"mist from-vllm deploy.sh --gpu {clients[0]['gpu']}{_sets(data, len(commands))}",
     )
 
 
-def _command(client: Mapping[str, Any], scenario: Scenario, port: int) -> str:
-    model = str(client["model"] or scenario.model)
-    words = ["vllm", "serve", _checkpoint(model)]
-    for flag, value in _arguments(client):
-        words += [flag] if value is None else [flag, value]
-    return shlex.join([*words, "--port", str(port)])
+def _notes(data: Mapping[str, Any], number: int, unsaid: list[str]) -> Iterator[str]:
+    if number > 1:
+        yield f"Requests go to the servers by the router {data['router']['type']}."
+    if unsaid:
+        yield f"No argument of vLLM says {', '.join(unsaid)}."
+
+
+def _sets(data: Mapping[str, Any], number: int) -> str:
+    """Return the settings that `mist from-vllm` needs, since no server says them."""
+    said = {}
+    if number > 1:
+        said["router"] = data["router"]["type"]
+    for key in ("topology", "nodes", "bandwidth", "latency", "nvlink", "pcie"):
+        value = (data["network"] or {}).get(key)
+        if value is not None:
+            said[f"network.{key}"] = value
+    return "".join(f" --set {shlex.quote(f'{k}={v}')}" for k, v in said.items())
 
 
 def _checkpoint(model: str) -> str:
     """Return the name by which Hugging Face has a model of the catalog, else its own."""
-    source = load_model(model).source
-    name = source.removeprefix("config.json of ").removesuffix(" on Hugging Face")
-    return name if name != source and name.count("/") == 1 else model
+    found = _ON_THE_HUB.search(load_model(model).source)
+    return found[1] if found else model
 
 
-def _arguments(client: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Yield flags and their values, None for a switch, where they are not what vLLM takes."""
+def _arguments(client: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield flags with their values, where a client is not what vLLM takes without them.
+
+    plain: a client of the same GPU, seats and tokens a step, and nothing else said.
+    """
     for flag, honoured in HONOURED.items():
-        value = _at(client, honoured.key)
-        if flag in ("--model", "--kv-offloading-size") or value is None:
+        value, default = _at(client, honoured.key), _at(plain, honoured.key)
+        if flag in _ELSEWHERE or value is None or (value == default and flag not in _ALWAYS):
             continue
-        if flag not in _ALWAYS and value == _DEFAULTS.get(flag, value):
-            continue
-        if flag == "--tensor-parallel-size" and value == 1:
-            continue
-        yield from _argument(flag, value, is_switch=honoured.read is None)
+        yield _argument(flag, value, is_switch=honoured.read is None)
     role = client.get("role")
     if role is not None:
         config = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
-        yield "--kv-transfer-config", json.dumps(config)
+        yield ["--kv-transfer-config", json.dumps(config)]
 
 
-def _argument(flag: str, value: Any, *, is_switch: bool) -> Iterator[tuple[str, str | None]]:
+def _unsaid(client: Mapping[str, Any], plain: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the keys of a client that are not as usual, and that no argument of vLLM sets."""
+    said = {honoured.key for honoured in HONOURED.values()} | _NOT_ENGINES
+    for key, value in client.items():
+        place = f"{path}{key}"
+        if place in said or value == plain.get(key):
+            continue
+        other = plain.get(key)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from _unsaid(value, other, f"{place}.")
+        else:
+            yield f"{place}: {value}"
+
+
+def _plain(client: Mapping[str, Any], model: str) -> Mapping[str, Any]:
+    """Return a client of which nothing is said but GPU, width, seats and tokens a step."""
+    scheduler = {k: client["scheduler"][k] for k in _LIMITS if k in client["scheduler"]}
+    said = {
+        "name": "llm",
+        "gpu": client["gpu"],
+        "engine": client["engine"],
+        "tensor_parallel_size": client["tensor_parallel_size"],
+        "scheduler": scheduler,
+    }
+    scenario = Scenario.from_dict({**_LOAD, "model": model, "clients": [said]})
+    return cast("Mapping[str, Any]", as_data(scenario)["clients"][0])
+
+
+def _argument(flag: str, value: Any, *, is_switch: bool) -> list[str]:
     if is_switch:
-        yield (flag if value else f"--no-{flag[2:]}"), None
-    elif flag == "--quantization":
-        yield flag, _STORED_AS.get(value, str(value))
-    elif isinstance(value, Mapping):
-        yield flag, json.dumps(dict(value))
-    elif isinstance(value, list | tuple):
-        yield flag, " ".join(map(str, value))
-    else:
-        yield flag, str(value)
+        return [flag if value else f"--no-{flag[2:]}"]
+    if flag == "--quantization":
+        return [flag, _STORED_AS.get(value, str(value))]
+    if isinstance(value, Mapping):
+        return [flag, json.dumps({k: v for k, v in value.items() if v is not None})]
+    if isinstance(value, list | tuple):
+        return [flag, *map(str, value)]
+    return [flag, str(value)]
 
 
 def _at(client: Mapping[str, Any], path: str) -> Any:

@@ -89,6 +89,7 @@ class Hunt:
     ) -> None:
         self._question = question
         self._driver = driver
+        self.rate = demand.rate
         self._estimates = Estimates(demand)
         self._demand = demand
         self.tried: dict[Candidate, Tried] = {}
