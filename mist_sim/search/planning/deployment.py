@@ -23,6 +23,7 @@ from mist_sim.scenario.load import as_data
 _FIRST_PORT, _PROXY_PORT = 8100, 8000
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 _ALWAYS = ("--max-num-batched-tokens", "--max-num-seqs")
+_WIDTH = "--tensor-parallel-size"
 _ELSEWHERE = ("--model", "--kv-offloading-size")  # the first word; a note
 _NOT_ENGINES = {"name", "type", "count", "place", "model", "gpu", "gpu_price", "role", "engine"}
 _STORED_AS = {"fp8": "fp8", "int4": "awq"}
@@ -131,7 +132,8 @@ def _arguments(client: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[
     """
     for flag, honoured in HONOURED.items():
         value, default = _at(client, honoured.key), _at(plain, honoured.key)
-        if flag in _ELSEWHERE or value is None or (value == default and flag not in _ALWAYS):
+        is_usual = value == (1 if flag == _WIDTH else default)
+        if flag in _ELSEWHERE or value is None or (is_usual and flag not in _ALWAYS):
             continue
         yield _argument(flag, value, is_switch=honoured.read is None)
     role = client.get("role")

@@ -29,6 +29,7 @@ from mist_sim.studies.task import Task
 _ROUND = 4  # runs at a time: two rounds of two cores, one of four
 _SHORT = 6_000  # requests of a first run; those that it does not tell run longer later
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
+_MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
 _EQUALS = 6  # candidates of the same price that are tried beside the winner
 _SLOW = ("hybrid", "afd")  # designs whose runs take ten times as long: what others settle first
 
@@ -38,13 +39,16 @@ class Tried:
     """A candidate that was simulated, or that turned out to be none.
 
     trial: None where it is none, and `problem` says why. is_short: whether a longer run may tell
-    what this one does not.
+    what this one does not. room: times the rate that it was seen to serve, among those of its
+    price; last: how far it was below its limits there, as `slack`.
     """
 
     candidate: Candidate
     trial: Trial | None
     problem: str = ""
     is_short: bool = False
+    room: float = 1.0
+    last: float = 0.0
 
     @property
     def attained(self) -> bool:
@@ -55,15 +59,17 @@ class Tried:
     def rank(self) -> tuple[object, ...]:
         """By which those that attain are ordered: dollars, whether vLLM serves it, room."""
         price, *simpler = self.candidate.rank
-        return price, self.candidate.design in _SLOW, round(self.slack, 2), simpler
+        is_slow = self.candidate.design in _SLOW
+        return price, is_slow, -round(self.room, 6), round(self.last, 2), simpler
 
     @property
     def slack(self) -> float:
         """How far nine in ten are below their limits: a logarithm, of which less is better."""
-        margins = self.trial.margins if self.trial else None
-        if margins is not None:
-            return sum(margins) / 2
-        return -self.trial.attainment if self.trial else 0.0
+        return _slack(self.trial) if self.trial else 0.0
+
+
+def _slack(trial: Trial) -> float:
+    return sum(trial.margins) / 2 if trial.margins is not None else -trial.attainment
 
 
 @dataclass
@@ -146,15 +152,47 @@ class Hunt:
                 return
 
     def equals(self, clock: Clock, share: float, space: Iterable[Candidate]) -> None:
-        """Try others of the winner's price, those first that serve most by estimate."""
+        """Try others of the winner's price, and let those that do race for room."""
         best = self.best
         if best is None or clock.is_up(share):
             return
         price = best.candidate.rank[0]
-        others = [c for c in space if c.rank[0] == price and c not in self.tried]
-        others = [c for c in others if not self._excluding(c)]
-        others.sort(key=lambda c: (c.design in _SLOW, -self._estimates.rate(c), c.rank))
-        self._try([c for c in others if c.design not in _SLOW][:_EQUALS], _SHORT)
+        others = [
+            each
+            for each in space
+            if each.rank[0] == price
+            and each not in self.tried
+            and each.design not in _SLOW
+            and not self._excluding(each)
+        ]
+        self._try(self._by_estimate(others)[:_EQUALS], _SHORT)
+        if best.candidate.design not in _SLOW:
+            self._race(clock, share, price)
+
+    def _race(self, clock: Clock, share: float, price: float) -> None:
+        """Raise the rate until one of those of a price is left that serves it."""
+        attained = [
+            each.candidate
+            for each in self.tried.values()
+            if each.attained and each.candidate.rank[0] == price
+        ]
+        field = self._by_estimate(each for each in attained if each.design not in _SLOW)[:_EQUALS]
+        factor = 1.0
+        while len(field) > 1 and factor < _MOST_ROOM and not clock.is_up(share):
+            factor *= _MORE
+            trials = self._trials(field, _SHORT, self.rate * factor)
+            left = []
+            for candidate, trial in trials.items():
+                if not isinstance(trial, Trial):
+                    continue
+                self.tried[candidate].last = _slack(trial)
+                if trial.seems_attained:
+                    self.tried[candidate].room = factor
+                    left.append(candidate)
+            field = left
+
+    def _by_estimate(self, among: Iterable[Candidate]) -> list[Candidate]:
+        return sorted(among, key=lambda each: (-self._estimates.rate(each), each.rank))
 
     def run(self, candidates: Iterable[Candidate], most: int = _SHORT) -> None:
         """Try some candidates, whatever they cost."""
@@ -240,36 +278,48 @@ class Hunt:
         return bool(chosen)
 
     def _try(self, chosen: Iterable[Candidate], most: int) -> None:
-        """Simulate candidates at the rate, side by side."""
-        question, tasks, keys = self._question, [], {}
-        most = min(most, question.options.most_requests)
+        """Simulate candidates at the rate that is asked for, and note what they do."""
+        most = min(most, self._question.options.most_requests)
+        for candidate, found in self._trials(chosen, most, None).items():
+            if isinstance(found, Trial):
+                is_short = found.attained is None and most < self._question.options.most_requests
+                self.tried[candidate] = Tried(candidate, found, is_short=is_short)
+            else:
+                self.tried[candidate] = Tried(candidate, None, found)
+
+    def _trials(
+        self, chosen: Iterable[Candidate], most: int, rate: float | None
+    ) -> dict[Candidate, Trial | str]:
+        """Simulate candidates side by side; return what each does, or why it cannot be.
+
+        most: requests of the longest run. rate: requests per second; None: what is asked for.
+        """
+        question = self._question
+        found: dict[Candidate, Trial | str] = {}
+        tasks: list[tuple[Candidate, Task]] = []
         for candidate in chosen:
             try:
-                scenario = scenario_of(candidate, question)
+                scenario = scenario_of(candidate, question, rate)
             except ScenarioError as error:
-                text = str(error).splitlines()[0]
-                self.tried[candidate] = Tried(candidate, None, text)
+                found[candidate] = str(error).splitlines()[0]
                 continue
-            as_is = question.options.as_is
-            key = (candidate.name, most)
-            keys[key] = candidate
             arguments = (
                 as_data(scenario),
                 {},
                 scenario.seed,
-                question.rate,
+                rate or question.rate,
                 question.target,
                 question.num_requests,
-                None if as_is else most,
+                None if question.options.as_is else most,
             )
-            tasks.append(Task(key, trial_data, arguments))
-        for row in self._driver.run(tasks, keep_errors=True):
-            candidate = keys[row.key]  # type: ignore[index]
-            if row.failure is not None:
-                if not row.failure.is_told:
-                    row.value  # noqa: B018 - raises what is no fault of the input
-                self.tried[candidate] = Tried(candidate, None, str(row.failure).splitlines()[0])
-                continue
-            trial = Trial.of(row.result)
-            is_short = trial.attained is None and most < question.options.most_requests
-            self.tried[candidate] = Tried(candidate, trial, is_short=is_short)
+            key = candidate.name, most, rate or question.rate
+            tasks.append((candidate, Task(key, trial_data, arguments)))
+        rows = self._driver.run([task for _, task in tasks], keep_errors=True)
+        for (candidate, _), row in zip(tasks, rows, strict=True):
+            if row.failure is None:
+                found[candidate] = Trial.of(row.result)
+            elif row.failure.is_told:
+                found[candidate] = str(row.failure).splitlines()[0]
+            else:
+                raise row.error or ScenarioError(str(row.failure))
+        return found

@@ -119,10 +119,9 @@ class Question:
         self.target: Target = options.goodput.target(scenario)
         self.model = self._engine.get("model") or scenario.model
         alone = self.having(options.gpus[0], 1, 1)
-        own = Rates(alone)
-        self.rate = options.rate or own.own
-        self.num_requests = own.num_requests
-        self._changes = own.at(self.rate) if options.rate else {}
+        self._rates = Rates(alone)
+        self.rate = options.rate or self._rates.own
+        self.num_requests = self._rates.num_requests
 
     @property
     def routers(self) -> tuple[str | None, ...]:
@@ -157,11 +156,12 @@ class Question:
             changes["router"] = router
         return self._scenario.changed(changes)
 
-    def at_rate(self, scenario: Scenario) -> Scenario:
-        """Return a scenario at the rate that is asked for."""
-        if not self._changes:
+    def at_rate(self, scenario: Scenario, rate: float | None = None) -> Scenario:
+        """Return a scenario at a rate (requests per second), by default the one asked for."""
+        if rate is None and self.options.rate is None:
             return scenario
-        return Scenario.from_dict(as_data(scenario), self._changes)
+        changes = self._rates.at(rate or self.rate)
+        return Scenario.from_dict(as_data(scenario), changes)
 
 
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -131,17 +131,19 @@ def _ratios(number: int) -> list[int]:
     return sorted(steps - {0, number})
 
 
-def scenario_of(candidate: Candidate, question: Question) -> Scenario:
-    """Return the scenario of a candidate, at the rate that is asked for.
+def scenario_of(
+    candidate: Candidate, question: Question, rate: float | None = None
+) -> Scenario:
+    """Return the scenario of a candidate, at a rate (requests per second).
 
-    Raises ScenarioError where the design cannot be.
+    rate: None: the one that is asked for. Raises ScenarioError where the design cannot be.
     """
     engine = candidate.engine
     base = question.having(engine.gpu, engine.width, candidate.num_engines, candidate.router)
     found = _designed(candidate, Fleet(base))
     if question.network is not None and found.network is not None:
         found = Scenario.from_dict(as_data(found), {"network": question.network})
-    return question.at_rate(found)
+    return question.at_rate(found, rate)
 
 
 def _designed(candidate: Candidate, fleet: Fleet) -> Scenario:

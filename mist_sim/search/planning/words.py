@@ -60,7 +60,7 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
             return f"{name} keeps the limits, too, and costs {100 * more:.0f} % more."
         if second.candidate.design in ("hybrid", "afd"):
             return f"{name} costs as much, but vLLM does not serve it as it is."
-        return f"{name} costs as much, with less room below the limits{_room(best, second)}."
+        return f"{name} costs as much, with no more room{_room(best, second)}."
     missed = [each for each in others if not each.attained]
     if not missed:
         return ""
@@ -81,8 +81,9 @@ def _is_like(one: Candidate, other: Candidate) -> bool:
 
 
 def _room(best: Tried, second: Tried) -> str:
-    ratio = second.slack - best.slack
-    return f" (by about {100 * ratio:.0f} % of a time)" if 0.005 < ratio < 1 else ""
+    if best.room > second.room:
+        return f": it serves {second.room:.2g} times the rate, this one {best.room:.2g} times"
+    return ""
 
 
 def _buy(candidate: Candidate) -> str:
