@@ -16,6 +16,7 @@ from time import monotonic
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.load import as_data
+from mist_sim.search.goodput_result import LIMITS
 from mist_sim.search.planning.bounds import Needs, alone, fewest, least_of
 from mist_sim.search.planning.demand import Demand
 from mist_sim.search.planning.engines import Engine
@@ -60,7 +61,7 @@ class Tried:
         """By which those that attain are ordered: dollars, whether vLLM serves it, room."""
         price, *simpler = self.candidate.rank
         is_slow = self.candidate.design in _SLOW
-        return price, is_slow, -round(self.room, 6), round(self.last, 2), simpler
+        return price, is_slow, -round(self.room, 6), round(self.last, 1), simpler
 
     @property
     def slack(self) -> float:
@@ -216,16 +217,16 @@ class Hunt:
             shares = {} if least is None else alone(least, self._demand)
             missed = [name for name, share in shares.items() if share < self._demand.share - 1e-9]
             if missed:
-                self.impossible[engine] = missed[0]
+                self.impossible[engine] = LIMITS.get(missed[0], "the limits")
         if engine in self.impossible and candidate.design != "afd":
-            return f"a request alone, {self.impossible[engine]}"
+            return f"cannot keep {self.impossible[engine]} even for a request alone"
         needs = self._needs[engine]
         if needs is None or candidate.design == "afd":
             return ""
         too_few = candidate.num_engines < needs.together
         if candidate.design == "apart":
             too_few |= candidate.first < needs.prompts or candidate.second < needs.answers
-        return "too few for the work" if too_few else ""
+        return "have too few engines for the work" if too_few else ""
 
     def _prune(self) -> None:
         """Leave out what costs as much as the best, and what has less than one that missed."""

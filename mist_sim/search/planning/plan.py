@@ -54,6 +54,7 @@ def plan(
     shop = engines_of(question)
     if not shop.engines:
         raise ScenarioError(_nothing_to_buy(question, shop))
+    question.measure(shop.engines[0].built)
     demand = demand_of(question, shop.engines[0])
     space = list(candidates(shop.engines, question))
     if not space:
@@ -75,7 +76,7 @@ def plan(
         hunt = Hunt(question, demand, space, driver)
         hunt.first(clock, 1.0)
         if hunt.best is None:
-            raise ScenarioError(_no_answer(question, shop, hunt, is_over=clock.is_up()))
+            raise ScenarioError(_no_answer(question, shop, hunt, is_over=clock.is_up() and bool(hunt.left)))
         hunt.cheaper(clock, _CHEAPER)
         hunt.equals(clock, _CHEAPER, space)
         _try_other_gpus(hunt, space, clock)
@@ -224,10 +225,11 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
     known = [each for each in hunt.tried.values() if each.trial is not None]
     for each in hunt.tried.values():
         if each.trial is None:
-            reasons["what a design needs"] += 1
+            reasons["lack what their design needs"] += 1
         else:
             worst = LIMITS.get(each.trial.worst_limit or "", "the limits")
-            reasons[f"{worst} {each.trial.verdict}"] += 1
+            verb = "miss" if each.trial.attained is False else "may miss"
+            reasons[f"{verb} {worst}"] += 1
     most = _excludes(reasons, hunt.num_candidates)
     nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0, default=None)
     told = ""
@@ -238,8 +240,8 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
         )
     if is_over:
         what = f"none was found in {options.seconds:g} s; more --seconds (seconds=None) may find one"
-    elif hunt.impossible and len(hunt.impossible) == len(shop.engines):
-        what = "no number of these GPUs can; relax the limits, or give other --gpus"
+    elif len(hunt.impossible) == len(shop.engines):
+        what = "no number of these GPUs can: relax the limits, or give other --gpus"
     else:
         what = "raise --max-gpus or --max-usd-per-hour, or relax the limits"
     return (
@@ -251,6 +253,5 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
 def _excludes(reasons: Counter[str], number: int) -> str:
     if not reasons:
         return f"none of {number} candidates was tried"
-    parts = [f"{count} by {reason}" for reason, count in reasons.most_common(3)]
-    return f"of {number} candidates {', '.join(parts)} are excluded"
-
+    parts = [f"{count} {reason}" for reason, count in reasons.most_common(3)]
+    return f"of {number} candidates {', '.join(parts)}"

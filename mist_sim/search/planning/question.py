@@ -13,6 +13,7 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.request_times import Target
+from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
 
 DESIGNS = ("together", "apart", "hybrid", "afd")
@@ -106,7 +107,7 @@ class Question:
 
     scenario: its first client of type llm says the options that engines have beside GPU, count,
     tensor parallel size and role. Raises ScenarioError for one without such a client or without
-    limits, and for arrivals without a rate.
+    limits.
     """
 
     def __init__(self, scenario: Scenario, options: PlanOptions) -> None:
@@ -118,10 +119,31 @@ class Question:
         self.network = said.get("network")
         self.target: Target = options.goodput.target(scenario)
         self.model = self._engine.get("model") or scenario.model
-        alone = self.having(options.gpus[0], 1, 1)
-        self._rates = Rates(alone)
-        self.rate = options.rate or self._rates.own
-        self.num_requests = self._rates.num_requests
+        self._rates: Rates | None = None
+
+    def measure(self, built: Built) -> None:
+        """Read how many requests there are, and how often they come, off a scenario of these.
+
+        Raises ScenarioError for arrivals without a rate.
+        """
+        self._rates = Rates(built.scenario, built)
+
+    @property
+    def rates(self) -> Rates:
+        """The rates at which the requests can be sent; known once they were measured."""
+        if self._rates is None:
+            raise ScenarioError("the workload of a plan is not known before its engines")
+        return self._rates
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that are asked for."""
+        return self.options.rate or self.rates.own
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of the workload as it stands."""
+        return self.rates.num_requests
 
     @property
     def routers(self) -> tuple[str | None, ...]:
@@ -160,7 +182,7 @@ class Question:
         """Return a scenario at a rate (requests per second), by default the one asked for."""
         if rate is None and self.options.rate is None:
             return scenario
-        changes = self._rates.at(rate or self.rate)
+        changes = self.rates.at(rate or self.rate)
         return Scenario.from_dict(as_data(scenario), changes)
 
 
