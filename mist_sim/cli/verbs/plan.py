@@ -53,7 +53,9 @@ def plan(
         help="Dollars of one GPU an hour in place of the catalog's; repeatable.",
         show_default=False,
     ),
-    model: str | None = typer.Option(None, help="The model (mist list models).", show_default=False),
+    model: str | None = typer.Option(
+        None, help="The model (mist list models).", show_default=False
+    ),
     rate: float | None = typer.Option(
         None, metavar="N", help="Requests per second; the scenario's or trace's own without it."
     ),
@@ -87,7 +89,10 @@ def plan(
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     write: Path | None = typer.Option(
-        None, metavar="FILE", help="Write the answer as a scenario for mist run.", show_default=False
+        None,
+        metavar="FILE",
+        help="Write the answer as a scenario for mist run.",
+        show_default=False,
     ),
     jobs: Jobs = None,
     allow_programs: AllowPrograms = False,

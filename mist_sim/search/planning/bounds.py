@@ -60,8 +60,8 @@ class Least:
 def least_of(engine: Engine) -> Least | None:
     """Return what an engine takes at least; None where nothing is proved of it."""
     client = engine.client
-    machine = client.traits.machine
-    if machine is None or not all(_is_roofline(rank) for rank in client.predictor.ranks):
+    machine = engine.machine
+    if not all(_is_roofline(rank) for rank in client.predictor.ranks):
         return None
     model, gpu, num_gpus = machine.model, machine.cluster.gpu, engine.num_gpus
     flops, bandwidth = _flops(gpu), _bandwidth(gpu)
@@ -94,9 +94,7 @@ def fewest(least: Least, demand: Demand) -> Needs:
     prompts = demand.prompts * (0.0 if demand.cached else least.token)
     answers = steps * least.token
     reading = steps / least.per_step / least.seats * least.matrices
-    together = max(
-        demand.engines_for(prompts + answers + keys), demand.engines_for(reading + keys)
-    )
+    together = max(demand.engines_for(prompts + answers + keys), demand.engines_for(reading + keys))
     of_answers = max(demand.engines_for(answers + keys), demand.engines_for(reading + keys))
     return Needs(_whole(together), _whole(demand.engines_for(prompts)), _whole(of_answers))
 

@@ -96,7 +96,7 @@ def deployment_of(scenario: Scenario) -> Deployment:
         tuple(commands),
         tuple(_proxy(ports)) if "prefill" in ports else (),
         tuple(_notes(data, len(commands), list(unsaid))),
-        f"mist from-vllm deploy.sh --gpu {clients[0]['gpu']}{_sets(data, len(commands))}",
+        f"mist from-vllm deploy.sh --gpu {clients[0]['gpu']}{_sets(data)}",
     )
 
 
@@ -107,11 +107,9 @@ def _notes(data: Mapping[str, Any], number: int, unsaid: list[str]) -> Iterator[
         yield f"No argument of vLLM says {', '.join(unsaid)}."
 
 
-def _sets(data: Mapping[str, Any], number: int) -> str:
+def _sets(data: Mapping[str, Any]) -> str:
     """Return the settings that `mist from-vllm` needs, since no server says them."""
-    said = {}
-    if number > 1:
-        said["router"] = data["router"]["type"]
+    said = {"router": data["router"]["type"]}
     for key in ("topology", "nodes", "bandwidth", "latency", "nvlink", "pcie"):
         value = (data["network"] or {}).get(key)
         if value is not None:

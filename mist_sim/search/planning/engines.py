@@ -11,6 +11,7 @@ from mist_sim.clients import LlmClient
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
+from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.scenario import Scenario
 from mist_sim.search.designs.chunks import chunks_to_try
@@ -47,6 +48,14 @@ class Engine:
         return found
 
     @cached_property
+    def machine(self) -> Machine:
+        """Its GPUs, and the model that lies on them. Raises ScenarioError for one without."""
+        found = self.client.traits.machine
+        if not isinstance(found, Machine):
+            raise ScenarioError("clients.0 must have GPUs that are known, for a plan")
+        return found
+
+    @cached_property
     def num_gpus(self) -> int:
         """GPUs of it."""
         return self.built.num_gpus or 1
@@ -55,8 +64,8 @@ class Engine:
     def dollars(self) -> float:
         """Dollars of it an hour. Raises ScenarioError for a GPU without a price."""
         cost = self.built.scenario.cost
-        machine = self.client.traits.machine
-        if cost is None or machine is None:
+        machine = self.machine
+        if cost is None:
             raise ScenarioError("cost must be set for a plan, got null")
         (prices,) = gpu_prices([machine], cost.make())
         groups = zip(prices, machine.groups, strict=True)
@@ -77,7 +86,8 @@ class Engine:
     def kv_tokens(self) -> int:
         """Tokens that its KV cache holds."""
         entries = self.client.traits.entries
-        return self.client.num_gpu_blocks * (entries.block_size if entries else 1)
+        size = entries.block_size if entries else None
+        return self.client.num_gpu_blocks * (size or 1)
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the seconds of a step through all its ranks."""
@@ -141,5 +151,3 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, name: str) -> Non
         shop.leave_out(name, "the budget", told)
         return
     shop.engines.append(engine)
-
-

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.load import as_data
@@ -265,9 +266,7 @@ class Hunt:
         best = self.best
         price = best.candidate.rank[0] if best else float("inf")
         found = [
-            each
-            for each in self.tried.values()
-            if each.is_short and each.candidate.rank[0] < price
+            each for each in self.tried.values() if each.is_short and each.candidate.rank[0] < price
         ]
         return sorted(found, key=lambda each: (each.slack, each.candidate.rank))
 
@@ -304,7 +303,7 @@ class Hunt:
             except ScenarioError as error:
                 found[candidate] = str(error).splitlines()[0]
                 continue
-            arguments = (
+            arguments: tuple[Any, ...] = (
                 as_data(scenario),
                 {},
                 scenario.seed,

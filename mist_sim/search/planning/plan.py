@@ -76,16 +76,16 @@ def plan(
         hunt = Hunt(question, demand, space, driver)
         hunt.first(clock, 1.0)
         if hunt.best is None:
-            raise ScenarioError(_no_answer(question, shop, hunt, is_over=clock.is_up() and bool(hunt.left)))
+            raise ScenarioError(
+                _no_answer(question, shop, hunt, is_over=clock.is_up() and bool(hunt.left))
+            )
         hunt.cheaper(clock, _CHEAPER)
         hunt.equals(clock, _CHEAPER, space)
         _try_other_gpus(hunt, space, clock)
         return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady), clock)
 
 
-def _answer(
-    question: Question, shop: Shop, hunt: Hunt, refining: Refining, clock: Clock
-) -> Plan:
+def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, clock: Clock) -> Plan:
     best = hunt.best
     if best is None:
         raise ScenarioError("no deployment keeps the limits")
@@ -239,7 +239,9 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> 
             f"{100 * nearest.trial.attainment:.1f} % good requests of {question.rate:g} /s"
         )
     if is_over:
-        what = f"none was found in {options.seconds:g} s; more --seconds (seconds=None) may find one"
+        what = (
+            f"none was found in {options.seconds:g} s; more --seconds (seconds=None) may find one"
+        )
     elif len(hunt.impossible) == len(shop.engines):
         what = "no number of these GPUs can: relax the limits, or give other --gpus"
     else:

@@ -24,7 +24,7 @@ LEAST_OUTSTANDING = "least_outstanding"
 WIDTHS = (1, 2, 4, 8)
 """Tensor parallel sizes to try: the GPUs of a node are eight, and models are cut in halves."""
 
-_OWN_KEYS = ("name", "count", "gpu", "role", "place", "gpu_price")
+_OWN_KEYS = ("name", "count", "gpu", "role", "place", "gpu_price", "tensor_parallel_size")
 _MOST_GPUS = 16
 
 
@@ -191,5 +191,7 @@ def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:
     clients = said.get("clients")
     for client in clients if isinstance(clients, list | tuple) else ():
         if isinstance(client, Mapping) and client.get("type", "llm") == "llm":
-            return {k: v for k, v in client.items() if k not in (*_OWN_KEYS, "tensor_parallel_size")}
+            return {
+                k: v for k, v in client.items() if k not in (*_OWN_KEYS, "tensor_parallel_size")
+            }
     raise ScenarioError("clients must have one of type llm, whose engines are planned, got none")

@@ -105,7 +105,7 @@ def _of_fleet(engine: Engine, number: int, question: Question) -> Iterator[Candi
     chunks = engine.chunks
     for router in routers:
         if "together" in options.designs:
-            for chunk in [(each,) for each in chunks] or [()]:
+            for chunk in _each(chunks):
                 yield Candidate(engine, "together", number, 0, chunk, router)
         if "apart" in options.designs:
             for first in _ratios(number):
@@ -117,10 +117,15 @@ def _of_fleet(engine: Engine, number: int, question: Question) -> Iterator[Candi
         for first in ratios_to_try(number):
             for large in larger:
                 yield Candidate(engine, "hybrid", first, number - first, (large, small))
-    if "afd" in options.designs and number > 1 and engine.client.traits.machine is not None:
-        if engine.client.traits.machine.model.moe is not None:
-            for first in ratios_to_try(number):
-                yield Candidate(engine, "afd", first, number - first, (), routers[0])
+    if "afd" in options.designs and number > 1 and engine.machine.model.moe is not None:
+        for first in ratios_to_try(number):
+            yield Candidate(engine, "afd", first, number - first, (), routers[0])
+
+
+def _each(chunks: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the chunks one by one; nothing to say where prompts are not cut."""
+    found: list[tuple[int, ...]] = [(each,) for each in chunks]
+    return found or [()]
 
 
 def _ratios(number: int) -> list[int]:
@@ -131,9 +136,7 @@ def _ratios(number: int) -> list[int]:
     return sorted(steps - {0, number})
 
 
-def scenario_of(
-    candidate: Candidate, question: Question, rate: float | None = None
-) -> Scenario:
+def scenario_of(candidate: Candidate, question: Question, rate: float | None = None) -> Scenario:
     """Return the scenario of a candidate, at a rate (requests per second).
 
     rate: None: the one that is asked for. Raises ScenarioError where the design cannot be.

@@ -161,9 +161,7 @@ def _left(found: Mapping[str, Any], question: Question) -> str:
     return f"{share}{first}{more}"
 
 
-def _one_less_confidence(
-    found: Mapping[str, Mapping[str, Any]], question: Question
-) -> Confidence:
+def _one_less_confidence(found: Mapping[str, Mapping[str, Any]], question: Question) -> Confidence:
     """Return how sure it is that so many are needed: that fewer miss, whatever the error."""
     told: list[Confidence] = []
     for each in found.values():
@@ -193,12 +191,13 @@ def _spending(
         lines.append(Line("$ a million tokens", f"{at_rate[_COST]:.3g} at this rate{more}", sure))
     if _ENERGY in at_rate:
         at_limits = (at_goodput or {}).get(_ENERGY)
-        more = f", {_megajoules(at_limits)} at the limits" if at_limits is not None else ""
+        more = f", {_joules(at_limits)} at the limits" if at_limits is not None else ""
         known = set(at_rate.get("power_estimates", {}).values()) <= set(_FIRM)
-        text = f"{_megajoules(at_rate[_ENERGY])} at this rate{more}"
-        lines.append(Line("J a million tokens", text, _worst(sure, "likely") if known else "unsure"))
+        text = f"{_joules(at_rate[_ENERGY])} at this rate{more}"
+        how = _worst(sure, "likely") if known else "unsure"
+        lines.append(Line("J a million tokens", text, how))
     return lines
 
 
-def _megajoules(joules: float) -> str:
+def _joules(joules: float) -> str:
     return f"{joules * _MILLION:,.0f}"
