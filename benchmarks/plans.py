@@ -32,7 +32,7 @@ TASKS = (
     ("mistral-small-24b", "azure-conv-2023", 8, 1000, 50, ("h100-sxm", "a100-80gb-sxm")),
     ("qwen3-32b", "sharegpt-2048", 6, 1500, 60, ("h100-sxm", "h200")),
     ("llama-3.1-8b", "azure-code-2023", 20, 300, 100, ("h100-sxm", "l40s")),
-    ("qwen3-4b", "sharegpt-300", 60, 500, 25, ("l40s", "h100-sxm", "l4")),
+    ("qwen3-4b", "sharegpt-300", 30, 500, 25, ("l40s", "h100-sxm", "l4")),
 )
 MAX_GPUS = 4
 DESIGNS = ("together", "apart")  # a run of a hybrid in overload takes ten times as long

@@ -142,10 +142,8 @@ def _notes(hunt: Hunt, best: Tried) -> list[str]:
     if not undecided:
         return []
     nearest = min(undecided, key=lambda each: each.rank)
-    return [
-        f"{nearest.name} may do for {nearest.dollars:.4g} $/h: its runs are too near the limit to "
-        "tell."
-    ]
+    price = f"{nearest.name} may do for {nearest.dollars:.4g} $/h"
+    return [f"{price}: its runs are too near the limit to tell."]
 
 
 def _try_other_gpus(hunt: Hunt, space: Sequence[Candidate], clock: Clock) -> None:
