@@ -1,8 +1,7 @@
 """From a scenario to the `vllm serve` lines that start it, and what stands between them.
 
-Sources: `EngineArgs` of vllm/engine/arg_utils.py for the arguments; vLLM's guide of its
-NixlConnector ("NixlConnector Usage Guide" in its documentation) for prompts and answers apart, whose proxy,
-not `kv_role`, decides who computes prompts.
+Sources: `EngineArgs` of vllm/engine/arg_utils.py for the arguments; vLLM's "NixlConnector Usage
+Guide" for prompts and answers apart, whose proxy, not `kv_role`, decides who computes prompts.
 """
 
 from __future__ import annotations
