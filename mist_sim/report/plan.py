@@ -56,7 +56,7 @@ def _tried(summary: Mapping[str, Any]) -> RenderableType:
         [
             f"{row['name']}{' <' if row['name'] == summary['name'] else ''}",
             number(row["usd_per_hour"]),
-            "-" if row["verdict"] == "impossible" else percent(row["attainment"], 1),
+            ("" if row["is_whole"] else "≤ ") + percent(row["attainment"], 1),
             row["verdict"],
         ]
         for row in _nearest(summary)

@@ -182,6 +182,7 @@ def _row(each: Tried, hunt: Hunt) -> Row:
         num_requests=trial.num_requests if trial else 0,
         estimate=hunt.estimate(candidate),
         problem=each.problem,
+        is_whole=trial is None or trial.is_whole,
     )
 
 

@@ -39,8 +39,9 @@ class Row:
     """A candidate that was simulated.
 
     design: how it is set. verdict: "attained", "missed", "undecided", or "impossible" for one that
-    cannot be. attainment: share of good requests; NaN for one that cannot be. limit: the one that
-    is worst. estimate: requests per second, by which it was ordered. usd_per_hour: of all its GPUs.
+    cannot be. attainment: share of good requests; NaN for one that cannot be. is_whole: whether the
+    run went on to its end; else the share would have been no more than that. limit: the one that is
+    worst. estimate: requests per second, by which it was ordered. usd_per_hour: of all its GPUs.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Row:
     num_requests: int
     estimate: float
     problem: str = ""
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, repr=False)
