@@ -17,6 +17,7 @@ from mist_sim.cli.verbs.fit import fit
 from mist_sim.cli.verbs.from_vllm import from_vllm
 from mist_sim.cli.verbs.goodput import goodput
 from mist_sim.cli.verbs.listing import list_
+from mist_sim.cli.verbs.plan import plan
 from mist_sim.cli.verbs.profile import profile
 from mist_sim.cli.verbs.run import run
 from mist_sim.cli.verbs.schema import schema
@@ -123,6 +124,7 @@ app.command()(goodput)
 app.command()(sliders)
 app.command()(bestserve)
 app.command()(compare)
+app.command()(plan)
 
 
 def _print_version(wanted: bool) -> None:

@@ -78,6 +78,12 @@ def _of_study(found: Any) -> RenderableType:
     return study_table(found.summary)
 
 
+def _of_plan(found: Any) -> RenderableType:
+    from mist_sim.report.plan import plan_table
+
+    return plan_table(found.summary)
+
+
 RUN = Tables(_of_run)
 REPLICATIONS = Tables(_of_replications)
 GOODPUT = Tables(_of_goodput)
@@ -85,3 +91,4 @@ BESTSERVE = Tables(_of_bestserve)
 SLIDERS = Tables(_of_sliders)
 COMPARISON = Tables(_of_comparison, has_title=False)
 STUDY = Tables(_of_study)
+PLAN = Tables(_of_plan)

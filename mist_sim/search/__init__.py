@@ -27,6 +27,7 @@ from mist_sim.search.comparison import Case, Comparison, compare
 from mist_sim.search.designs import Designs, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.planning import Plan, PlanOptions, plan
 from mist_sim.search.slider_search import SliderSearch, search_sliders
 from mist_sim.search.sliders import Slidable, Sliders
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
@@ -42,6 +43,8 @@ __all__ = [
     "Designs",
     "Goodput",
     "GoodputOptions",
+    "Plan",
+    "PlanOptions",
     "PlaneOptions",
     "Prediction",
     "Provisioning",
@@ -64,6 +67,7 @@ __all__ = [
     "geometric_slot_load",
     "independent_slot_load",
     "mean_slot_load",
+    "plan",
     "predict",
     "provision",
     "provision_interval",

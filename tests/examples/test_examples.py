@@ -50,6 +50,7 @@ EXPECTED = {
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
     "step_times.py": ([], r'"version": "1"}\n{"seconds": \[\S+, \S+\]}'),
+    "what_to_buy.py": ([], r"1 x h100-sxm, together \d+: 2.95 .*\n.*\n#.*\nvllm serve meta-llama/"),
     "what_if_gpu.py": ([], r"(b200, .* TTFT .* TPOT .* tokens/s\n){4}"),
     "replay_azure.py": (["azure.csv"], r"(speed x \d: .* within the SLO\n){3}"),
 }
@@ -85,6 +86,7 @@ LONG = (
     "dead_node.py",
     "largest_rate.py",
     "slo_through_failure.py",
+    "what_to_buy.py",
 )
 
 

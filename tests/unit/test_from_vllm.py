@@ -141,9 +141,48 @@ def test_what_cannot_be_honoured_is_refused_by_name(command, said):
     assert said in str(caught.value)
 
 
-def test_each_command_once():
-    with pytest.raises(ScenarioError, match="vllm serve is given twice"):
-        from_vllm([SERVE, SERVE])
+def test_a_benchmark_once():
+    with pytest.raises(ScenarioError, match="vllm bench serve is given twice"):
+        from_vllm(["vllm bench serve", "vllm bench serve"])
+
+
+def test_equal_servers_are_one_client():
+    (client,) = from_vllm([SERVE, f"{SERVE} --port 8001"]).keys["clients"]
+    (alone,) = from_vllm([SERVE]).keys["clients"]
+    assert client == alone | {"count": 2}
+
+
+def test_a_script_starts_several_servers(tmp_path):
+    script = tmp_path / "deploy.sh"
+    transfer = '--kv-transfer-config \'{"kv_connector": "NixlConnector", "kv_role": "%s"}\''
+    lines = [
+        "# prompts and answers apart",
+        f"vllm serve m {transfer % 'kv_producer'} --port 1 &",
+        f"vllm serve m {transfer % 'kv_consumer'} --port 2 &",
+        f"vllm serve m {transfer % 'kv_consumer'} --port 3 &",
+        "python toy_proxy_server.py --port 8000",
+    ]
+    script.write_text("\n".join(lines))
+    keys = from_vllm([str(script)], gpu="l4").keys
+    assert keys["model"] == "m"
+    assert keys["clients"] == [
+        {"name": "llm-prefill", "gpu": "l4", "role": "prefill"},
+        {"name": "llm-decode", "count": 2, "gpu": "l4", "role": "decode"},
+    ]
+
+
+def test_servers_that_differ_are_clients_of_their_own():
+    keys = from_vllm(["vllm serve a", "vllm serve b", "vllm serve a"]).keys
+    assert "model" not in keys
+    assert keys["clients"] == [
+        {"name": "llm-1", "count": 2, "model": "a"},
+        {"name": "llm-2", "model": "b"},
+    ]
+
+
+def test_who_computes_prompts_has_to_be_said():
+    with pytest.raises(ScenarioError, match="kv_role must be kv_producer or kv_consumer"):
+        from_vllm(["""vllm serve m --kv-transfer-config '{"kv_role": "kv_both"}'"""])
 
 
 @pytest.mark.parametrize("flag", HONOURED)

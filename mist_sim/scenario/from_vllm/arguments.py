@@ -122,9 +122,6 @@ REFUSED: Mapping[str, Refused] = {
     "--kv-cache-memory-bytes": Refused(
         "the cache is given in blocks", "--num-gpu-blocks-override, as the engine logs it"
     ),
-    "--kv-transfer-config": Refused(
-        "hand-overs need two kinds of clients", "role and network in the scenario"
-    ),
     "--decode-context-parallel-size": Refused(_PARALLEL, "leave it out", ("1",), "-dcp"),
     "--prefill-context-parallel-size": Refused(_PARALLEL, "leave it out", ("1",), "-pcp"),
     "--nnodes": Refused(_SPREAD, "leave it out", ("1",), "-n"),

@@ -18,6 +18,26 @@ _MODULE = "vllm.entrypoints.openai.api_server"
 COMMANDS = ("vllm serve", "vllm bench serve")
 
 
+_PROXY = "toy_proxy_server.py"  # vLLM's example of what stands before prompts and answers apart
+
+
+def split_all(text: str) -> list[tuple[str, list[str]]]:
+    """Return what `split` does of each command, where a script starts several servers.
+
+    text: as in `split`; of several commands, each begins a line, and "&" may end it. The line that
+        starts vLLM's example of a proxy is left out.
+    """
+    path = user_path(text) if "\n" not in text and len(text) < 1000 else None
+    is_file = path is not None and path.is_file()
+    whole = text_of(path, SCENARIO_BYTES) if path is not None and is_file else text
+    lines = [line.strip() for line in whole.replace("\\\n", " ").splitlines()]
+    starts = [line for line in lines if line and not line.startswith("#") and _PROXY not in line]
+    servers = [line for line in starts if line.startswith("vllm ")]
+    if len(servers) < len(starts) or not servers:
+        return [split(text)]
+    return [split(line.removesuffix("&")) for line in servers]
+
+
 def split(text: str) -> tuple[str, list[str]]:
     """Return which of `COMMANDS` a command line is, and its arguments.
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mist_sim.errors import ScenarioError, cut
+from mist_sim.errors import ScenarioError, brief, cut
 from mist_sim.scenario.from_vllm.arguments import (
     HONOURED,
     REFUSED,
     SWITCHES_WITHOUT_EFFECT,
     WITHOUT_EFFECT,
+    mapping,
 )
 from mist_sim.scenario.from_vllm.command_line import Parser
 
 _COMMAND = "vllm serve"
+_TRANSFER = "--kv-transfer-config"
+
+KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+"""`kv_role` of vLLM's `KVTransferConfig` (vllm/config/kv_transfer.py) for a client's role."""
+
 _SEVERAL = ("--api-key", "--served-model-name")
 # `AWQConfig` in vllm/model_executor/layers/quantization/awq.py takes 4 bits alone.
 _STORED_AS = {"fp8": "fp8", "awq": "int4", "awq_marlin": "int4"}
@@ -36,6 +42,8 @@ def client_of(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     for flag, value in said.items():
         if flag in HONOURED:
             _set(client, HONOURED[flag].key, _value(flag, value))
+    if _TRANSFER in said:
+        client["role"] = _role(said[_TRANSFER])
     left_out = [flag for flag in said if flag in (*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT)]
     return client, left_out
 
@@ -58,6 +66,7 @@ def _parser() -> Parser:
             parser.add_switches([flag], *short)
         else:
             parser.add_argument(flag, *short)
+    parser.add_argument(_TRANSFER, type=mapping)
     for flag in WITHOUT_EFFECT:
         parser.add_argument(flag, nargs="+" if flag in _SEVERAL else None)
     parser.add_switches(SWITCHES_WITHOUT_EFFECT)
@@ -97,6 +106,21 @@ def _value(flag: str, value: Any) -> Any:
     if flag == "--long-prefill-token-threshold":
         return value or None
     return value
+
+
+def _role(said: Mapping[str, Any]) -> str:
+    """Return the role of a server that hands over KV entries, or takes them.
+
+    Raises ScenarioError where the command line does not say which of the two.
+    """
+    for role, name in KV_ROLES.items():
+        if said.get("kv_role") == name:
+            return role
+    raise ScenarioError(
+        f"{_COMMAND} {_TRANSFER}: kv_role must be {' or '.join(KV_ROLES.values())}, which say who "
+        f"computes prompts, got {brief(said.get('kv_role'))}; instead: role and network in the "
+        "scenario"
+    )
 
 
 def _check_drafts(said: Mapping[str, Any]) -> None:

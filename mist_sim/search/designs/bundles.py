@@ -48,6 +48,15 @@ def bundles(fleet: Fleet) -> Iterator[Proposal]:
         yield Proposal(name, partial(_with_bundle, fleet, num_p, gpus, bundle))
 
 
+def with_best_bundle(fleet: Fleet, num_p: int) -> Scenario:
+    """Return so many engines for prompts, and the best bundle on the GPUs of the others.
+
+    Raises ScenarioError for what allows no bundle.
+    """
+    gpus = _Gpus.of(fleet, num_p)
+    return _with_bundle(fleet, num_p, gpus, _Planner(fleet).best(gpus))
+
+
 def _with_bundle(fleet: Fleet, num_p: int, gpus: _Gpus, bundle: _Bundle) -> Scenario:
     clients = fleet.divided(num_p, prefill_side(fleet), Side("decode"))
     is_left = [each.get("role") == "decode" for each in clients]

@@ -35,10 +35,10 @@ def hybrids(fleet: Fleet) -> Iterator[Proposal]:
         for chunk in larger:
             num_d = fleet.num_clients - num_p
             name = f"hybrid {num_p} x {chunk} + {num_d} x {smallest}"
-            yield Proposal(name, partial(_hybrid, fleet, num_p, chunk, smallest))
+            yield Proposal(name, partial(hybrid, fleet, num_p, chunk, smallest))
 
 
-def _hybrid(fleet: Fleet, num_p: int, s_p: int, s_d: int) -> Scenario:
+def hybrid(fleet: Fleet, num_p: int, s_p: int, s_d: int) -> Scenario:
     """Return a hybrid with the router and the policy of TaiChi, as the preset has them.
 
     But who is late goes where the prompt is ready first (`if_none: soonest`), not anywhere, and

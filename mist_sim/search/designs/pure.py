@@ -23,15 +23,18 @@ def together(fleet: Fleet) -> Iterator[Proposal]:
     """Yield the engines without sides: as they are, and with other chunks."""
     own = set(fleet.chunks)
     if len(own) != 1:
-        yield Proposal("together", partial(_without_sides, fleet, None))
+        yield Proposal("together", partial(without_sides, fleet, None))
     for chunk in chunks_to_try(own) if own else ():
         is_own = {chunk} == own and not fleet.has_roles
-        make = partial(_without_sides, fleet, None if is_own else chunk)
+        make = partial(without_sides, fleet, None if is_own else chunk)
         yield Proposal(f"together {chunk}", make)
 
 
-def _without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
-    """Return the scenario without roles, and without a network where nothing uses it then."""
+def without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
+    """Return the scenario without roles, and without a network where nothing uses it then.
+
+    chunk: tokens of a step; None: as the engines have.
+    """
     both = Side(None, chunk)
     clients = fleet.divided(fleet.num_clients, both, both)
     if not fleet.has_network:
@@ -51,10 +54,11 @@ def apart(fleet: Fleet) -> Iterator[Proposal]:
     """Yield every ratio of engines for prompts and for answers."""
     for num_p in range(1, fleet.num_clients):
         name = f"{num_p} prefill + {fleet.num_clients - num_p} decode"
-        yield Proposal(name, partial(_divided, fleet, num_p))
+        yield Proposal(name, partial(in_two, fleet, num_p))
 
 
-def _divided(fleet: Fleet, num_p: int) -> Scenario:
+def in_two(fleet: Fleet, num_p: int) -> Scenario:
+    """Return the engines with so many for prompts, the others for answers."""
     clients = fleet.divided(num_p, prefill_side(fleet), Side("decode"))
     return fleet.having(clients, network=fleet.network, hand_over=fleet.hand_over)
 

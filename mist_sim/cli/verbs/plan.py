@@ -1,0 +1,254 @@
+"""`mist plan`: what to buy for a load, and how to set it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mist_sim.cli.options import (
+    AsIs,
+    AsJson,
+    Force,
+    Jobs,
+    MostRequests,
+    Out,
+    Quiet,
+    Resume,
+    require_out,
+)
+from mist_sim.cli.scenario_input import (
+    AllowPrograms,
+    FromVllm,
+    ScenarioName,
+    Settings,
+    keys_of,
+    load,
+)
+
+if TYPE_CHECKING:
+    from mist_sim.search.planning import Plan
+
+_ROWS = 400  # requests of lengths that the command line gives; runs draw as many as they need
+
+
+def plan(
+    scenario: ScenarioName = None,
+    settings: Settings = [],  # noqa: B006 - typer makes a new list
+    commands: FromVllm = [],  # noqa: B006
+    gpus: str | None = typer.Option(
+        None,
+        metavar="NAME[,NAME...]",
+        help="GPUs to choose from (mist list gpus); the scenario's own without it.",
+    ),
+    max_gpus: int = typer.Option(16, metavar="N", help="The budget: at most so many GPUs."),
+    max_usd_per_hour: float | None = typer.Option(
+        None, metavar="DOLLARS", help="The budget: at most so many dollars an hour."
+    ),
+    prices: list[str] = typer.Option(
+        [],
+        "--price",
+        metavar="GPU=DOLLARS",
+        help="Dollars of one GPU an hour in place of the catalog's; repeatable.",
+        show_default=False,
+    ),
+    model: str | None = typer.Option(
+        None, help="The model (mist list models).", show_default=False
+    ),
+    rate: float | None = typer.Option(
+        None, metavar="N", help="Requests per second; the scenario's or trace's own without it."
+    ),
+    ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
+    tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
+    e2el_ms: float | None = typer.Option(None, metavar="MS", help="Limit on the whole request."),
+    attainment: float = typer.Option(0.9, help="Share of the requests that has to be good."),
+    profile: str | None = typer.Option(
+        None, metavar="NAME", help="Lengths as in a trace of which a profile comes along."
+    ),
+    trace: str | None = typer.Option(
+        None, metavar="FILE", help="A trace of requests, judged as it stands.", show_default=False
+    ),
+    form: str = typer.Option(
+        "azure", "--format", help="The trace's form, one of mist list trace_readers."
+    ),
+    input_len: int | None = typer.Option(None, metavar="N", help="Tokens of each prompt."),
+    output_len: int | None = typer.Option(None, metavar="N", help="Tokens of each answer."),
+    tensor_parallel_sizes: str = typer.Option(
+        "1,2,4,8", "--tp", metavar="N[,N...]", help="Tensor parallel sizes to try."
+    ),
+    designs: str = typer.Option(
+        "together,apart,hybrid,afd", metavar="NAME[,...]", help="Designs to try."
+    ),
+    routers: str | None = typer.Option(
+        None, metavar="NAME[,...]", help="Routers to try; least_outstanding without it."
+    ),
+    seconds: float = typer.Option(
+        60.0, help="How long to look for something better; 0: until all is known."
+    ),
+    most_requests: MostRequests = None,
+    as_is: AsIs = False,
+    write: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="Write the answer as a scenario for mist run.",
+        show_default=False,
+    ),
+    jobs: Jobs = None,
+    allow_programs: AllowPrograms = False,
+    out: Out = None,
+    force: Force = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the cheapest GPUs that keep the limits at a rate, and how to set them.
+
+    The load is that of SCENARIO, of vllm bench serve, or of --trace, --profile or --input-len and
+    --output-len; the engines' options are those of SCENARIO or vllm serve.
+    """
+    from mist_sim.cli.session import Session, note
+    from mist_sim.search.planning import PlanOptions
+    from mist_sim.search.planning import plan as find
+
+    require_out(force, out, resume)
+    said = keys_of(commands, settings)
+    lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
+    said |= _workload(lengths, form, rate)
+    limits = {"ttft": ttft_ms, "tpot": tpot_ms, "e2el": e2el_ms}
+    said |= {f"slo.{name}": f"{ms!r} ms" for name, ms in limits.items() if ms is not None}
+    if model is not None:
+        said["model"] = model
+    asked = _words("--gpus", gpus) if gpus is not None else ()
+    loaded = _loaded(scenario, said, asked, allow_programs=allow_programs)
+    options = PlanOptions(
+        gpus=asked or _own_gpus(loaded),
+        rate=rate,
+        max_gpus=max_gpus,
+        max_usd_per_hour=max_usd_per_hour,
+        prices=_prices(prices),
+        tensor_parallel_sizes=_widths(tensor_parallel_sizes),
+        designs=_words("--designs", designs),
+        routers=_words("--routers", routers) if routers is not None else None,
+        attainment=attainment,
+        most_requests=most_requests or 30_000,
+        as_is=as_is,
+        seconds=seconds or None,
+    )
+    _check_place(write)
+    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
+    found = session.search(lambda how: find(loaded, options, jobs=jobs, **how))
+    if write is not None:
+        _write(found, write)
+        if not quiet:
+            note(f"Written to {write}: mist run {write}")
+
+
+def _loaded(
+    name: str | None, said: dict[str, Any], gpus: tuple[str, ...], *, allow_programs: bool
+) -> Any:
+    """Return the scenario whose clients are asked for."""
+    from mist_sim.errors import ScenarioError
+
+    if name is not None:
+        return load(name, said, allow_programs=allow_programs)
+    for key, told in {
+        "model": "--model, or --from-vllm 'vllm serve ...'",
+        "workload": "--trace, --profile, --input-len with --output-len, or --from-vllm "
+        "'vllm bench serve ...'",
+    }.items():
+        if not any(each == key or each.startswith(f"{key}.") for each in said):
+            raise ScenarioError(f"{key} is required: give SCENARIO, or {told}")
+    if not gpus:
+        raise ScenarioError("--gpus is required without SCENARIO, such as --gpus h100-sxm,l40s")
+    clients: list[dict[str, Any]] = said.pop("clients", [{"name": "llm"}])
+    said["clients"] = [{**client, "gpu": gpus[0]} for client in clients]
+    return load(None, said, allow_programs=allow_programs)
+
+
+def _workload(given: dict[str, Any], form: str, rate: float | None) -> dict[str, Any]:
+    """Return the workload that options say; nothing where they say none."""
+    from mist_sim.errors import ScenarioError
+
+    kinds = {
+        "--profile": given["profile"] is not None,
+        "--trace": given["trace"] is not None,
+        "--input-len": given["input_len"] is not None or given["output_len"] is not None,
+    }
+    names = [name for name, is_given in kinds.items() if is_given]
+    if len(names) > 1:
+        raise ScenarioError(f"{names[0]} must not be given with {names[1]}; choose one load")
+    if not names:
+        return {}
+    if names == ["--trace"]:
+        return {"workload": {"trace": {"type": form, "path": given["trace"]}}}
+    if rate is None:
+        raise ScenarioError(f"--rate is required with {names[0]}, which says no arrivals")
+    arrivals = {"type": "poisson", "rate": f"{rate!r} /s"}
+    lengths: dict[str, Any] = {"type": "profile", "name": given["profile"]}
+    if names == ["--input-len"]:
+        if given["input_len"] is None or given["output_len"] is None:
+            raise ScenarioError("--input-len and --output-len must be given together")
+        lengths = {
+            "type": "synthetic",
+            "prompt": {"type": "fixed", "tokens": given["input_len"]},
+            "output": {"type": "fixed", "tokens": given["output_len"]},
+        }
+    return {"workload": {"lengths": {**lengths, "num_requests": _ROWS}, "arrivals": arrivals}}
+
+
+def _own_gpus(scenario: Any) -> tuple[str, ...]:
+    """Return the GPUs that a scenario names."""
+    found = [client.parameters().get("gpu") for client in scenario.clients]
+    return tuple(dict.fromkeys(str(gpu) for gpu in found if gpu is not None))
+
+
+def _words(option: str, text: str) -> tuple[str, ...]:
+    """Return the words of a list with commas. Raises ScenarioError for an empty one."""
+    from mist_sim.errors import ScenarioError, brief
+
+    found = tuple(word.strip() for word in text.split(","))
+    if not all(found):
+        raise ScenarioError(f"{option} must be words with commas between them, got {brief(text)}")
+    return found
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    from mist_sim.bounds import COPIES
+    from mist_sim.cli.bundles.input import numbers
+
+    return tuple(numbers(text, "--tp", 1, COPIES))
+
+
+def _prices(texts: list[str]) -> dict[str, float]:
+    """Return dollars an hour by GPU. Raises ScenarioError for other texts."""
+    from mist_sim.errors import ScenarioError, brief
+
+    found = {}
+    for text in texts:
+        name, _, dollars = text.partition("=")
+        try:
+            found[name] = float(dollars)
+        except ValueError:
+            raise ScenarioError(
+                f"--price must be GPU=DOLLARS, such as h100-sxm=2.5, got {brief(text)}"
+            ) from None
+    return found
+
+
+def _check_place(path: Path | None) -> None:
+    """Raise ScenarioError where a file cannot be written."""
+    from mist_sim.errors import ScenarioError
+
+    if path is None:
+        return
+    if path.exists():
+        raise ScenarioError(f"--write {path}: is there already; remove it, or name another")
+    if not path.absolute().parent.is_dir():
+        raise ScenarioError(f"--write {path}: no folder {path.parent}")
+
+
+def _write(found: Plan, path: Path) -> None:
+    from mist_sim.output.texts import write_text
+
+    write_text(path, found.scenario.resolved())

@@ -1,0 +1,97 @@
+"""A plan as text for a terminal: what to buy, how sure, who came second, how to start it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mist_sim.report.elements.cells import number, percent, section, warnings
+from mist_sim.report.elements.layout import columns
+
+_MOST_ROWS = 12  # of what was tried; all are in the files
+
+
+def plan_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a plan. summary: `Plan.summary`."""
+    return Group(
+        *section("Plan", _lines(summary)),
+        *section("Runner-up", Text(summary["runner_up"] or "nothing else was tried")),
+        *_what_binds(summary["binding"]),
+        *section(_tried_title(summary), _tried(summary)),
+        *_left_out(summary),
+        *_deploy(summary),
+        *warnings(summary["warnings"]),
+    )
+
+
+def _lines(summary: Mapping[str, Any]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim", no_wrap=True)
+    for line in summary["lines"]:
+        table.add_row(Text(line["name"]), Text(line["text"]), Text(line["confidence"]))
+    return table
+
+
+def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:
+    if binding is not None:
+        yield from section("What binds", Text(binding["sentence"]))
+
+
+def _tried_title(summary: Mapping[str, Any]) -> str:
+    total, shown = len(summary["tried"]), min(len(summary["tried"]), _MOST_ROWS)
+    excluded = sum(summary["excluded"].values())
+    of_all = f", {shown} of {total} shown" if shown < total else ""
+    proved = f"; {excluded} more cannot do, by bounds" if excluded else ""
+    return f"Tried at {summary['rate']:.4g} /s{of_all}{proved}"
+
+
+def _tried(summary: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        [
+            f"{row['name']}{' <' if row['name'] == summary['name'] else ''}",
+            number(row["usd_per_hour"]),
+            ("" if row["is_whole"] else "≤ ") + percent(row["attainment"], 1),
+            row["verdict"],
+        ]
+        for row in _nearest(summary)
+    ]
+    return columns(["", "$/h", "good", ""], rows, right=[1, 2])
+
+
+def _nearest(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows to show, the cheapest first: those that do, then those that nearly do."""
+    tried = [row for row in summary["tried"] if row["verdict"] != "impossible"]
+    best = [row for row in tried if row["name"] == summary["name"]]
+    others = [row for row in tried if row["name"] != summary["name"]]
+    others.sort(key=lambda row: (row["verdict"] != "attained", -row["attainment"]))
+    shown = [*best, *others][:_MOST_ROWS]
+    return sorted(shown, key=lambda row: (row["usd_per_hour"], row["name"]))
+
+
+def _left_out(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if summary["left_out"]:
+        texts = [Text(f"{name}: {text}") for name, text in summary["left_out"].items()]
+        yield from section("Left out", Group(*texts))
+
+
+def _deploy(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    lines = [*summary["deployment_notes"], *_counted(summary["vllm"]), *summary["proxy"]]
+    yield from section("Deploy", Group(*map(Text, lines)))
+
+
+def _counted(commands: list[str]) -> list[str]:
+    """Return commands, those once that differ by their port alone."""
+    found: dict[str, list[str]] = {}
+    for command in commands:
+        start, _, port = command.rpartition(" --port ")
+        found.setdefault(start, []).append(port)
+    return [
+        f"{start} --port {ports[0]}" + (f"  # and on {', '.join(ports[1:])}" if ports[1:] else "")
+        for start, ports in found.items()
+    ]

@@ -1,0 +1,171 @@
+"""What no engine can do: bounds that are proved, by which candidates are left out unseen.
+
+A roofline takes for a step at least
+
+- the arithmetic of its tokens over the FLOP/s that its best kernel reaches, and at least the time
+  of reading the matrices once, whichever is longer; and on top of it
+- the time of reading the KV entries of the sequences that decode.
+
+All three hold of each step, and an engine does one step at a time, so they hold of sums over all
+steps. The first and the third are sums over tokens, whoever shares a step with whom. Of the second
+there are as many as steps; a step gives each sequence one token (with drafts, one more each), and
+has `max_num_seqs` sequences at most, so that answers of n tokens in all take n / max_num_seqs steps
+or more. What a bound leaves out (vocabulary, norms, attention of prompts, collectives, the host)
+only adds time. So `fewest` is a bound for every router and every batch, and what `alone` says of a
+request by itself holds of it in any company.
+
+It is one for roofline times alone: others, such as tables, need not keep to data sheets, and then
+nothing is left out. Nor is anything for pipelines of other stages, and bundles (AFD).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.models import ModelSpec
+from mist_sim.search.planning.demand import Array, Demand
+from mist_sim.search.planning.engines import Engine
+
+_ROUNDING = 1e-9
+_ATTENTION = "attention"
+
+
+@dataclass(frozen=True)
+class Least:
+    """What an engine takes at least, in seconds.
+
+    token: of arithmetic, for each token. matrices: of reading them, for each step. key: of reading
+    the KV entries of a token, for each step that decodes after it. seats: sequences of a step.
+    per_step: tokens that a sequence may get in a step.
+    """
+
+    token: float
+    matrices: float
+    key: float
+    seats: int
+    per_step: int = 1
+
+    def step(self, tokens: float, keys: float) -> float:
+        """Return the seconds that a step takes at least."""
+        return max(tokens * self.token, self.matrices) + keys * self.key
+
+
+def least_of(engine: Engine) -> Least | None:
+    """Return what an engine takes at least; None where nothing is proved of it."""
+    client = engine.client
+    machine = engine.machine
+    if not all(_is_roofline(rank) for rank in client.predictor.ranks):
+        return None
+    model, gpu, num_gpus = machine.model, machine.cluster.gpu, engine.num_gpus
+    flops, bandwidth = _flops(gpu), _bandwidth(gpu)
+    is_one = machine.cluster.tensor_parallel_size == num_gpus  # no pipeline, no replicas
+    keys = 0 if model.window_layers else model.kv_bytes_per_token
+    drafts = 1 + machine.num_drafts
+    return Least(
+        token=2 * _matrix_params(model) / (flops * num_gpus),
+        matrices=_matrix_bytes(model) / (bandwidth * num_gpus) if is_one else 0.0,
+        key=keys / (bandwidth * num_gpus),
+        seats=client.scheduler.max_num_seqs,
+        per_step=drafts,
+    )
+
+
+class Needs(NamedTuple):
+    """Engines that a demand takes at least: of those that do both, for prompts, for answers."""
+
+    together: int
+    prompts: int
+    answers: int
+
+
+def fewest(least: Least, demand: Demand) -> Needs:
+    """Return how many engines it takes at least, whatever the design: a bound (see above)."""
+    if not demand.is_plain:
+        return Needs(1, 1, 1)
+    steps = np.maximum(demand.answers - 1, 0)
+    keys = _keys(demand) / least.per_step * least.key
+    prompts = demand.prompts * (0.0 if demand.cached else least.token)
+    answers = steps * least.token
+    reading = steps / least.per_step / least.seats * least.matrices
+    together = max(demand.engines_for(prompts + answers + keys), demand.engines_for(reading + keys))
+    of_answers = max(demand.engines_for(answers + keys), demand.engines_for(reading + keys))
+    return Needs(_whole(together), _whole(demand.engines_for(prompts)), _whole(of_answers))
+
+
+def alone(least: Least, demand: Demand) -> dict[str, float]:
+    """Return the share of the requests that can keep each limit at best, each by itself.
+
+    Under "all" is the share that can keep all of them.
+    """
+    if not demand.is_plain or demand.cached:
+        return {}
+    prompt = np.maximum(demand.prompts * least.token, least.matrices)
+    gap = (least.matrices + demand.prompts * least.key) / least.per_step
+    gaps = np.maximum(demand.answers - 1, 0)
+    times = {"ttft": prompt, "tpot": np.where(gaps > 0, gap, 0.0), "e2el": prompt + gaps * gap}
+    kept = {name: times[name] <= limit for name, limit in demand.limits.limits.items()}
+    found = {name: float(each.mean()) for name, each in kept.items()}
+    every: NDArray[np.bool_] = np.logical_and.reduce(list(kept.values()))
+    return found | {"all": float(every.mean())}
+
+
+def _keys(demand: Demand) -> Array:
+    """Return the KV entries that the steps of each answer read, in tokens."""
+    steps = np.maximum(demand.answers - 1, 0)
+    found: Array = steps * demand.prompts + steps * np.maximum(steps - 1, 0) / 2
+    return found
+
+
+def _whole(number: float) -> int:
+    return max(ceil(number - _ROUNDING), 1)
+
+
+def _is_roofline(predictor: object) -> bool:
+    """Tell whether times are those of a roofline, an engine's own time on top or not."""
+    inner = getattr(predictor, "predictor", predictor)
+    return type(inner) is RooflinePredictor
+
+
+def _flops(gpu: GpuSpec) -> float:
+    """Return the FLOP/s that the best kernel for products reaches, in any data type."""
+    reached = [kernel.mfu for kind, kernel in gpu.kernels.items() if _ATTENTION not in kind]
+    mfu = max(gpu.prefill.mfu, gpu.decode.mfu, *(each for each in reached if each is not None))
+    return max(gpu.flops.values()) * mfu
+
+
+def _bandwidth(gpu: GpuSpec) -> float:
+    """Return the bytes/s that the best kernel reads with."""
+    reached = [kernel.mbu for kernel in gpu.kernels.values()]
+    mbu = max(gpu.prefill.mbu, gpu.decode.mbu, *(each for each in reached if each is not None))
+    return gpu.memory_bandwidth * mbu
+
+
+def _matrix_params(model: ModelSpec) -> int:
+    """Return the parameters of the matrices by which every token is multiplied.
+
+    Latent attention, whose matrices decodes and prompts use in other ways, is left out.
+    """
+    attention = 0 if model.mla else model.num_layers * model.attention_params_per_layer
+    found = attention + model.num_dense_layers * model.mlp_params_per_layer
+    if model.moe:
+        inner = (
+            model.moe.num_experts_per_token * model.moe.intermediate_size
+            + model.moe.shared_intermediate_size
+        )
+        found += model.num_moe_layers * model.mlp_params(inner)
+    return found
+
+
+def _matrix_bytes(model: ModelSpec) -> float:
+    """Return the bytes of the matrices that every step reads: not those of routed experts."""
+    size = min(model.bytes_per_param("attention"), model.bytes_per_param("attention_output"))
+    attention = 0 if model.mla else model.num_layers * model.attention_params_per_layer
+    mlp = model.num_dense_layers * model.mlp_params_per_layer
+    return attention * size + mlp * model.bytes_per_param("mlp")

@@ -1,0 +1,119 @@
+"""What a workload asks of engines: the lengths of its requests, and when they are due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics import Slo
+from mist_sim.rng import Streams
+from mist_sim.search.planning.engines import Engine
+from mist_sim.search.planning.question import Question
+from mist_sim.search.steady_runs import lengthened
+from mist_sim.traces import TraceArrivals, TraceReader
+
+Array = NDArray[np.float64]
+
+_ROWS = 20_000  # of a workload that is drawn
+_ERRORS = 4.0  # standard errors of a mean of drawn rows that are left as room: one in 30,000 is off
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The requests of a workload.
+
+    prompts, answers: tokens of each (of a drawn workload, of its first ones). rate: requests per
+    second. share: that has to be good. limits: what a good one keeps. is_steady: whether it is
+    judged in steady state; else as it stands. span: seconds from the first arrival to the last of
+    a workload as it stands; infinite where that is not known. cached: whether a prefix cache may
+    have parts of prompts. is_plain: whether a request is a prompt and its answer, and nothing else.
+    """
+
+    prompts: Array
+    answers: Array
+    rate: float
+    share: float
+    limits: Slo
+    is_steady: bool = True
+    span: float = inf
+    cached: bool = False
+    is_plain: bool = True
+
+    @property
+    def mean_prompt(self) -> float:
+        """Tokens."""
+        return float(self.prompts.mean())
+
+    @property
+    def mean_answer(self) -> float:
+        """Tokens."""
+        return float(self.answers.mean())
+
+    def engines_for(self, work: Array) -> float:
+        """Return the engines that good requests need at least, if each works without a pause.
+
+        work: seconds of an engine that each request takes at least. As many requests as have to be
+        good have to be served whole, and those that take least take no more than any others. In
+        steady state as many are served as arrive, since those on their way are limited by seats.
+        As a workload stands, all of them are served from the first arrival until the last is due.
+        """
+        number = int(self.share * len(work))
+        least = np.partition(work, number - 1)[:number] if number else work[:0]
+        if not self.is_steady:
+            return float(least.sum()) / (self.span + self._latest)
+        capped = np.minimum(work, least.max()) if number else work
+        room = _ERRORS * float(capped.std()) / sqrt(len(work))
+        return self.rate * max(float(least.sum()) / len(work) - room, 0.0)
+
+    @property
+    def _latest(self) -> float:
+        """Seconds after its arrival by which any good request has ended; infinite: any time."""
+        limits, found = self.limits, [inf]
+        if limits.e2el is not None:
+            found.append(limits.e2el)
+        if limits.ttft is not None and limits.tpot is not None:
+            found.append(limits.ttft + limits.tpot * float(self.answers.max() - 1))
+        return min(found)
+
+
+def demand_of(question: Question, engine: Engine) -> Demand:
+    """Return the demand of a question. engine: any one, with which the workload is built.
+
+    Raises ScenarioError for a workload without requests.
+    """
+    simulation = engine.built.simulation
+    workload: Any = simulation.workload
+    source = workload.source
+    longer = lengthened(simulation, question.target, _ROWS)
+    is_steady = longer is not None and not question.options.as_is
+    if isinstance(source, TraceReader):
+        rows = list(source.rows())
+    else:
+        drawn: Any = longer.source if longer is not None and is_steady else source
+        generator = Streams(simulation.streams.seed).generator("lengths")
+        rows = list(islice(drawn.sample_rows(generator), _ROWS if is_steady else None))
+    if not rows:
+        raise ScenarioError("workload must have a request, got none")
+    times = [row.arrival_time for row in rows if row.arrival_time is not None]
+    span = inf
+    if isinstance(workload.arrivals, TraceArrivals) and times:
+        span = (len(rows) - 1) / question.rate
+    lengths = np.array([row[:2] for row in rows], dtype=float)
+    scenario = engine.built.scenario
+    return Demand(
+        prompts=lengths[:, 0],
+        answers=lengths[:, 1],
+        rate=question.rate,
+        share=question.target.attainment,
+        limits=question.target.slo,
+        is_steady=is_steady,
+        span=span,
+        cached=any(row.content for row in rows),
+        is_plain=scenario.workload.pipeline == ("prefill", "decode"),
+    )

@@ -1,0 +1,198 @@
+"""From a scenario to the `vllm serve` lines that start it, and what stands between them.
+
+Sources: `EngineArgs` of vllm/engine/arg_utils.py for the arguments; vLLM's "NixlConnector Usage
+Guide" for prompts and answers apart, whose proxy, not `kv_role`, decides who computes prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mist_sim.models import load_model
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.from_vllm.arguments import HONOURED
+from mist_sim.scenario.from_vllm.serve import KV_ROLES
+from mist_sim.scenario.load import as_data
+
+_FIRST_PORT, _PROXY_PORT = 8100, 8000
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
+_ALWAYS = ("--max-num-batched-tokens", "--max-num-seqs")
+_WIDTH = "--tensor-parallel-size"
+_ELSEWHERE = ("--model", "--kv-offloading-size")  # the first word; a note
+_NOT_ENGINES = {"name", "type", "count", "place", "model", "gpu", "gpu_price", "role", "engine"}
+_STORED_AS = {"fp8": "fp8", "int4": "awq"}
+_ON_THE_HUB = re.compile(r"of (\S+/\S+) on Hugging Face")
+_PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
+_NO_HYBRIDS = (
+    "vLLM has no router that moves answers between servers (TaiChi): no commands. "
+    "--designs together,apart finds what it serves as it is."
+)
+_ONE_TOKEN = {"type": "fixed", "tokens": 1}
+_LOAD: Mapping[str, Any] = {
+    "workload": {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 1,
+            "prompt": _ONE_TOKEN,
+            "output": _ONE_TOKEN,
+        },
+        "arrivals": {"type": "all_at_once"},
+    }
+}
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How to start the servers of a scenario.
+
+    commands: a `vllm serve` for each; none where vLLM has no such design. proxy: what stands
+    between prompts and answers. notes: what else has to be known. read_back: what `mist from-vllm`
+    needs beside the commands to give the clients again.
+    """
+
+    commands: tuple[str, ...] = ()
+    proxy: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    read_back: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it as a shell script."""
+        notes = [f"# {line}" for line in self.notes]
+        back = [f"# {self.read_back}"] if self.read_back else []
+        servers = [f"{command} &" for command in self.commands]
+        return "\n".join([*notes, *back, *servers, *self.proxy, ""])
+
+
+def deployment_of(scenario: Scenario) -> Deployment:
+    """Return how to start the servers of a scenario."""
+    data = as_data(scenario)
+    clients: list[dict[str, Any]] = data["clients"]
+    roles = {client.get("role") for client in clients}
+    if any(client["type"] != "llm" for client in clients):
+        return Deployment(notes=("vLLM has no bundles of attention and FFN workers: no commands.",))
+    if not roles <= {None, *KV_ROLES}:
+        return Deployment(notes=(_NO_HYBRIDS,))
+    ports: dict[str | None, list[int]] = {}
+    commands: list[str] = []
+    unsaid: dict[str, None] = {}
+    for client in clients:
+        model = str(client["model"] or scenario.model)
+        plain = _plain(client, model)
+        words = ["vllm", "serve", _checkpoint(model)]
+        words += [word for argument in _arguments(client, plain) for word in argument]
+        unsaid |= dict.fromkeys(_unsaid(client, plain))
+        for _ in range(client["count"]):
+            port = _FIRST_PORT + len(commands)
+            ports.setdefault(client.get("role"), []).append(port)
+            commands.append(shlex.join([*words, "--port", str(port)]))
+    return Deployment(
+        tuple(commands),
+        tuple(_proxy(ports)) if "prefill" in ports else (),
+        tuple(_notes(data, len(commands), list(unsaid))),
+        f"mist from-vllm deploy.sh --gpu {clients[0]['gpu']}{_sets(data)}",
+    )
+
+
+def _notes(data: Mapping[str, Any], number: int, unsaid: list[str]) -> Iterator[str]:
+    if number > 1:
+        yield f"Requests go to the servers by the router {data['router']['type']}."
+    if unsaid:
+        yield f"No argument of vLLM says {', '.join(unsaid)}."
+
+
+def _sets(data: Mapping[str, Any]) -> str:
+    """Return the settings that `mist from-vllm` needs, since no server says them."""
+    said = {"router": data["router"]["type"]}
+    for key in ("topology", "nodes", "bandwidth", "latency", "nvlink", "pcie"):
+        value = (data["network"] or {}).get(key)
+        if value is not None:
+            said[f"network.{key}"] = value
+    return "".join(f" --set {shlex.quote(f'{k}={v}')}" for k, v in said.items())
+
+
+def _checkpoint(model: str) -> str:
+    """Return the name by which Hugging Face has a model of the catalog, else its own."""
+    found = _ON_THE_HUB.search(load_model(model).source)
+    return found[1] if found else model
+
+
+def _arguments(client: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield flags with their values, where a client is not what vLLM takes without them.
+
+    plain: a client of the same GPU, seats and tokens a step, and nothing else said.
+    """
+    for flag, honoured in HONOURED.items():
+        value, default = _at(client, honoured.key), _at(plain, honoured.key)
+        is_usual = value == (1 if flag == _WIDTH else default)
+        if flag in _ELSEWHERE or value is None or (is_usual and flag not in _ALWAYS):
+            continue
+        yield _argument(flag, value, is_switch=honoured.read is None)
+    role = client.get("role")
+    if role is not None:
+        config = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
+        yield ["--kv-transfer-config", json.dumps(config)]
+
+
+def _unsaid(client: Mapping[str, Any], plain: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the keys of a client that are not as usual, and that no argument of vLLM sets."""
+    said = {honoured.key for honoured in HONOURED.values()} | _NOT_ENGINES
+    for key, value in client.items():
+        place = f"{path}{key}"
+        if place in said or value == plain.get(key):
+            continue
+        other = plain.get(key)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from _unsaid(value, other, f"{place}.")
+        else:
+            yield f"{place}: {value}"
+
+
+def _plain(client: Mapping[str, Any], model: str) -> Mapping[str, Any]:
+    """Return a client of which nothing is said but GPU, width, seats and tokens a step."""
+    scheduler = {k: client["scheduler"][k] for k in _LIMITS if k in client["scheduler"]}
+    said = {
+        "name": "llm",
+        "gpu": client["gpu"],
+        "engine": client["engine"],
+        "tensor_parallel_size": client["tensor_parallel_size"],
+        "scheduler": scheduler,
+    }
+    scenario = Scenario.from_dict({**_LOAD, "model": model, "clients": [said]})
+    return cast("Mapping[str, Any]", as_data(scenario)["clients"][0])
+
+
+def _argument(flag: str, value: Any, *, is_switch: bool) -> list[str]:
+    if is_switch:
+        return [flag if value else f"--no-{flag[2:]}"]
+    if flag == "--quantization":
+        return [flag, _STORED_AS.get(value, str(value))]
+    if isinstance(value, Mapping):
+        return [flag, json.dumps({k: v for k, v in value.items() if v is not None})]
+    if isinstance(value, list | tuple):
+        return [flag, *map(str, value)]
+    return [flag, str(value)]
+
+
+def _at(client: Mapping[str, Any], path: str) -> Any:
+    found: Any = client
+    for step in path.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(step)
+    return found
+
+
+def _proxy(ports: Mapping[str | None, list[int]]) -> Iterator[str]:
+    """Yield the command of vLLM's example of a proxy; it takes all servers to be on this host."""
+    sides = {"prefiller": ports["prefill"], "decoder": ports["decode"]}
+    words = [f"{_PROXY} --port {_PROXY_PORT}"]
+    for side, mine in sides.items():
+        words.append(f"--{side}-hosts {' '.join(['localhost'] * len(mine))}")
+        words.append(f"--{side}-ports {' '.join(map(str, mine))}")
+    yield " ".join(words)

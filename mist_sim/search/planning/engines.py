@@ -1,0 +1,152 @@
+"""The engines that can be bought: a GPU, and how many of them share every layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mist_sim.clients import LlmClient
+from mist_sim.core.batch import StepBatch
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import load_gpu
+from mist_sim.hardware.machine import Machine
+from mist_sim.metrics.spending.cost import gpu_prices
+from mist_sim.search.designs.chunks import chunks_to_try
+from mist_sim.search.designs.fleet import Fleet
+from mist_sim.search.planning.question import Question
+from mist_sim.studies.built import Built
+
+_SLOTS = 8  # GPUs of a node whose links are PCIe's
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """An engine that can be bought, as it stands alone.
+
+    gpu: as it was asked for. width: its tensor parallel size. built: a scenario with one of it.
+    """
+
+    gpu: str
+    width: int
+    built: Built
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        name = load_gpu(self.gpu).name
+        return name if self.width == 1 else f"{name} TP {self.width}"
+
+    @cached_property
+    def client(self) -> LlmClient:
+        """The engine, which never runs."""
+        found = self.built.simulation.clients[0]
+        if not isinstance(found, LlmClient):
+            raise ScenarioError("clients.0.type must be llm, whose engines are planned")
+        return found
+
+    @cached_property
+    def machine(self) -> Machine:
+        """Its GPUs, and the model that lies on them. Raises ScenarioError for one without."""
+        found = self.client.traits.machine
+        if not isinstance(found, Machine):
+            raise ScenarioError("clients.0 must have GPUs that are known, for a plan")
+        return found
+
+    @cached_property
+    def num_gpus(self) -> int:
+        """GPUs of it."""
+        return self.built.num_gpus or 1
+
+    @cached_property
+    def dollars(self) -> float:
+        """Dollars of it an hour. Raises ScenarioError for a GPU without a price."""
+        cost = self.built.scenario.cost
+        machine = self.machine
+        if cost is None:
+            raise ScenarioError("cost must be set for a plan, got null")
+        (prices,) = gpu_prices([machine], cost.make())
+        groups = zip(prices, machine.groups, strict=True)
+        return float(sum(price.dollars * group.num_gpus for price, group in groups))
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        """Its scenario, as designs take it."""
+        return Fleet(self.built.scenario)
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """Tokens of a step to try, its own first; none where prompts are not cut."""
+        own = self.fleet.chunks
+        return chunks_to_try(own) if own else ()
+
+    @cached_property
+    def kv_tokens(self) -> int:
+        """Tokens that its KV cache holds."""
+        entries = self.client.traits.entries
+        size = entries.block_size if entries else None
+        return self.client.num_gpu_blocks * (size or 1)
+
+    def step_time(self, batch: StepBatch) -> float:
+        """Return the seconds of a step through all its ranks."""
+        return float(sum(rank.step_time(batch) for rank in self.client.predictor.ranks))
+
+
+@dataclass
+class Shop:
+    """The engines of a question, and why others are none.
+
+    left_out: by engine. reasons: how many engines each kind of reason excludes.
+    """
+
+    engines: list[Engine] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def leave_out(self, name: str, kind: str, reason: str) -> None:
+        """Note an engine that is none. kind: a word or two of the reason."""
+        self.left_out[name] = reason
+        self.reasons[kind] += 1
+
+
+def engines_of(question: Question) -> Shop:
+    """Return the engines that a model can be served by, the cheapest first.
+
+    Raises ScenarioError for a GPU that is not known, and for one without a price.
+    """
+    options, shop = question.options, Shop()
+    names: Mapping[str, str] = {load_gpu(gpu).name: gpu for gpu in options.gpus}
+    if len(names) < len(options.gpus):
+        raise ScenarioError(f"gpus must differ, got {', '.join(options.gpus)}")
+    for name, gpu in names.items():
+        for width in options.tensor_parallel_sizes:
+            _add(shop, question, gpu, width, name if width == 1 else f"{name} TP {width}")
+    shop.engines.sort(key=lambda engine: (engine.dollars, engine.name))
+    return shop
+
+
+def _add(shop: Shop, question: Question, gpu: str, width: int, name: str) -> None:
+    options = question.options
+    link = load_gpu(gpu).interconnect
+    room = link.domain or _SLOTS
+    if width > room:
+        shop.leave_out(name, "the node", f"the links of a node join {room} GPUs")
+        return
+    try:
+        engine = Engine(gpu, width, Built(question.having(gpu, width, 1)))
+        num_gpus = engine.num_gpus
+    except ScenarioError as error:
+        text = str(error).splitlines()[0]
+        kind = "memory" if "does not fit" in text or "KV cache" in text else "the model's sizes"
+        shop.leave_out(name, kind, text)
+        return
+    if num_gpus > options.max_gpus:
+        shop.leave_out(name, "the budget", f"has {num_gpus} GPUs; max_gpus is {options.max_gpus}")
+        return
+    most = options.max_usd_per_hour
+    if most is not None and engine.dollars > most:
+        told = f"costs {engine.dollars:.4g} $/h; max_usd_per_hour is {most:g}"
+        shop.leave_out(name, "the budget", told)
+        return
+    shop.engines.append(engine)

@@ -1,0 +1,325 @@
+"""Simulates candidates until the cheapest that keeps the limits is known, or time is up.
+
+What is left out unseen: candidates that cost as much as one that keeps the limits, or more; those
+of which a bound proves that they cannot (`bounds`); and those that have no more of anything than
+one of their family that missed, as more engines of a kind are taken to serve no less. Everything
+else is tried, so that a hunt that ends by itself has passed over nothing cheaper. Rounds are of
+as many runs, whatever computes them, so that its result does not depend on how many cores do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario.load import as_data
+from mist_sim.search.goodput_result import LIMITS
+from mist_sim.search.planning.bounds import Needs, alone, fewest, least_of
+from mist_sim.search.planning.demand import Demand
+from mist_sim.search.planning.engines import Engine
+from mist_sim.search.planning.estimates import Estimates
+from mist_sim.search.planning.question import Question
+from mist_sim.search.planning.space import Candidate, scenario_of
+from mist_sim.search.trials import Trial, trial_data
+from mist_sim.studies.driver import Driver
+from mist_sim.studies.task import Task
+
+_ROUND = 4  # runs at a time: two rounds of two cores, one of four
+_SHORT = 6_000  # requests of a first run; those that it does not tell run longer later
+_LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
+_MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
+_EQUALS = 6  # candidates of the same price that are tried beside the winner
+_SLOW = ("hybrid", "afd")  # designs whose runs take ten times as long: what others settle first
+
+
+@dataclass
+class Tried:
+    """A candidate that was simulated, or that turned out to be none.
+
+    trial: None where it is none, and `problem` says why. is_short: whether a longer run may tell
+    what this one does not. room: times the rate that it was seen to serve, among those of its
+    price; last: how far it was below its limits there, as `slack`.
+    """
+
+    candidate: Candidate
+    trial: Trial | None
+    problem: str = ""
+    is_short: bool = False
+    room: float = 1.0
+    last: float = 0.0
+
+    @property
+    def attained(self) -> bool:
+        """Whether it keeps the limits, for all that is known."""
+        return self.trial is not None and self.trial.attained is True
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """By which those that attain are ordered: dollars, whether vLLM serves it, room."""
+        price, *simpler = self.candidate.rank
+        is_slow = self.candidate.design in _SLOW
+        return price, is_slow, -round(self.room, 6), round(self.last, 1), simpler
+
+    @property
+    def slack(self) -> float:
+        """How far nine in ten are below their limits: a logarithm, of which less is better."""
+        return _slack(self.trial) if self.trial else 0.0
+
+
+def _slack(trial: Trial) -> float:
+    return sum(trial.margins) / 2 if trial.margins is not None else -trial.attainment
+
+
+@dataclass
+class Clock:
+    """How long a search may go on. seconds: None: for ever."""
+
+    seconds: float | None
+    begin: float = field(default_factory=monotonic)
+
+    def is_up(self, share: float = 1.0) -> bool:
+        """Whether so large a part of the time is over."""
+        return self.seconds is not None and monotonic() - self.begin > share * self.seconds
+
+
+class Hunt:
+    """The search for the cheapest candidate that keeps the limits.
+
+    tried: by candidate. excluded: how many candidates each proved bound leaves out.
+    """
+
+    def __init__(
+        self, question: Question, demand: Demand, space: Iterable[Candidate], driver: Driver
+    ) -> None:
+        self._question = question
+        self._driver = driver
+        self.rate = demand.rate
+        self._estimates = Estimates(demand)
+        self._demand = demand
+        self.tried: dict[Candidate, Tried] = {}
+        self.excluded: Counter[str] = Counter()
+        self.impossible: dict[Engine, str] = {}
+        self._needs: dict[Engine, Needs | None] = {}
+        self.num_candidates = 0
+        self.open: list[Candidate] = []
+        for candidate in space:
+            self.num_candidates += 1
+            reason = self._excluding(candidate)
+            if reason:
+                self.excluded[reason] += 1
+            else:
+                self.open.append(candidate)
+        self._ratios = {each: self._estimates.rate(each) / demand.rate for each in self.open}
+
+    @property
+    def best(self) -> Tried | None:
+        """The cheapest that keeps the limits; None: none is known.
+
+        Of equals one that vLLM serves as it is, and of these the one with most room.
+        """
+        found = [each for each in self.tried.values() if each.attained]
+        return min(found, key=lambda each: each.rank, default=None)
+
+    def estimate(self, candidate: Candidate) -> float:
+        """Return the rate that a candidate serves by estimate, requests per second."""
+        return self._estimates.rate(candidate)
+
+    def first(self, clock: Clock, share: float) -> None:
+        """Look for one that does: the cheapest first of those that may by estimate."""
+        while self.best is None and not clock.is_up(share):
+            self._prune()
+            likely = [c for c in self.open if self._ratios[c] >= _LIKELY]
+            if likely:
+                chosen = sorted(likely, key=lambda c: (c.design in _SLOW, c.rank))
+            else:
+                chosen = self._tops(self.open)
+            if not chosen and not self._undecided():
+                return
+            self._try(chosen[:_ROUND], _SHORT)
+            if not chosen:
+                self._lengthen()
+
+    def cheaper(self, clock: Clock, share: float) -> None:
+        """Look for cheaper ones until there is none left to try."""
+        while not clock.is_up(share):
+            self._prune()
+            chosen = self._tops(self.open)[:_ROUND]
+            if chosen:
+                self._try(chosen, _SHORT)
+            elif not self._lengthen():
+                return
+
+    def equals(self, clock: Clock, share: float, space: Iterable[Candidate]) -> None:
+        """Try others of the winner's price, and let those that do race for room."""
+        best = self.best
+        if best is None or clock.is_up(share):
+            return
+        price = best.candidate.rank[0]
+        others = [
+            each
+            for each in space
+            if each.rank[0] == price
+            and each not in self.tried
+            and each.design not in _SLOW
+            and not self._excluding(each)
+        ]
+        self._try(self._by_estimate(others)[:_EQUALS], _SHORT)
+        if best.candidate.design not in _SLOW:
+            self._race(clock, share, price)
+
+    def _race(self, clock: Clock, share: float, price: float) -> None:
+        """Raise the rate until one of those of a price is left that serves it."""
+        attained = [
+            each.candidate
+            for each in self.tried.values()
+            if each.attained and each.candidate.rank[0] == price
+        ]
+        field = self._by_estimate(each for each in attained if each.design not in _SLOW)[:_EQUALS]
+        factor = 1.0
+        while len(field) > 1 and factor < _MOST_ROOM and not clock.is_up(share):
+            factor *= _MORE
+            trials = self._trials(field, _SHORT, self.rate * factor)
+            left = []
+            for candidate, trial in trials.items():
+                if not isinstance(trial, Trial):
+                    continue
+                self.tried[candidate].last = _slack(trial)
+                if trial.seems_attained:
+                    self.tried[candidate].room = factor
+                    left.append(candidate)
+            field = left
+
+    def _by_estimate(self, among: Iterable[Candidate]) -> list[Candidate]:
+        return sorted(among, key=lambda each: (-self._estimates.rate(each), each.rank))
+
+    def run(self, candidates: Iterable[Candidate], most: int = _SHORT) -> None:
+        """Try some candidates, whatever they cost."""
+        self._try([each for each in candidates if each not in self.tried], most)
+
+    @property
+    def left(self) -> list[Candidate]:
+        """Cheaper than the best, and not known to miss: what was not tried, or not to the end."""
+        self._prune()
+        best = self.best
+        undecided = [each.candidate for each in self._undecided()]
+        both = [*self.open, *undecided] if best else [*self.open]
+        return sorted(dict.fromkeys(both), key=lambda c: -self._estimates.rate(c))
+
+    def _excluding(self, candidate: Candidate) -> str:
+        """Return by which bound a candidate is left out; "" where by none."""
+        engine = candidate.engine
+        if engine not in self._needs:
+            least = least_of(engine)
+            self._needs[engine] = None if least is None else fewest(least, self._demand)
+            shares = {} if least is None else alone(least, self._demand)
+            missed = [name for name, share in shares.items() if share < self._demand.share - 1e-9]
+            if missed:
+                self.impossible[engine] = LIMITS.get(missed[0], "the limits")
+        if engine in self.impossible and candidate.design != "afd":
+            return f"cannot keep {self.impossible[engine]} even for a request alone"
+        needs = self._needs[engine]
+        if needs is None or candidate.design == "afd":
+            return ""
+        too_few = candidate.num_engines < needs.together
+        if candidate.design == "apart":
+            too_few |= candidate.first < needs.prompts or candidate.second < needs.answers
+        return "have too few engines for the work" if too_few else ""
+
+    def _prune(self) -> None:
+        """Leave out what costs as much as the best, and what has less than one that missed."""
+        best = self.best
+        price = best.candidate.rank[0] if best else float("inf")
+        by_family: dict[tuple[object, ...], list[Candidate]] = {}
+        for each in self.tried.values():
+            if each.trial is not None and each.trial.attained is False:
+                by_family.setdefault(each.candidate.family, []).append(each.candidate)
+        self.open = [
+            c
+            for c in self.open
+            if c not in self.tried
+            and c.rank[0] < price
+            and not any(missed.covers(c) for missed in by_family.get(c.family, ()))
+        ]
+
+    def _tops(self, among: Iterable[Candidate]) -> list[Candidate]:
+        """Return those that no other one covers, the most promising first.
+
+        Such a one that misses settles the rest of its family.
+        """
+        by_family: dict[tuple[object, ...], list[Candidate]] = {}
+        for each in among:
+            by_family.setdefault(each.family, []).append(each)
+        tops = [
+            each
+            for family in by_family.values()
+            for each in family
+            if not any(other is not each and other.covers(each) for other in family)
+        ]
+        return sorted(tops, key=lambda c: (c.design in _SLOW, -self._ratios[c], c.rank))
+
+    def _undecided(self) -> list[Tried]:
+        """Return those that are cheaper than the best, and that a longer run may tell."""
+        best = self.best
+        price = best.candidate.rank[0] if best else float("inf")
+        found = [
+            each for each in self.tried.values() if each.is_short and each.candidate.rank[0] < price
+        ]
+        return sorted(found, key=lambda each: (each.slack, each.candidate.rank))
+
+    def _lengthen(self) -> bool:
+        """Run those longer that were not told; return whether there were any."""
+        most = self._question.options.most_requests
+        chosen = [each.candidate for each in self._undecided()][:_ROUND]
+        self._try(chosen, most)
+        return bool(chosen)
+
+    def _try(self, chosen: Iterable[Candidate], most: int) -> None:
+        """Simulate candidates at the rate that is asked for, and note what they do."""
+        most = min(most, self._question.options.most_requests)
+        for candidate, found in self._trials(chosen, most, None).items():
+            if isinstance(found, Trial):
+                is_short = found.attained is None and most < self._question.options.most_requests
+                self.tried[candidate] = Tried(candidate, found, is_short=is_short)
+            else:
+                self.tried[candidate] = Tried(candidate, None, found)
+
+    def _trials(
+        self, chosen: Iterable[Candidate], most: int, rate: float | None
+    ) -> dict[Candidate, Trial | str]:
+        """Simulate candidates side by side; return what each does, or why it cannot be.
+
+        most: requests of the longest run. rate: requests per second; None: what is asked for.
+        """
+        question = self._question
+        found: dict[Candidate, Trial | str] = {}
+        tasks: list[tuple[Candidate, Task]] = []
+        for candidate in chosen:
+            try:
+                scenario = scenario_of(candidate, question, rate)
+            except ScenarioError as error:
+                found[candidate] = str(error).splitlines()[0]
+                continue
+            arguments: tuple[Any, ...] = (
+                as_data(scenario),
+                {},
+                scenario.seed,
+                rate or question.rate,
+                question.target,
+                question.num_requests,
+                None if question.options.as_is else most,
+            )
+            key = candidate.name, most, rate or question.rate
+            tasks.append((candidate, Task(key, trial_data, arguments)))
+        rows = self._driver.run([task for _, task in tasks], keep_errors=True)
+        for (candidate, _), row in zip(tasks, rows, strict=True):
+            if row.failure is None:
+                found[candidate] = Trial.of(row.result)
+            elif row.failure.is_told:
+                found[candidate] = str(row.failure).splitlines()[0]
+            else:
+                raise row.error or ScenarioError(str(row.failure))
+        return found

@@ -1,0 +1,258 @@
+"""From a load, limits, GPUs and a budget to the deployment to buy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import nan
+from pathlib import Path
+from typing import Any
+
+from mist_sim.errors import ScenarioError, listed
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.search.binding import search_binding
+from mist_sim.search.goodput_result import LIMITS
+from mist_sim.search.planning.demand import demand_of
+from mist_sim.search.planning.deployment import deployment_of
+from mist_sim.search.planning.engines import Shop, engines_of
+from mist_sim.search.planning.hunt import Clock, Hunt, Tried
+from mist_sim.search.planning.plan_result import Plan, Row
+from mist_sim.search.planning.question import PlanOptions, Question
+from mist_sim.search.planning.refining import Refining
+from mist_sim.search.planning.space import Candidate, candidates, scenario_of
+from mist_sim.search.planning.words import lines_of, runner_up
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import studying
+
+_CHEAPER, _OTHERS, _WHY = 0.55, 0.7, 0.75  # of the time: until when each of these may begin
+_OTHER_GPUS = 4  # candidates with each of the other GPUs that are tried for the runner-up
+
+
+def plan(
+    scenario: Scenario,
+    options: PlanOptions,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    journal: str | Path | None = None,
+    resume: bool = False,
+) -> Plan:
+    """Return the cheapest deployment that keeps the limits of a scenario at a rate.
+
+    scenario: says workload, limits and the options of engines; its GPUs, counts and roles are what
+    is asked for. jobs: processes at a time, by default one a core. progress: called with the runs
+    done. journal: a file for the results of the runs as they come. resume: go on with it; no run is
+    repeated. Within `seconds` the result depends on how fast the machine is; a search that ends
+    before that, or that has no such limit, gives the same whatever computes it.
+
+    Raises ScenarioError where no deployment within the budget keeps the limits, with what excludes
+    most of them; for a GPU that is not known or has no price; and what `simulate` raises.
+    """
+    clock = Clock(options.seconds)
+    question = Question(scenario, options)
+    shop = engines_of(question)
+    if not shop.engines:
+        raise ScenarioError(_nothing_to_buy(question, shop))
+    question.measure(shop.engines[0].built)
+    demand = demand_of(question, shop.engines[0])
+    space = list(candidates(shop.engines, question))
+    if not space:
+        raise ScenarioError(
+            f"designs {', '.join(options.designs)} have no candidate within the budget of "
+            f"{_budget(options)}: apart, hybrid and afd take two engines at least; hybrid takes "
+            "limits on both TTFT and TPOT; afd takes a model with experts"
+        )
+    how = {key: value for key, value in vars(options).items() if key != "seconds"}
+    with studying(
+        "plan",
+        {"0": as_data(scenario)},
+        how,
+        jobs=jobs,
+        progress=progress,
+        journal=journal,
+        resume=resume,
+    ) as driver:
+        hunt = Hunt(question, demand, space, driver)
+        hunt.first(clock, 1.0)
+        if hunt.best is None:
+            raise ScenarioError(
+                _no_answer(question, shop, hunt, is_over=clock.is_up() and bool(hunt.left))
+            )
+        hunt.cheaper(clock, _CHEAPER)
+        hunt.equals(clock, _CHEAPER, space)
+        _try_other_gpus(hunt, space, clock)
+        return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady), clock)
+
+
+def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining, clock: Clock) -> Plan:
+    best = hunt.best
+    if best is None:
+        raise ScenarioError("no deployment keeps the limits")
+    chosen = scenario_of(best.candidate, question)
+    figures = refining.figures({"at rate": chosen})
+    if "at rate" not in figures:
+        raise ScenarioError(f"{best.candidate.name}: its run failed; please try another --seed")
+    goodput = refining.goodput(chosen)
+    at_goodput = refining.at_goodput(chosen, goodput)
+    one_less = refining.one_less(best.candidate)
+    binding = None
+    if goodput.rate > 0 and not clock.is_up(_WHY):
+        binding = search_binding(Built(chosen), goodput, refining.driver)
+    found: dict[str, Any] = {
+        "candidate": best.candidate,
+        "goodput": goodput,
+        "at_rate": figures["at rate"],
+        "at_goodput": at_goodput,
+        "one_less": one_less,
+    }
+    tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
+    return Plan(
+        scenario=chosen,
+        title=_title(question, shop),
+        name=best.candidate.name,
+        rate=question.rate,
+        usd_per_hour=best.candidate.dollars,
+        num_gpus=best.candidate.num_gpus,
+        lines=lines_of(question, best, found),
+        runner_up=runner_up(best, tried),
+        goodput=goodput,
+        at_rate=figures["at rate"],
+        at_goodput=at_goodput,
+        one_less=one_less,
+        deployment=deployment_of(chosen),
+        tried=[_row(each, hunt) for each in tried],
+        binding=binding,
+        excluded=dict(hunt.excluded),
+        not_tried=[each.name for each in hunt.left],
+        left_out=shop.left_out,
+        notes=_notes(hunt, best),
+    )
+
+
+def _notes(hunt: Hunt, best: Tried) -> list[str]:
+    undecided = [
+        each.candidate
+        for each in hunt.tried.values()
+        if each.trial is not None
+        and each.trial.attained is None
+        and each.trial.seems_attained
+        and each.candidate.rank[0] < best.candidate.rank[0]
+    ]
+    if not undecided:
+        return []
+    nearest = min(undecided, key=lambda each: each.rank)
+    price = f"{nearest.name} may do for {nearest.dollars:.4g} $/h"
+    return [f"{price}: its runs are too near the limit to tell."]
+
+
+def _try_other_gpus(hunt: Hunt, space: Sequence[Candidate], clock: Clock) -> None:
+    """Try what the other GPUs would have done, for the runner-up: those that may by estimate."""
+    best = hunt.best
+    if best is None:
+        return
+    done = {each.candidate.engine.gpu for each in hunt.tried.values() if each.attained}
+    others = dict.fromkeys(each.engine.gpu for each in space if each.engine.gpu not in done)
+    for gpu in others:
+        if clock.is_up(_OTHERS):
+            return
+        mine = [
+            each
+            for each in space
+            if each.engine.gpu == gpu
+            and each.rank[0] >= best.candidate.rank[0]
+            and each.design in ("together", "apart")
+            and hunt.estimate(each) >= hunt.rate
+        ]
+        hunt.run(sorted(mine, key=lambda each: each.rank)[:_OTHER_GPUS])
+
+
+def _row(each: Tried, hunt: Hunt) -> Row:
+    candidate, trial = each.candidate, each.trial
+    return Row(
+        name=candidate.name,
+        gpu=candidate.engine.gpu,
+        tensor_parallel_size=candidate.engine.width,
+        design=candidate.setting,
+        num_gpus=candidate.num_gpus,
+        usd_per_hour=candidate.dollars,
+        verdict=trial.verdict if trial else "impossible",
+        attainment=trial.attainment if trial else nan,
+        limit=trial.worst_limit if trial else None,
+        num_requests=trial.num_requests if trial else 0,
+        estimate=hunt.estimate(candidate),
+        problem=each.problem,
+        is_whole=trial is None or trial.is_whole,
+    )
+
+
+def _title(question: Question, shop: Shop) -> str:
+    limits = ", ".join(
+        f"{LIMITS[name]} {_ms(limit)}" for name, limit in question.target.slo.limits.items()
+    )
+    gpus = listed(dict.fromkeys(engine.name.split(" TP")[0] for engine in shop.engines))
+    return (
+        f"{question.model} at {question.rate:.4g} /s; "
+        f"{100 * question.target.attainment:g} % keep {limits}; from {gpus}; "
+        f"at most {_budget(question.options)}"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
+
+
+def _budget(options: PlanOptions) -> str:
+    gpus = f"{options.max_gpus} GPU{'s' * (options.max_gpus > 1)}"
+    most = options.max_usd_per_hour
+    return gpus if most is None else f"{gpus} and {most:g} $/h"
+
+
+def _nothing_to_buy(question: Question, shop: Shop) -> str:
+    reason, number = shop.reasons.most_common(1)[0]
+    name, text = next(iter(shop.left_out.items()))
+    return (
+        f"no engine for {question.model} can be bought: {reason} excludes {number} of "
+        f"{len(shop.left_out)}, such as {name}: {text}"
+    )
+
+
+def _no_answer(question: Question, shop: Shop, hunt: Hunt, *, is_over: bool) -> str:
+    """Return why there is no answer: which constraint excludes most, and who came nearest."""
+    options = question.options
+    reasons: Counter[str] = Counter(hunt.excluded)
+    known = [each for each in hunt.tried.values() if each.trial is not None]
+    for each in hunt.tried.values():
+        if each.trial is None:
+            reasons["lack what their design needs"] += 1
+        else:
+            worst = LIMITS.get(each.trial.worst_limit or "", "the limits")
+            verb = "miss" if each.trial.attained is False else "may miss"
+            reasons[f"{verb} {worst}"] += 1
+    most = _excludes(reasons, hunt.num_candidates)
+    nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0, default=None)
+    told = ""
+    if nearest is not None and nearest.trial is not None:
+        told = (
+            f"; {nearest.candidate.name} comes nearest, with "
+            f"{100 * nearest.trial.attainment:.1f} % good requests of {question.rate:g} /s"
+        )
+    if is_over:
+        what = (
+            f"none was found in {options.seconds:g} s; more --seconds (seconds=None) may find one"
+        )
+    elif len(hunt.impossible) == len(shop.engines):
+        what = "no number of these GPUs can: relax the limits, or give other --gpus"
+    else:
+        what = "raise --max-gpus or --max-usd-per-hour, or relax the limits"
+    return (
+        f"no deployment of {question.model} within {_budget(options)} keeps the limits at "
+        f"{question.rate:g} /s: {most}{told}; {what}"
+    )
+
+
+def _excludes(reasons: Counter[str], number: int) -> str:
+    if not reasons:
+        return f"none of {number} candidates was tried"
+    parts = [f"{count} {reason}" for reason, count in reasons.most_common(3)]
+    return f"of {number} candidates {', '.join(parts)}"

@@ -1,0 +1,163 @@
+"""A plan: what to buy, how to set it, how sure that is, and what else was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mist_sim.metrics.findings import Findings
+from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.presenters import PLAN
+from mist_sim.scenario import Scenario
+from mist_sim.search.binding_result import Binding
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.planning.deployment import Deployment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Confidence = Literal["sure", "likely", "unsure"]
+"""Sure: the limits are kept even if step times are off as far as nine in ten are. Likely: the
+simulated times keep them, but within that error. Unsure: nobody measured anything like it, or no
+run told."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the answer. confidence: "" where it is no matter of simulation."""
+
+    name: str
+    text: str
+    confidence: Confidence | Literal[""] = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate that was simulated.
+
+    design: how it is set. verdict: "attained", "missed", "undecided", or "impossible" for one that
+    cannot be. attainment: share of good requests; NaN for one that cannot be. is_whole: whether the
+    run went on to its end; else the share would have been no more than that. limit: the one that is
+    worst. estimate: requests per second, by which it was ordered. usd_per_hour: of all its GPUs.
+    """
+
+    name: str
+    gpu: str
+    tensor_parallel_size: int
+    design: str
+    num_gpus: int
+    usd_per_hour: float
+    verdict: str
+    attainment: float
+    limit: str | None
+    num_requests: int
+    estimate: float
+    problem: str = ""
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Findings):
+    """What to buy for a load, and how to set it.
+
+    scenario: the answer, ready to run. title: what was asked. name: of the answer. usd_per_hour,
+    num_gpus: of it. lines: the answer in words. runner_up: which it is, and why it lost; empty
+    where nothing else was tried. goodput: of the answer; binding: what binds there; None where no
+    time was left. at_rate, at_goodput: summaries of runs. one_less: by name, what is left when one
+    engine fails. deployment: how to start it. tried: all that was simulated, the cheapest first.
+    excluded: how many candidates each bound left out. not_tried: cheaper ones that were not tried
+    before time was up, the most promising first. left_out: engines that cannot be, and why.
+    """
+
+    presenter = PLAN
+
+    scenario: Scenario
+    title: str
+    name: str
+    rate: float
+    usd_per_hour: float
+    num_gpus: int
+    lines: Sequence[Line]
+    runner_up: str
+    goodput: Goodput
+    at_rate: Mapping[str, Any]
+    at_goodput: Mapping[str, Any] | None
+    one_less: Mapping[str, Mapping[str, Any]]
+    deployment: Deployment
+    tried: Sequence[Row]
+    binding: Binding | None = None
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    not_tried: Sequence[str] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def headroom(self) -> float:
+        """Goodput over the rate that was asked for, minus one; NaN where no goodput was found."""
+        return self.goodput.rate / self.rate - 1
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a candidate that was simulated."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(row) for row in self.tried])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the answer has to know."""
+        found = list(self.notes)
+        if self.not_tried:
+            first = self.not_tried[0]
+            found.append(
+                f"{len(self.not_tried)} cheaper candidates are not known to miss, the most "
+                f"promising {first}: more --seconds, or --most-requests, may tell."
+            )
+        return found
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        cost = "cost_per_million_output_tokens_usd"
+        energy = "energy_per_output_token_j"
+        at_goodput = self.at_goodput or {}
+        return {
+            "name": self.name,
+            "rate": self.rate,
+            "usd_per_hour": self.usd_per_hour,
+            "num_gpus": self.num_gpus,
+            "goodput": self.goodput.rate,
+            "goodput_interval": list(self.goodput.interval),
+            "headroom": None if isnan(self.headroom) else self.headroom,
+            "usd_per_million_output_tokens": self.at_rate.get(cost),
+            "usd_per_million_output_tokens_at_goodput": at_goodput.get(cost),
+            "joules_per_output_token": self.at_rate.get(energy),
+            "joules_per_output_token_at_goodput": at_goodput.get(energy),
+            "limits": self.at_rate.get("slo", {}),
+            "lines": [vars(line) for line in self.lines],
+            "runner_up": self.runner_up,
+            "one_less": {name: dict(found) for name, found in self.one_less.items()},
+            "binding": self.binding.summary if self.binding else None,
+            "vllm": list(self.deployment.commands),
+            "proxy": list(self.deployment.proxy),
+            "deployment_notes": list(self.deployment.notes),
+            "expected_errors": self.at_rate.get("expected_errors", {}),
+            "tried": [vars(row) for row in self.tried],
+            "excluded": dict(self.excluded),
+            "not_tried": list(self.not_tried),
+            "left_out": dict(self.left_out),
+            "warnings": self.warnings,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self.name}, {self.usd_per_hour:.4g} $/h>"
+
+    def write_files(self, folder: Path) -> None:
+        """Write plan.json, tried.csv, scenario.yaml (for `mist run`) and deploy.sh."""
+        write_text(folder / "plan.json", json_text(self.summary))
+        write_text(folder / "tried.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        write_text(folder / "scenario.yaml", self.scenario.resolved())
+        write_text(folder / "deploy.sh", self.deployment.text)

@@ -1,0 +1,197 @@
+"""What is asked of a plan: GPUs to choose from, a budget, a rate, and how long to look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from mist_sim.bounds import COPIES
+from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.request_times import Target
+from mist_sim.studies.built import Built
+from mist_sim.studies.rates import Rates
+
+DESIGNS = ("together", "apart", "hybrid", "afd")
+"""Engines that do both; prompts and answers apart; TaiChi's in between; bundles of attention and
+FFN workers for the answers. In this order where they cost the same."""
+
+LEAST_OUTSTANDING = "least_outstanding"
+WIDTHS = (1, 2, 4, 8)
+"""Tensor parallel sizes to try: the GPUs of a node are eight, and models are cut in halves."""
+
+_OWN_KEYS = ("name", "count", "gpu", "role", "place", "gpu_price", "tensor_parallel_size")
+_MOST_GPUS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What may be bought, and how a plan is searched.
+
+    gpus: names of the catalog, or paths of spec files. rate: requests per second (> 0); None: the
+    scenario's own. max_gpus: in all (>= 1). max_usd_per_hour: dollars an hour in all (> 0); None:
+    any. tensor_parallel_sizes, designs, routers: what is tried; designs are those of `DESIGNS`;
+    routers: None: the scenario's own, or least_outstanding where it names none. prices: dollars of
+    one GPU an hour in place of the catalog's, by the names in `gpus`. attainment, most_requests,
+    as_is: as in `GoodputOptions`. seconds: after which the search stops looking for something
+    better (> 0); None: when all is known.
+
+    Raises ScenarioError for values that make no search.
+    """
+
+    gpus: tuple[str, ...]
+    rate: float | None = None
+    max_gpus: int = _MOST_GPUS
+    max_usd_per_hour: float | None = None
+    tensor_parallel_sizes: tuple[int, ...] = WIDTHS
+    designs: tuple[str, ...] = DESIGNS
+    routers: tuple[str, ...] | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+    attainment: float = 0.9
+    most_requests: int = 30_000
+    as_is: bool = False
+    seconds: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        self.goodput  # noqa: B018 - checks what both share
+        for name in ("gpus", "designs", "tensor_parallel_sizes"):
+            _check_list(name, getattr(self, name))
+        if self.routers is not None:
+            _check_list("routers", self.routers)
+        for name in self.designs:
+            if name not in DESIGNS:
+                raise ScenarioError(
+                    f"designs must be of {', '.join(DESIGNS)}, got {brief(name)}"
+                    f"{did_you_mean(name, DESIGNS)}"
+                )
+        for width in self.tensor_parallel_sizes:
+            if width < 1:
+                raise ScenarioError(f"tensor_parallel_sizes must be >= 1, got {width}")
+        for name in ("rate", "max_usd_per_hour", "seconds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < inf:
+                raise ScenarioError(f"{name} must be finite and > 0, got {value:g}")
+        if not 1 <= self.max_gpus <= COPIES:
+            raise ScenarioError(f"max_gpus must be in [1, {COPIES}], got {self.max_gpus}")
+        self._check_prices()
+
+    def _check_prices(self) -> None:
+        for name, price in self.prices.items():
+            if name not in self.gpus:
+                raise ScenarioError(
+                    f"prices must be of GPUs that are asked for, {', '.join(self.gpus)}, got "
+                    f"{brief(name)}"
+                )
+            if not 0 < price < inf:
+                raise ScenarioError(f"prices {name} must be finite and > 0 $/h, got {price:g}")
+
+    @property
+    def goodput(self) -> GoodputOptions:
+        """How rates are judged. Raises ScenarioError for values that make no search."""
+        return GoodputOptions(
+            attainment=self.attainment, most_requests=self.most_requests, as_is=self.as_is
+        )
+
+
+def _check_list(name: str, values: tuple[Any, ...]) -> None:
+    if not values or len(set(values)) < len(values):
+        raise ScenarioError(f"{name} must be one or more that differ, got {brief(list(values))}")
+
+
+class Question:
+    """A scenario of which the clients are asked for; its workload, limits and options stay.
+
+    scenario: its first client of type llm says the options that engines have beside GPU, count,
+    tensor parallel size and role. Raises ScenarioError for one without such a client or without
+    limits.
+    """
+
+    def __init__(self, scenario: Scenario, options: PlanOptions) -> None:
+        self.options = options
+        said: Mapping[str, Any] = scenario.origin.said or as_data(scenario)
+        self._engine = _engine_of(said)
+        self._has_router = "router" in said
+        self._scenario = scenario
+        self.network = said.get("network")
+        self.target: Target = options.goodput.target(scenario)
+        self.model = self._engine.get("model") or scenario.model
+        self._rates: Rates | None = None
+
+    def measure(self, built: Built) -> None:
+        """Read how many requests there are, and how often they come, off a scenario of these.
+
+        Raises ScenarioError for arrivals without a rate.
+        """
+        self._rates = Rates(built.scenario, built)
+
+    @property
+    def rates(self) -> Rates:
+        """The rates at which the requests can be sent; known once they were measured."""
+        if self._rates is None:
+            raise ScenarioError("the workload of a plan is not known before its engines")
+        return self._rates
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that are asked for."""
+        return self.options.rate or self.rates.own
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of the workload as it stands."""
+        return self.rates.num_requests
+
+    @property
+    def routers(self) -> tuple[str | None, ...]:
+        """The routers to try; None: the scenario's own."""
+        if self.options.routers is not None:
+            return self.options.routers
+        return (None,) if self._has_router else (LEAST_OUTSTANDING,)
+
+    def having(self, gpu: str, width: int, count: int, router: str | None = None) -> Scenario:
+        """Return the scenario with so many equal engines that do both, at its own rate.
+
+        width: GPUs that share every layer. Raises ScenarioError where that cannot be.
+        """
+        engine = self._engine | {"name": "llm", "gpu": gpu, "count": count}
+        if width > 1:
+            engine["tensor_parallel_size"] = width
+        if gpu in self.options.prices:
+            engine["gpu_price"] = f"{self.options.prices[gpu]!r} $/h"
+        changes: dict[str, Any] = {
+            "clients": [engine],
+            "network": None,
+            "hand_over": {},
+            "routers": {},
+            "replications": 1,
+            "lifecycle": None,
+            "reconfigure": None,
+        }
+        said = self._scenario.origin.said or {}
+        if not said.get("cost"):
+            changes["cost"] = {}
+        if router is not None:
+            changes["router"] = router
+        return self._scenario.changed(changes)
+
+    def at_rate(self, scenario: Scenario, rate: float | None = None) -> Scenario:
+        """Return a scenario at a rate (requests per second), by default the one asked for."""
+        if rate is None and self.options.rate is None:
+            return scenario
+        changes = self.rates.at(rate or self.rate)
+        return Scenario.from_dict(as_data(scenario), changes)
+
+
+def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a scenario says of its first engine, but what a plan decides."""
+    clients = said.get("clients")
+    for client in clients if isinstance(clients, list | tuple) else ():
+        if isinstance(client, Mapping) and client.get("type", "llm") == "llm":
+            return {
+                k: v for k, v in client.items() if k not in (*_OWN_KEYS, "tensor_parallel_size")
+            }
+    raise ScenarioError("clients must have one of type llm, whose engines are planned, got none")

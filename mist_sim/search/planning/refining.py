@@ -1,0 +1,123 @@
+"""What else is worth knowing of a candidate: its figures, its goodput, and what if one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any
+
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics.expected_errors import expected_ranges
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.planning.plan_result import Confidence
+from mist_sim.search.planning.question import Question
+from mist_sim.search.planning.space import Candidate, scenario_of
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.replications import run_with_seed
+from mist_sim.studies.task import Row, Task
+
+_LONG_RUN = 3000  # requests of a run whose figures are told, so that its ramp counts for little
+_TOLERANCE = 0.05  # of the goodput, by which headroom is told
+_GOODPUT_RUN = 10_000  # requests of the longest run of that search
+
+
+@dataclass(frozen=True)
+class Refining:
+    """Runs of single scenarios. is_steady: whether the workload may be longer than it stands."""
+
+    question: Question
+    driver: Driver
+    is_steady: bool
+
+    def figures(self, cases: Mapping[str, Scenario]) -> dict[str, dict[str, Any]]:
+        """Return the summaries of runs by name; limits are of the share that has to be good."""
+        tasks = []
+        share = 100 * self.question.target.attainment
+        for name, scenario in cases.items():
+            changes: dict[str, Any] = {"slo.percentiles": [share]}
+            if self.is_steady:
+                number = max(self.question.num_requests, _LONG_RUN)
+                changes["workload.lengths.num_requests"] = number
+            data = as_data(Scenario.from_dict(as_data(scenario), changes))
+            tasks.append(Task((name, "figures"), run_with_seed, (data, scenario.seed)))
+        rows = self.driver.run(tasks, keep_errors=True)
+        return {str(row.key[0]): row.result for row in rows if row.failure is None}
+
+    def goodput(self, scenario: Scenario) -> Goodput:
+        """Return the goodput of a scenario, near enough for its headroom."""
+        options = self.question.options
+        how = GoodputOptions(
+            attainment=options.attainment,
+            tolerance=_TOLERANCE,
+            most_requests=min(options.most_requests, _GOODPUT_RUN),
+            as_is=options.as_is,
+        )
+        (found,) = search_goodputs([Built(scenario)], how, self.driver)
+        if isinstance(found, Row):
+            raise ScenarioError(str(found.failure))
+        return found
+
+    def at_goodput(self, scenario: Scenario, goodput: Goodput) -> dict[str, Any] | None:
+        """Return the summary of a run at the goodput; None where there is none."""
+        if isnan(goodput.rate):
+            return None
+        changed = Scenario.from_dict(as_data(scenario), Rates(scenario).at(goodput.rate))
+        return self.figures({"at goodput": changed}).get("at goodput")
+
+    def one_less(self, candidate: Candidate) -> dict[str, dict[str, Any]]:
+        """Return what is left of a candidate without one of its engines, by which one that is.
+
+        `good`: the share of good requests, 0 where nobody is left. `slo`: as a summary has it.
+        """
+        cases: dict[str, Scenario] = {}
+        found: dict[str, dict[str, Any]] = {}
+        for name, left in _without_one(candidate).items():
+            if left is None:
+                found[name] = {"good": 0.0, "slo": {}, "nobody": True}
+                continue
+            try:
+                cases[name] = scenario_of(left, self.question)
+            except ScenarioError:
+                found[name] = {"good": 0.0, "slo": {}, "nobody": True}
+        for name, summary in self.figures(cases).items():
+            good = float(summary["good_request_fraction"])
+            found[name] = {"good": good, "slo": summary["slo"], "nobody": False}
+            found[name]["unstable"] = bool(summary["unstable"])
+        return found
+
+
+def _without_one(candidate: Candidate) -> dict[str, Candidate | None]:
+    first, second = candidate.first, candidate.second
+    if not second:
+        return {"one less": replace(candidate, first=first - 1) if first > 1 else None}
+    names = {"apart": ("prefill", "decode"), "hybrid": ("P-heavy", "D-heavy")}
+    sides = names.get(candidate.design)
+    if sides is None:
+        return {}
+    return {
+        f"one {sides[0]} less": replace(candidate, first=first - 1) if first > 1 else None,
+        f"one {sides[1]} less": replace(candidate, second=second - 1) if second > 1 else None,
+    }
+
+
+def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidence:
+    """Return how sure it is that the limits are kept, or missed, by the error of the step times.
+
+    summary: of a run with `slo`. Ranges are those of means, as `verdict_of` takes them.
+    """
+    ranges = expected_ranges(summary)
+    limits = summary.get("slo", {})
+    if not limits or any(ranges.get(name.split("_")[1]) is None for name in limits):
+        return "unsure"
+    verdicts = {found["verdict"] for found in limits.values()}
+    if not kept:
+        return "sure" if "miss" in verdicts else "likely"
+    if "miss" in verdicts:
+        return "unsure"
+    return "likely" if "within error" in verdicts else "sure"

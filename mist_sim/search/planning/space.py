@@ -1,0 +1,163 @@
+"""Every way to set the engines that can be bought: counts, designs, chunks, routers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.load import as_data
+from mist_sim.search.designs.bundles import with_best_bundle
+from mist_sim.search.designs.fleet import Fleet
+from mist_sim.search.designs.hybrids import hybrid, ratios_to_try
+from mist_sim.search.designs.pure import in_two, without_sides
+from mist_sim.search.planning.engines import Engine
+from mist_sim.search.planning.question import DESIGNS, LEAST_OUTSTANDING, Question
+
+_ALL_RATIOS = 16  # engines up to which every ratio is tried; of more, every sixteenth of them
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to set so many engines.
+
+    engine: what all of them are. design: one of `DESIGNS`. first: engines that take prompts, or
+    all where they do both. second: engines that only or mainly decode. chunks: tokens of a step,
+    of the first and of the second; empty where they stay. router: None: the scenario's own.
+    """
+
+    engine: Engine
+    design: str
+    first: int
+    second: int = 0
+    chunks: tuple[int, ...] = ()
+    router: str | None = None
+
+    @property
+    def num_engines(self) -> int:
+        """Engines in all."""
+        return self.first + self.second
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in all."""
+        return self.num_engines * self.engine.num_gpus
+
+    @property
+    def dollars(self) -> float:
+        """Dollars an hour in all."""
+        return self.num_engines * self.engine.dollars
+
+    @property
+    def family(self) -> tuple[object, ...]:
+        """What it shares with those that differ in their counts alone."""
+        return self.engine.gpu, self.engine.width, self.design, self.chunks, self.router
+
+    @property
+    def setting(self) -> str:
+        """How its engines are set, in words."""
+        if self.design == "together":
+            told = "together" + "".join(f" {chunk}" for chunk in self.chunks)
+        elif self.design == "apart":
+            told = f"{self.first} prefill + {self.second} decode"
+        elif self.design == "hybrid":
+            large, small = self.chunks
+            told = f"hybrid {self.first} x {large} + {self.second} x {small}"
+        else:
+            told = f"{self.first} prefill + a bundle"
+        return told if self.router in (None, LEAST_OUTSTANDING) else f"{told}, {self.router}"
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return f"{self.num_engines} x {self.engine.name}, {self.setting}"
+
+    @property
+    def rank(self) -> tuple[float, int, int, str]:
+        """By which those that do are ordered: dollars, and the simpler first where equal."""
+        return round(self.dollars, 9), DESIGNS.index(self.design), self.num_gpus, self.name
+
+    def covers(self, other: Candidate) -> bool:
+        """Whether it has what another one of its family has, or more."""
+        return (
+            self.design != "afd"
+            and self.family == other.family
+            and self.first >= other.first
+            and self.second >= other.second
+        )
+
+
+def candidates(engines: Iterable[Engine], question: Question) -> Iterator[Candidate]:
+    """Yield all that the budget allows."""
+    options = question.options
+    for engine in engines:
+        most = options.max_gpus // engine.num_gpus
+        if options.max_usd_per_hour is not None:
+            most = min(most, int(options.max_usd_per_hour / engine.dollars + 1e-9))
+        for number in range(1, most + 1):
+            yield from _of_fleet(engine, number, question)
+
+
+def _of_fleet(engine: Engine, number: int, question: Question) -> Iterator[Candidate]:
+    options, target = question.options, question.target
+    routers: Sequence[str | None] = question.routers if number > 1 else question.routers[:1]
+    chunks = engine.chunks
+    for router in routers:
+        if "together" in options.designs:
+            for chunk in _each(chunks):
+                yield Candidate(engine, "together", number, 0, chunk, router)
+        if "apart" in options.designs:
+            for first in _ratios(number):
+                own = (max(chunks), chunks[0]) if chunks else ()
+                yield Candidate(engine, "apart", first, number - first, own, router)
+    has_both = target.slo.ttft is not None and target.slo.tpot is not None
+    if "hybrid" in options.designs and number > 1 and len(chunks) > 1 and has_both:
+        small, *larger = sorted(chunks)
+        for first in ratios_to_try(number):
+            for large in larger:
+                yield Candidate(engine, "hybrid", first, number - first, (large, small))
+    if "afd" in options.designs and number > 1 and engine.machine.model.moe is not None:
+        for first in ratios_to_try(number):
+            yield Candidate(engine, "afd", first, number - first, (), routers[0])
+
+
+def _each(chunks: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the chunks one by one; nothing to say where prompts are not cut."""
+    found: list[tuple[int, ...]] = [(each,) for each in chunks]
+    return found or [()]
+
+
+def _ratios(number: int) -> list[int]:
+    """Return how many of some engines take prompts, for each ratio to try."""
+    if number <= _ALL_RATIOS:
+        return list(range(1, number))
+    steps = {round(number * k / _ALL_RATIOS) for k in range(1, _ALL_RATIOS)}
+    return sorted(steps - {0, number})
+
+
+def scenario_of(candidate: Candidate, question: Question, rate: float | None = None) -> Scenario:
+    """Return the scenario of a candidate, at a rate (requests per second).
+
+    rate: None: the one that is asked for. Raises ScenarioError where the design cannot be.
+    """
+    engine = candidate.engine
+    base = question.having(engine.gpu, engine.width, candidate.num_engines, candidate.router)
+    found = _designed(candidate, Fleet(base))
+    if question.network is not None and found.network is not None:
+        found = Scenario.from_dict(as_data(found), {"network": question.network})
+    return question.at_rate(found, rate)
+
+
+def _designed(candidate: Candidate, fleet: Fleet) -> Scenario:
+    if candidate.design == "together":
+        own = fleet.chunks
+        chunk = candidate.chunks[0] if candidate.chunks else None
+        return without_sides(fleet, None if own and chunk == own[0] else chunk)
+    if candidate.design == "apart":
+        return in_two(fleet, candidate.first)
+    if candidate.design == "hybrid":
+        return hybrid(fleet, candidate.first, *candidate.chunks)
+    if candidate.design == "afd":
+        return with_best_bundle(fleet, candidate.first)
+    raise ScenarioError(f"no design is named {candidate.design}")

@@ -1,0 +1,203 @@
+"""The answer of a plan in words: a line for each thing to decide, with how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import Any
+
+from mist_sim.search.goodput_result import LIMITS, Goodput
+from mist_sim.search.planning.hunt import Tried
+from mist_sim.search.planning.plan_result import Confidence, Line
+from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
+from mist_sim.search.planning.refining import confidence_of
+from mist_sim.search.planning.space import Candidate
+
+_COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
+_MILLION = 1e6
+_FIRM = ("measured", "fitted")  # whose watts are known of such GPUs
+_RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
+
+
+def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[Line]:
+    """Return the lines of an answer.
+
+    found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them.
+    """
+    candidate, at_rate = best.candidate, found["at_rate"]
+    sure = confidence_of(at_rate)
+    few = _one_less_confidence(found["one_less"], question)
+    lines = [
+        Line("buy", _buy(candidate), _worst(sure, few)),
+        Line("each engine", _engine(question, candidate)),
+        Line("design", _design(candidate), ""),
+    ]
+    if candidate.num_engines > 1:
+        router = candidate.router or LEAST_OUTSTANDING
+        if candidate.design == "hybrid":
+            router = "length_aware, as TaiChi has it"
+        lines.append(Line("router", router if candidate.router else "the scenario's own"))
+    lines.append(Line("limits", _limits(question, at_rate), sure))
+    lines.append(_headroom(found["goodput"], question, sure))
+    lines += _one_less(found["one_less"], question)
+    return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
+
+
+def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
+    """Return who came second and why it lost; "" where nothing else was tried.
+
+    tried: the cheapest first. It is the cheapest other design or GPU that keeps the limits, and
+    where there is none, the one that came nearest.
+    """
+    winner = best.candidate
+    others = [each for each in tried if each is not best and each.trial is not None]
+    kept = [each for each in others if each.attained and not _is_like(each.candidate, winner)]
+    if kept:
+        second = min(kept, key=lambda each: each.rank)
+        more = second.candidate.dollars / winner.dollars - 1
+        name = f"{second.candidate.name} ({second.candidate.dollars:.4g} $/h)"
+        if more > 1e-6:
+            return f"{name} keeps the limits, too, and costs {100 * more:.0f} % more."
+        if second.candidate.design in ("hybrid", "afd"):
+            return f"{name} costs as much, but vLLM does not serve it as it is."
+        return f"{name} costs as much, with no more room{_room(best, second)}."
+    missed = [each for each in others if not each.attained]
+    if not missed:
+        return ""
+    near = max(missed, key=lambda each: each.trial.attainment if each.trial else 0.0)
+    trial = near.trial
+    share = 100 * trial.attainment if trial else 0.0
+    limit = LIMITS.get((trial.worst_limit if trial else None) or "", "a limit")
+    verdict = "misses" if trial and trial.attained is False else "may miss"
+    return (
+        f"{near.candidate.name} ({near.candidate.dollars:.4g} $/h) {verdict} its limits, {limit} "
+        f"first: {share:.1f} % of its requests are good."
+    )
+
+
+def _is_like(one: Candidate, other: Candidate) -> bool:
+    """Tell whether two differ in their counts or their router alone."""
+    return one.family[:-1] == other.family[:-1]
+
+
+def _room(best: Tried, second: Tried) -> str:
+    if best.room > second.room:
+        return f": it serves {second.room:.2g} times the rate, this one {best.room:.2g} times"
+    return ""
+
+
+def _buy(candidate: Candidate) -> str:
+    gpus, engine = candidate.num_gpus, candidate.engine
+    return f"{gpus} x {engine.name.split(' TP')[0]}, {candidate.dollars:.4g} $/h"
+
+
+def _engine(question: Question, candidate: Candidate) -> str:
+    engine = candidate.engine
+    gpus = "1 GPU" if engine.num_gpus == 1 else f"{engine.num_gpus} GPUs"
+    width = f", tensor parallel size {engine.width}" if engine.width > 1 else ""
+    return f"{question.model} on {gpus}{width}"
+
+
+def _design(candidate: Candidate) -> str:
+    number = candidate.num_engines
+    if candidate.design == "together":
+        who = "1 engine does both" if number == 1 else f"{number} engines do both"
+        chunk = f", {candidate.chunks[0]:,} tokens a step" if candidate.chunks else ""
+        return f"{who}{chunk}"
+    if candidate.design == "apart":
+        large = f" ({candidate.chunks[0]:,} tokens a step)" if candidate.chunks else ""
+        return f"apart: {candidate.first} for prompts{large}, {candidate.second} for answers"
+    if candidate.design == "hybrid":
+        large, small = (f"{chunk:,}" for chunk in candidate.chunks)
+        return (
+            f"TaiChi's hybrid: {candidate.first} with {large} tokens a step, {candidate.second} "
+            f"with {small}"
+        )
+    return f"{candidate.first} for prompts, the others a bundle of attention and FFN workers"
+
+
+def _limits(question: Question, summary: Mapping[str, Any]) -> str:
+    share = f"p{100 * question.target.attainment:g}"
+    told = [
+        f"{share} {LIMITS[name.split('_')[1]]} {found['value']:.4g} of {found['limit']:.4g} ms "
+        f"({found['verdict']})"
+        for name, found in summary.get("slo", {}).items()
+    ]
+    return ", ".join(told)
+
+
+def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
+    if isnan(goodput.rate):
+        return Line("headroom", f"not known: {goodput.status} at the rates tried", "unsure")
+    low, high = goodput.interval
+    more = goodput.rate / question.rate - 1
+    first = f"; {LIMITS[goodput.first_limit]} misses first" if goodput.first_limit else ""
+    between = f" ({low:.4g} to {high:.4g})" if high < float("inf") else ""
+    text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} /s{between}{first}"
+    return Line("headroom", text, "sure" if sure == "sure" and low > question.rate else sure)
+
+
+def _one_less(found: Mapping[str, Mapping[str, Any]], question: Question) -> list[Line]:
+    return [
+        Line(name, _left(each, question), _one_less_confidence({name: each}, question))
+        for name, each in found.items()
+    ]
+
+
+def _left(found: Mapping[str, Any], question: Question) -> str:
+    if found["nobody"]:
+        return "nobody is left to serve"
+    share = f"{100 * found['good']:.1f} % are good"
+    if found["good"] >= question.target.attainment:
+        return f"still keeps the limits for a while: {share}"
+    over = {
+        LIMITS[name.split("_")[1]]: each["value"] / each["limit"]
+        for name, each in found["slo"].items()
+        if not each["kept"]
+    }
+    worst = max(over, key=lambda name: over[name], default=None)
+    first = f", {worst} misses" if worst else ""
+    more = ", and queues grow" if found.get("unstable") else ""
+    return f"{share}{first}{more}"
+
+
+def _one_less_confidence(found: Mapping[str, Mapping[str, Any]], question: Question) -> Confidence:
+    """Return how sure it is that so many are needed: that fewer miss, whatever the error."""
+    told: list[Confidence] = []
+    for each in found.values():
+        verdicts = {one["verdict"] for one in each["slo"].values()}
+        is_good = each["good"] >= question.target.attainment
+        if each["nobody"]:
+            told.append("sure")
+        elif is_good:
+            told.append("likely" if "within error" in verdicts else "sure")
+        else:
+            told.append("sure" if "miss" in verdicts or each.get("unstable") else "likely")
+    return _worst(*told)
+
+
+def _worst(*found: Confidence) -> Confidence:
+    return max(found, key=_RANK.index, default="sure")
+
+
+def _spending(
+    at_rate: Mapping[str, Any], at_goodput: Mapping[str, Any] | None, sure: Confidence
+) -> list[Line]:
+    """Return dollars and joules a million output tokens, at the rate and at the limits."""
+    lines = []
+    if _COST in at_rate:
+        at_limits = (at_goodput or {}).get(_COST)
+        more = f", {at_limits:.3g} at the limits" if at_limits is not None else ""
+        lines.append(Line("$ a million tokens", f"{at_rate[_COST]:.3g} at this rate{more}", sure))
+    if _ENERGY in at_rate:
+        at_limits = (at_goodput or {}).get(_ENERGY)
+        more = f", {_joules(at_limits)} at the limits" if at_limits is not None else ""
+        known = set(at_rate.get("power_estimates", {}).values()) <= set(_FIRM)
+        text = f"{_joules(at_rate[_ENERGY])} at this rate{more}"
+        how = _worst(sure, "likely") if known else "unsure"
+        lines.append(Line("J a million tokens", text, how))
+    return lines
+
+
+def _joules(joules: float) -> str:
+    return f"{joules * _MILLION:,.0f}"

@@ -1,0 +1,398 @@
+"""What to buy and how to set it: `plan` against exhaustive simulation, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from math import inf
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mist_sim import Scenario, ScenarioError
+from mist_sim.cli.app import app
+from mist_sim.core.batch import StepBatch
+from mist_sim.rng import Streams
+from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.scenario.load import as_data
+from mist_sim.search import PlanOptions, plan
+from mist_sim.search.planning.bounds import alone, fewest, least_of
+from mist_sim.search.planning.demand import Demand, demand_of
+from mist_sim.search.planning.deployment import deployment_of
+from mist_sim.search.planning.engines import engines_of
+from mist_sim.search.planning.hunt import Clock, Hunt
+from mist_sim.search.planning.question import Question
+from mist_sim.search.planning.refining import confidence_of
+from mist_sim.search.planning.space import candidates, scenario_of
+from mist_sim.search.trials import try_rate
+from mist_sim.studies.driver import Driver
+
+ASKED = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {"type": "profile", "name": "azure-conv-2023", "num_requests": 60},
+        "arrivals": {"type": "poisson", "rate": "20 /s"},
+    },
+    "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+    "slo": {"ttft": "500 ms", "tpot": "25 ms"},
+}
+SHORT = {"designs": ("together", "apart"), "max_gpus": 2, "as_is": True, "seconds": None}
+
+
+def asked(**changes):
+    return Scenario.from_dict(ASKED, changes)
+
+
+def measured(scenario, options):
+    """Return a question, its engines and its candidates."""
+    question = Question(scenario, options)
+    shop = engines_of(question)
+    question.measure(shop.engines[0].built)
+    return question, shop, list(candidates(shop.engines, question))
+
+
+def verdict(candidate, question, most=None):
+    """Return whether a candidate keeps the limits, by a simulation of its own."""
+    try:
+        scenario = scenario_of(candidate, question)
+        num = question.num_requests
+        found = try_rate(
+            as_data(scenario), {}, scenario.seed, question.rate, question.target, num, most
+        )
+    except ScenarioError:
+        return False
+    return found.attained is True
+
+
+def random_task(number):
+    """Return a small question drawn from a number: two GPUs of three, a rate, limits."""
+    rng = Streams(number).generator("plans")
+    gpus = tuple(rng.choice(["h100-sxm", "l40s", "a100-80gb-sxm"], 2, replace=False).tolist())
+    scenario = asked(
+        **{
+            "workload.lengths.name": str(rng.choice(["azure-conv-2023", "sharegpt-300"])),
+            "workload.arrivals.rate": f"{rng.uniform(2, 60):.3g} /s",
+            "slo.ttft": f"{rng.choice([100, 300, 1000])} ms",
+            "slo.tpot": f"{rng.choice([12, 20, 40])} ms",
+        }
+    )
+    return scenario, PlanOptions(gpus=gpus, tensor_parallel_sizes=(1, 2), **SHORT)
+
+
+def hunted(question, shop, space):
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
+    hunt.first(Clock(None), 1.0)
+    hunt.cheaper(Clock(None), 1.0)
+    return hunt
+
+
+def check_against_all(number):
+    """A hunt finds a price as low as that of the cheapest of all candidates that attain."""
+    question, shop, space = measured(*random_task(number))
+    hunt = hunted(question, shop, space)
+    prices = [each.rank[0] for each in space if verdict(each, question)]
+    best = hunt.best.candidate.rank[0] if hunt.best else inf
+    assert best == min(prices, default=inf)
+    return bool(prices)
+
+
+@pytest.mark.parametrize("first", range(0, 10, 2))
+def test_nothing_cheaper_is_passed_over(first):
+    for number in range(first, first + 2):
+        check_against_all(number)
+
+
+@pytest.mark.deep
+def test_nothing_cheaper_is_passed_over_in_fifty_spaces():
+    assert sum(check_against_all(number) for number in range(100, 150)) > 15
+
+
+def test_what_a_bound_leaves_out_misses():
+    excluded = 0
+    for number in range(20, 26):
+        question, shop, space = measured(*random_task(number))
+        hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
+        out = [each for each in space if each not in hunt.open]
+        excluded += len(out)
+        assert not any(verdict(each, question) for each in out)
+        assert sum(hunt.excluded.values()) == len(out)
+    question, shop, space = measured(
+        asked(**{"slo.tpot": "5 ms"}), PlanOptions(gpus=("l40s",), **SHORT)
+    )
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
+    out = [each for each in space if each not in hunt.open]
+    assert len(out) >= 3
+    assert not any(verdict(each, question) for each in out)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-12b", "deepseek-v3"])
+@pytest.mark.parametrize("gpu", ["h100-sxm", "l40s", "b200", "mi300x", "a100-80gb-sxm", "rubin"])
+def test_no_step_is_faster_than_its_bound(gpu, model):
+    width = 8 if model == "deepseek-v3" else 2
+    scenario = asked(model=model, **{"clients.0.gpu": gpu})
+    options = PlanOptions(gpus=(gpu,), tensor_parallel_sizes=(width,), prices={gpu: 1.0})
+    shop = engines_of(Question(scenario, options))
+    if not shop.engines:
+        assert "does not fit" in shop.left_out[next(iter(shop.left_out))]
+        return
+    (engine,) = shop.engines
+    least = least_of(engine)
+    rng = Streams(1).generator(gpu + model)
+    for _ in range(200):
+        decodes = int(rng.integers(0, 300))
+        chunks = tuple((int(rng.integers(1, 4000)), 0) for _ in range(rng.integers(0, 3)))
+        keys = int(decodes * rng.integers(1, 4000))
+        batch = StepBatch(chunks=chunks, num_decodes=decodes, context_sum=keys)
+        tokens = decodes + sum(new for new, _ in chunks)
+        if tokens:
+            assert engine.step_time(batch) >= least.step(tokens, keys)
+
+
+def demand(prompts, answers, **changes):
+    slo = asked().slo.make()
+    given = {"rate": 10.0, "share": 0.9, "limits": slo} | changes
+    return Demand(np.array(prompts, float), np.array(answers, float), **given)
+
+
+def test_engines_for_the_cheapest_that_have_to_be_good():
+    work = np.array([1.0] * 9 + [100.0])
+    standing = demand([1] * 10, [1] * 10, is_steady=False, span=2.5)
+    assert standing.engines_for(work) == pytest.approx(9 / (2.5 + 0.5))  # the last is due at TTFT
+    steady = demand([1] * 10, [1] * 10)
+    assert steady.engines_for(np.full(10, 0.3)) == pytest.approx(10 * 0.3 * 0.9)
+    assert steady.engines_for(work) <= 10 * 0.9
+
+
+LINEAR = {"type": "linear", "step": "1 ms", "prefill_token": "1 us", "decode": "1 us"}
+
+
+def test_times_that_are_no_roofline_have_no_bounds():
+    scenario = asked(**{"clients.0.predictor": LINEAR})
+    shop = engines_of(Question(scenario, PlanOptions(gpus=("h100-sxm",), **SHORT)))
+    assert all(least_of(engine) is None for engine in shop.engines)
+
+
+def test_a_bound_knows_when_a_request_alone_is_too_late():
+    question, shop, _ = measured(asked(**{"slo.tpot": "1 ms"}), PlanOptions(gpus=("l4",), **SHORT))
+    least = least_of(shop.engines[0])
+    shares = alone(least, demand_of(question, shop.engines[0]))
+    assert shares["tpot"] < 0.1 < 0.9 < shares["ttft"]
+    needs = fewest(least, demand_of(question, shop.engines[0]))
+    assert needs.together >= needs.prompts >= 1
+
+
+QUICK = PlanOptions(gpus=("h100-sxm", "l40s"), **SHORT)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return plan(asked(), QUICK, jobs=1)
+
+
+def test_the_answer_is_the_cheapest_that_was_seen_to_attain(found):
+    attained = [row for row in found.tried if row.verdict == "attained"]
+    assert found.usd_per_hour == min(row.usd_per_hour for row in attained)
+    assert found.name in [row.name for row in attained]
+    assert found.summary["vllm"]
+    assert found.runner_up
+    assert {line.confidence for line in found.lines} <= {"sure", "likely", "unsure", ""}
+
+
+def test_the_answer_runs_again_as_it_was(found, tmp_path):
+    found.save(tmp_path / "out")
+    again = Scenario.load(tmp_path / "out" / "scenario.yaml")
+    assert again == found.scenario
+    saved = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert saved["name"] == found.name
+    assert (tmp_path / "out" / "tried.csv").read_text().count("\n") == len(found.tried) + 1
+
+
+def test_dollars_are_those_of_the_run(found):
+    tokens = found.at_rate["output_throughput"]
+    dollars = found.usd_per_hour / 3600 / tokens * 1e6
+    told = found.summary["usd_per_million_output_tokens"]
+    assert told == pytest.approx(dollars, rel=0.02)  # throughput without the first arrival's delay
+
+
+def test_a_plan_goes_on_with_its_journal(found, tmp_path):
+    runs = []
+    again = plan(asked(), QUICK, jobs=1, journal=tmp_path / "j", progress=runs.append)
+    more = []
+    third = plan(asked(), QUICK, jobs=1, journal=tmp_path / "j", resume=True, progress=more.append)
+    assert again.summary == third.summary == found.summary
+    assert len(more) == len(runs)
+
+
+def test_two_processes_find_the_same(found):
+    assert plan(asked(), QUICK, jobs=2).summary == found.summary
+
+
+SERVERS = [
+    ("together", 3, 0, (512,)),
+    ("together", 1, 0, (8192,)),
+    ("apart", 1, 2, (8192, 8192)),
+    ("apart", 2, 1, (8192, 8192)),
+]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(("design", "first", "second", "chunks"), SERVERS)
+def test_the_commands_read_back_give_the_same_clients(
+    design, first, second, chunks, width, tmp_path
+):
+    own = {"max_model_len": 8192, "kv_cache.gpu_memory_utilization": 0.8, "quantization": "fp8"}
+    own |= {"scheduler.order": "priority", "kv_cache.enable_prefix_caching": False}
+    scenario = asked(**{f"clients.0.{key}": value for key, value in own.items()})
+    options = PlanOptions(gpus=("h100-sxm",), tensor_parallel_sizes=(width,), max_gpus=8)
+    question, _, space = measured(scenario, options)
+    (candidate,) = [
+        each
+        for each in space
+        if (each.design, each.first, each.second, each.chunks) == (design, first, second, chunks)
+    ]
+    planned = scenario_of(candidate, question)
+    deployment = deployment_of(planned)
+    script = tmp_path / "deploy.sh"
+    script.write_text(deployment.text)
+    keys = from_vllm([str(script)], gpu="h100-sxm").keys
+    words = shlex.split(deployment.read_back)
+    sets = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
+    data = as_data(planned)
+    rest = {key: data[key] for key in ("workload", "slo", "cost")}
+    again = as_data(Scenario.from_dict(rest | keys, dict(each.split("=", 1) for each in sets)))
+    assert again["model"] == "meta-llama/Llama-3.1-8B"
+    assert again | {"model": data["model"]} == data
+    assert len(deployment.commands) == first + second
+    assert bool(deployment.proxy) == (design == "apart")
+
+
+def test_designs_that_vllm_has_not_have_no_commands():
+    _, _, space = measured(asked(), PlanOptions(gpus=("h100-sxm",), max_gpus=2))
+    question = measured(asked(), PlanOptions(gpus=("h100-sxm",), max_gpus=2))[0]
+    hybrid = next(each for each in space if each.design == "hybrid")
+    deployment = deployment_of(scenario_of(hybrid, question))
+    assert not deployment.commands
+    assert "TaiChi" in deployment.notes[0]
+
+
+def test_bundles_are_planned_where_there_are_experts():
+    scenario = asked(model="qwen3-30b-a3b")
+    options = PlanOptions(gpus=("h100-sxm",), designs=("afd",), max_gpus=4)
+    question, _, space = measured(scenario, options)
+    assert space
+    types = {client.type_ for client in scenario_of(space[-1], question).clients}
+    assert types == {"llm", "afd"}
+
+
+def test_words_of_confidence():
+    summary = {
+        "expected_errors": {"a": {"ttft": {"low": -0.1, "high": 0.1}}},
+        "mean_ttft_ms": 1.0,
+        "mean_e2el_ms": 2.0,
+        "slo": {"p90_ttft_ms": {"verdict": "pass"}},
+    }
+    assert confidence_of(summary) == "sure"
+    assert (
+        confidence_of(summary | {"slo": {"p90_ttft_ms": {"verdict": "within error"}}}) == "likely"
+    )
+    assert confidence_of(summary | {"expected_errors": {}}) == "unsure"
+    assert confidence_of(summary | {"slo": {"p90_tpot_ms": {"verdict": "pass"}}}) == "unsure"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gpus": ()}, "gpus must be one or more"),
+        ({"gpus": ("h100", "h100")}, "gpus must be one or more that differ"),
+        ({"designs": ("split",)}, "designs must be of together, apart, hybrid, afd, got 'split'"),
+        ({"max_gpus": 0}, "max_gpus must be in"),
+        ({"max_usd_per_hour": -1.0}, "max_usd_per_hour must be finite and > 0, got -1"),
+        ({"rate": 0.0}, "rate must be finite and > 0"),
+        ({"seconds": float("nan")}, "seconds must be finite"),
+        ({"attainment": 2.0}, "attainment"),
+        ({"tensor_parallel_sizes": (0,)}, "tensor_parallel_sizes must be >= 1"),
+        ({"prices": {"l4": 1.0}}, "prices must be of GPUs that are asked for, h100, got 'l4'"),
+        ({"prices": {"h100": 0.0}}, "prices h100 must be finite and > 0"),
+    ],
+)
+def test_options_that_make_no_search(options, said):
+    with pytest.raises(ScenarioError, match=said):
+        plan(asked(), PlanOptions(**{"gpus": ("h100",)} | options))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({}, {"gpus": ("h1000",)}, "no accelerator and no file is named 'h1000'"),
+        ({}, {"gpus": ("h100", "h100-sxm")}, "gpus must differ"),
+        ({}, {"gpus": ("rubin",)}, "gpu_price must be given for rubin"),
+        ({"slo": {}}, {}, "slo must set a limit"),
+        ({"workload.arrivals": {"type": "all_at_once"}}, {}, "must have a rate"),
+        ({"model": "llama-3.1-405b"}, {"gpus": ("l4",)}, "memory excludes 4 of 4, such as l4"),
+        ({}, {"max_usd_per_hour": 1.0}, "the budget excludes 4 of 4, such as h100-sxm: costs"),
+        ({}, {"tensor_parallel_sizes": (3,)}, "the model's sizes excludes 1 of 1"),
+        ({}, {"designs": ("apart",), "max_gpus": 1}, "within the budget of 1 GPU: apart, hybrid"),
+        ({"slo.tpot": "1 us"}, {}, "cannot keep TPOT even for a request alone"),
+        ({}, {"rate": 500.0, "max_gpus": 1}, "within 1 GPU keeps the limits at 500 /s"),
+    ],
+)
+def test_questions_without_an_answer(changes, options, said):
+    with pytest.raises(ScenarioError) as caught:
+        plan(asked(**changes), PlanOptions(**{"gpus": ("h100",)} | options))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+LOAD = ["--profile", "azure-conv-2023", "--rate", "5", "--ttft-ms", "500", "--tpot-ms", "30"]
+SMALL = ["--max-gpus", "1", "--as-is", "--seconds", "0", "--jobs", "1", "-q"]
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["plan", *words])
+
+
+def test_a_plan_from_the_command_line(tmp_path):
+    place = tmp_path / "answer.yaml"
+    done = run("--model", "llama-3.1-8b", "--gpus", "h100", *LOAD, *SMALL, "--write", str(place))
+    assert done.exit_code == 0, done.output
+    assert "vllm serve meta-llama/Llama-3.1-8B" in done.output
+    assert Scenario.load(place).clients[0].parameters()["gpu"] == "h100"
+
+
+def test_a_plan_of_a_server_that_there_is():
+    command = "vllm serve Qwen/Qwen2.5-7B -tp 2 --max-model-len 4096"
+    done = run("--from-vllm", command, "--gpus", "h100", "--json", *LOAD, *SMALL)
+    assert done.exit_code == 0, done.output
+    (server,) = json.loads(done.output)["vllm"]
+    assert server.startswith("vllm serve Qwen/Qwen2.5-7B ")
+    assert "--max-model-len 4096" in server
+    assert "-tensor-parallel" not in server  # the plan decides that
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "model is required"),
+        (["--model", "llama-3.1-8b"], "workload is required"),
+        (["--model", "llama-3.1-8b", *LOAD], "--gpus is required"),
+        (["--model", "x", "--gpus", "h100", *LOAD], "x"),
+        (["--model", "llama-3.1-8b", "--gpus", "h100", "--trace", "no.csv"], "no file no.csv"),
+        (["--input-len", "5", *LOAD], "--profile must not be given with --input-len"),
+        (["--input-len", "5", "--rate", "1"], "--input-len and --output-len must be given"),
+        (["--profile", "azure-conv-2023"], "--rate is required with --profile"),
+        (["demo", "--gpus", "h100,,l4"], "--gpus must be words"),
+        (["demo", "--price", "h100"], "--price must be GPU=DOLLARS"),
+        (["demo", "--tp", "two"], "--tp must be whole numbers"),
+        (["demo", "--write", "."], "is there already"),
+        (["demo", "--write", "nowhere/x.yaml"], "no folder nowhere"),
+        (["demo", "--max-gpus", "1", "--rate", "900", "--seconds", "0"], "keeps the limits at"),
+    ],
+)
+def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*words)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
+    assert not list(tmp_path.iterdir())
