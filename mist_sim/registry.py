@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any, TypeVar
 
 from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
@@ -48,7 +49,7 @@ class Registry(Mapping[str, type[Any]]):
         """Register what installed packages offer under the group `mist_sim.<family>`, once."""
         if self._loaded:
             return
-        for point in entry_points(group=f"mist_sim.{self.family}"):
+        for point in offered(f"mist_sim.{self.family}"):
             try:
                 self.register(point.name)(point.load())
             except Exception as error:
@@ -75,6 +76,17 @@ class Registry(Mapping[str, type[Any]]):
 
     def __len__(self) -> int:
         return len(self._classes)
+
+
+def offered(group: str) -> EntryPoints:
+    """Return what installed packages offer under a group."""
+    return _all_offered().select(group=group)
+
+
+@cache
+def _all_offered() -> EntryPoints:
+    """Return what they offer to anybody: one look at every package, and not one for each family."""
+    return entry_points()
 
 
 def comes_with_package(cls: type[Any]) -> bool:

@@ -73,7 +73,8 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
         return {name: texts(()) for name in _STAGE_COLUMNS}
     found: dict[str, Any] = concatenated(parts)
     order = np.lexsort((found["position"], found["queued_at"], found["request_id"]))
-    return in_order({name: found[name] for name in _STAGE_COLUMNS}, order)
+    del found["position"]
+    return in_order(found, order)
 
 
 _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "finished_at")

@@ -5,7 +5,7 @@ Importing pandas takes longer than a short run, so files are written without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,13 +55,16 @@ def num_rows(columns: Columns) -> int:
 
 
 def in_order(columns: Columns, rows: NDArray[np.int64]) -> Columns:
-    """Return the columns with their rows in another order."""
-    return {name: values[rows] for name, values in columns.items()}
+    """Return the columns, which are emptied, with their rows in another order."""
+    return {name: columns.pop(name)[rows] for name in list(columns)}
 
 
 def concatenated(parts: list[dict[str, NDArray[Any]]]) -> Columns:
-    """Return the rows of several tables with the same columns, one table after the other."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    """Return the rows of several tables with the same columns, one table after the other.
+
+    The tables are emptied, so that no column is held twice.
+    """
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
 
 
 def frame_of(columns: Columns) -> pd.DataFrame:
@@ -84,25 +87,65 @@ def write_parquet(columns: Columns, path: Path) -> None:
     The note in its schema gives a reader with pandas the dtypes back. Source: "pandas metadata" in
     pandas' developer guide; pandas 3 writes the same bytes.
     """
-    from pyarrow import Table, parquet
+    from pyarrow import Table, default_memory_pool, parquet, schema
 
     arrays = {name: _arrow(values) for name, values in columns.items()}
-    table = Table.from_pydict(arrays).replace_schema_metadata({"pandas": _note(columns, arrays)})
-    parquet.write_table(table, str(path))
+    types = [(name, array.type) for name, array in arrays.items()]
+    form = schema(types, metadata={"pandas": _note(columns)})
+    parquet.write_table(Table.from_arrays(list(arrays.values()), schema=form), str(path))
+    default_memory_pool().release_unused()
 
 
 def _arrow(values: Column) -> pa.Array:
-    """Return a column for Arrow; NaN is missing there, and text without rows has no type."""
+    """Return a column for Arrow; NaN is missing there, and text without rows has no type.
+
+    Made of buffers, since `pyarrow.array` imports pandas.
+    """
     import pyarrow as pa
 
     if isinstance(values, WithMissing):
-        return pa.array(values.values, mask=values.missing)
+        return _of_buffers(pa.int64(), values.values, values.missing)
     if values.dtype == object:
-        return pa.array(values, pa.large_string() if len(values) else pa.null())
-    return pa.array(values, from_pandas=True)
+        return _text(values.tolist()) if len(values) else pa.nulls(0)
+    if values.dtype == bool:
+        return _of_buffers(pa.bool_(), np.packbits(values, bitorder="little"), None, len(values))
+    missing = np.isnan(values) if values.dtype.kind == "f" else None
+    return _of_buffers(pa.from_numpy_dtype(values.dtype), values, missing)
 
 
-def _note(columns: Columns, arrays: Mapping[str, pa.Array]) -> str:
+def _of_buffers(
+    kind: pa.DataType,
+    values: NDArray[Any],
+    missing: NDArray[np.bool_] | None,
+    length: int | None = None,
+) -> pa.Array:
+    """Return an array of a type over its values. length: by default that of the values."""
+    import pyarrow as pa
+
+    valid, num_missing = None, 0
+    if missing is not None and (num_missing := int(missing.sum())):
+        valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    length = len(values) if length is None else length
+    buffers = [valid, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(kind, length, buffers, num_missing)
+
+
+def _text(values: list[str]) -> pa.Array:
+    import pyarrow as pa
+
+    content, sizes = "".join(values).encode(), _sizes(values)
+    if len(content) != sizes.sum():  # some letters take several bytes
+        sizes = _sizes([value.encode() for value in values])
+    offsets = pa.py_buffer(np.append(0, np.cumsum(sizes)))
+    buffers = [None, offsets, pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_string(), len(values), buffers, 0)
+
+
+def _sizes(values: Sequence[str | bytes]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, values), np.int64, len(values))
+
+
+def _note(columns: Columns) -> str:
     """Return what pandas notes of the columns of a frame without an index."""
     import json
     from importlib.metadata import version
@@ -114,7 +157,7 @@ def _note(columns: Columns, arrays: Mapping[str, pa.Array]) -> str:
             "index_columns": [],
             "column_indexes": [],
             "columns": [
-                dict(name=name, field_name=name, **_types(values, arrays[name]), metadata=None)
+                dict(name=name, field_name=name, **_types(values), metadata=None)
                 for name, values in columns.items()
             ],
             "attributes": {},
@@ -124,12 +167,12 @@ def _note(columns: Columns, arrays: Mapping[str, pa.Array]) -> str:
     )
 
 
-def _types(values: Column, array: pa.Array) -> dict[str, str]:
+def _types(values: Column) -> dict[str, str]:
     """Return what a column is, and what it is in a frame, by pandas' names."""
     if isinstance(values, WithMissing):
         return {"pandas_type": "int64", "numpy_type": "Int64"}
     if values.dtype != object:
         return {"pandas_type": values.dtype.name, "numpy_type": values.dtype.name}
-    if not len(array):
+    if not len(values):
         return {"pandas_type": "empty", "numpy_type": "object"}
     return {"pandas_type": "object", "numpy_type": "str"}

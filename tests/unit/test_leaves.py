@@ -248,7 +248,7 @@ def offer(monkeypatch, **points):
             raise target
         return target
 
-    def entry_points(group):
+    def offered(group):
         groups.append(group)
         return [
             SimpleNamespace(
@@ -257,7 +257,7 @@ def offer(monkeypatch, **points):
             for name, target in points.items()
         ]
 
-    monkeypatch.setattr(registry_module, "entry_points", entry_points)
+    monkeypatch.setattr(registry_module, "offered", offered)
     return groups
 
 
