@@ -87,11 +87,12 @@ class Registry(Mapping[str, type[Any]]):
 
 def offered(group: str) -> EntryPoints:
     """Return what installed packages offer under a group."""
-    return _all_offered().select(group=group)
+    found: EntryPoints = _all_offered().select(group=group)
+    return found
 
 
 @cache
-def _all_offered() -> EntryPoints:
+def _all_offered() -> Any:  # of a class that depends on Python's version
     """Return what they offer to anybody: one look at every package, and not one for each family."""
     return entry_points()
 

@@ -124,7 +124,7 @@ def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
     own, which has other tracks in each.
     """
     if not recorder.steps:
-        return _runs(step_table(), np.empty(0), "", {"track": 0})
+        return dict(_runs(step_table(), np.empty(0), "", {"track": 0}))
     parts, some_change = [], any(recorder.track_layouts)
     for track, table in enumerate(recorder.steps):
         client = client_names[recorder.track_clients[track]]

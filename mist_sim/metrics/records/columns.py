@@ -33,7 +33,7 @@ class Table:
             self._columns = None
             self._values = {name: bytearray(old) for name, old in self._values.items()}
         for name, values in self._values.items():
-            values += rows[name].tobytes()
+            values.extend(rows[name].tobytes())
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Return all rows as one array a column."""

@@ -103,7 +103,8 @@ def part_type(
         fields["type_"] = (Literal[name], Field(name if is_default else ..., alias="type"))
     parameters = _init_fields(plugin, title)
     shown = {key: found for key, found in parameters.items() if key not in needs}
-    summary, described = (plugin.__doc__ or title).split("\n\n", maxsplit=1)[0], {}
+    summary = (plugin.__doc__ or title).split("\n\n", maxsplit=1)[0]
+    described: dict[str, str] = {}
     if base is not Part:
         texts, described = documented_with_bases(plugin, shown)
         summary = next(iter(texts), title)
