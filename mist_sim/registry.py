@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any, TypeVar
 
 from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
@@ -18,8 +20,10 @@ class Registry(Mapping[str, type[Any]]):
     `type: NAME` and set the fields; Python code simply makes the object.
     """
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, later: Mapping[str, str] | None = None) -> None:
+        """later: classes by name, "module:class", imported when somebody asks for the name."""
         self.family = family
+        self._later = dict(later or {})
         self._classes: dict[str, type[Any]] = {}
         self._loaded = False
 
@@ -36,8 +40,9 @@ class Registry(Mapping[str, type[Any]]):
         """
 
         def add(cls: T) -> T:
-            known = self._classes.get(name)
-            if known is not None and _identity(known) != _identity(cls):
+            is_other = self._later.get(name, _place(cls)) != _place(cls)
+            known = self[name] if is_other else self._classes.get(name)
+            if known is not None and _place(known) != _place(cls):
                 raise ValueError(f"{self.family} {name!r} is already {known!r}, cannot be {cls!r}")
             self._classes[name] = cls
             return cls
@@ -48,7 +53,7 @@ class Registry(Mapping[str, type[Any]]):
         """Register what installed packages offer under the group `mist_sim.<family>`, once."""
         if self._loaded:
             return
-        for point in entry_points(group=f"mist_sim.{self.family}"):
+        for point in offered(f"mist_sim.{self.family}"):
             try:
                 self.register(point.name)(point.load())
             except Exception as error:
@@ -59,22 +64,37 @@ class Registry(Mapping[str, type[Any]]):
         self._loaded = True
 
     def __getitem__(self, name: str) -> type[Any]:
+        if name not in self._classes and name in self._later:
+            module, _, class_name = self._later[name].partition(":")
+            self._classes[name] = getattr(import_module(module), class_name)
         try:
             return self._classes[name]
         except KeyError:
             raise UnknownPluginError(
-                f"no {self.member} named {brief(name)}{did_you_mean(name, self._classes)} "
-                f"Known: {', '.join(sorted(self._classes))}."
+                f"no {self.member} named {brief(name)}{did_you_mean(name, self)} "
+                f"Known: {', '.join(self)}."
             ) from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._classes
+        return name in self._classes or name in self._later
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._classes))
+        return iter(sorted({*self._classes, *self._later}))
 
     def __len__(self) -> int:
-        return len(self._classes)
+        return len({*self._classes, *self._later})
+
+
+def offered(group: str) -> EntryPoints:
+    """Return what installed packages offer under a group."""
+    found: EntryPoints = _all_offered().select(group=group)
+    return found
+
+
+@cache
+def _all_offered() -> Any:  # of a class that depends on Python's version
+    """Return what they offer to anybody: one look at every package, and not one for each family."""
+    return entry_points()
 
 
 def comes_with_package(cls: type[Any]) -> bool:
@@ -82,6 +102,6 @@ def comes_with_package(cls: type[Any]) -> bool:
     return cls.__module__.startswith("mist_sim.")
 
 
-def _identity(cls: type[Any]) -> tuple[str, str]:
+def _place(cls: type[Any]) -> str:
     """A class is the same again when its module was loaded twice, as notebooks do."""
-    return cls.__module__, cls.__qualname__
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
 from mist_sim.cli.signals import interruption_of, stopping_signals, take_leave
+
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000  # imports make so many that stay; looks for garbage are vain
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -15,6 +18,7 @@ def main(args: Sequence[str] | None = None) -> None:
     args: words after `mist`; those of the process when None. Exit codes: 0 done, 2 bad input,
     70 a bug; 130, 143 and 129 where Ctrl-C, SIGTERM or SIGHUP ended it.
     """
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without some letter shows a `?`
             stream.reconfigure(errors="replace")

@@ -1,10 +1,17 @@
 """Serving units: what takes a request's stages and works on them (MIST §III-D)."""
 
-from mist_sim.clients.afd.client import AfdClient
+from typing import TYPE_CHECKING
+
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.workers.processing import SequentialClient
+from mist_sim.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from mist_sim.clients.afd.client import AfdClient
 
 __all__ = ["CLIENTS", "AfdClient", "Client", "EngineConfig", "LlmClient", "SequentialClient"]
+
+__getattr__ = on_demand(__name__, {"AfdClient": "afd.client"})

@@ -2,4 +2,4 @@
 
 from mist_sim.registry import Registry
 
-CLIENTS = Registry("clients")
+CLIENTS = Registry("clients", later={"afd": "mist_sim.clients.afd.client:AfdClient"})

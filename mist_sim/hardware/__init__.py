@@ -1,10 +1,15 @@
 """The hardware that serves: accelerators, clusters of them, and what a step costs there."""
 
+from typing import TYPE_CHECKING
+
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.hosts import host_from_table, host_names, load_host
 from mist_sim.hardware.devices.loading import device_of, gpu_from_table, gpu_names, load_gpu
 from mist_sim.hardware.devices.specs import Efficiency, GpuSpec, HostSpec, Interconnect
-from mist_sim.hardware.execution import ExecutionPredictor
+from mist_sim.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from mist_sim.hardware.execution import ExecutionPredictor
 
 __all__ = [
     "Cluster",
@@ -21,3 +26,5 @@ __all__ = [
     "load_gpu",
     "load_host",
 ]
+
+__getattr__ = on_demand(__name__, {"ExecutionPredictor": "execution"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,20 +18,18 @@ from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.spending.energy import Ledger
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.metrics.tabular import Columns, concatenated
 
 _DEFAULT_INTERVALS = 100
 _MOST_INTERVALS = 100_000
 
 
-def over_time_frame(
+def over_time_columns(
     recorder: ColumnRecorder,
     ledger: Ledger,
     client_names: Sequence[str],
     interval: float | None = None,
-) -> pd.DataFrame:
+) -> Columns:
     """A row a client and interval, client by client.
 
     interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter.
@@ -46,8 +44,6 @@ def over_time_frame(
     Raises ValueError for intervals that are not positive, or so short that there are more than
     100,000.
     """
-    import pandas as pd
-
     edges = _edges(ledger.end, interval)
     parts = []
     for client_id, name in enumerate(client_names):
@@ -58,9 +54,9 @@ def over_time_frame(
         rates["utilisation"] = rates["busy"] / [number or math.nan for number in tracks]
         if any(ledger.machines):
             rates["power"] = np.diff(_energy(ledger, client_id, edges)) / seconds
-        when = {"client": name, "start": edges[:-1], "end": edges[1:]}
-        parts.append(pd.DataFrame(when | rates))
-    return pd.concat(parts, ignore_index=True)
+        names = np.full(len(seconds), name, dtype=object)
+        parts.append({"client": names, "start": edges[:-1], "end": edges[1:]} | rates)
+    return concatenated(parts)
 
 
 def _edges(end: float, interval: float | None) -> Array:

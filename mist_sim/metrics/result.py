@@ -13,19 +13,24 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.hardware.setting import Borrowed, Setting
-from mist_sim.metrics import frames
+from mist_sim.metrics import result_columns
 from mist_sim.metrics.clients.layouts import layouts_summary
-from mist_sim.metrics.clients.lives import states_frame
+from mist_sim.metrics.clients.lives import states_columns
 from mist_sim.metrics.findings import ONE_LINE, Findings, Presenter
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.over_time import over_time_frame
+from mist_sim.metrics.over_time import over_time_columns
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_frame
-from mist_sim.metrics.spending.added import add_to_clients, add_to_requests, spending_summary
+from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_columns
+from mist_sim.metrics.spending.added import (
+    spending_summary,
+    spent_by_clients,
+    spent_on_requests,
+)
 from mist_sim.metrics.spending.cost import Bill, CostOptions
 from mist_sim.metrics.spending.energy import Ledger, PowerOptions
 from mist_sim.metrics.summary import summarise
+from mist_sim.metrics.tabular import Columns, frame_of, num_rows, write_parquet
 from mist_sim.metrics.timeline import TABLES as TIMELINE_TABLES
 from mist_sim.metrics.timeline import timeline
 from mist_sim.output import output_file, output_folder
@@ -167,49 +172,71 @@ class Result(Findings):
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """A row a request (see `frames.requests_frame`), with its energy and cost."""
-        frame = frames.requests_frame(self.recorder)
-        return add_to_requests(frame, self.recorder, self.ledger, self._bill)
+        """A row a request (see `result_columns.requests_columns`), with its energy and cost."""
+        return frame_of(self.columns("requests"))
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """A row a served stage (see `frames.stages_frame`)."""
-        return frames.stages_frame(self.recorder, self.client_names)
+        """A row a served stage (see `result_columns.stages_columns`)."""
+        return frame_of(self.columns("stages"))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """A row a run of engine steps (see `frames.steps_frame`)."""
-        return frames.steps_frame(self.recorder, self.client_names)
+        """A row a run of engine steps (see `result_columns.steps_columns`)."""
+        return frame_of(self.columns("steps"))
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """A row a client (see `frames.clients_frame`), with its energy and cost."""
-        models = self.client_models or [""] * len(self.client_names)
-        frame = frames.clients_frame(self.recorder, self.client_names, models, self.num_gpu_blocks)
-        return add_to_clients(frame, self.recorder, self.ledger, self._bill, self.slo)
+        """A row a client (see `result_columns.clients_columns`), with its energy and cost."""
+        return frame_of(self.columns("clients"))
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
         """What the latency of each request consisted of (see `breakdown.Breakdown`), seconds."""
-        return breakdown_frame(Breakdown(self.recorder), self.recorder)
+        return frame_of(self.columns("breakdown"))
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
-        """What clients did in intervals of so many seconds (see `over_time.over_time_frame`)."""
-        return over_time_frame(self.recorder, self.ledger, self.client_names, interval)
+        """What clients did in intervals of so many seconds (see `over_time.over_time_columns`)."""
+        names = self.client_names
+        return frame_of(over_time_columns(self.recorder, self.ledger, names, interval))
 
     @cached_property
     def transfers(self) -> pd.DataFrame:
-        """KV entries that went from one place to another (see `frames.transfers_frame`)."""
-        return frames.transfers_frame(self.recorder, self.client_names)
+        """KV entries that went somewhere else (see `result_columns.transfers_columns`)."""
+        return frame_of(self.columns("transfers"))
 
     @cached_property
     def client_states(self) -> pd.DataFrame:
-        """When clients were up, started, drained, or were away (see `lives.states_frame`)."""
-        return states_frame(self.ledger.lives, self.client_names)
+        """When clients were up, started, drained, or were away (see `lives.states_columns`)."""
+        return frame_of(self.columns("client_states"))
+
+    def columns(self, table: str) -> Columns:
+        """Return the columns of one of `TABLES`, without pandas; its frame has the same."""
+        recorder, names = self.recorder, self.client_names
+        match table:
+            case "requests":
+                spent = spent_on_requests(recorder, self.ledger, self._bill)
+                return result_columns.requests_columns(recorder) | spent
+            case "stages":
+                return result_columns.stages_columns(recorder, names)
+            case "steps":
+                return result_columns.steps_columns(recorder, names)
+            case "clients":
+                models, blocks = self.client_models or [""] * len(names), self.num_gpu_blocks
+                found = result_columns.clients_columns(recorder, names, models, blocks)
+                return found | spent_by_clients(recorder, self.ledger, self._bill, self.slo)
+            case "transfers":
+                return result_columns.transfers_columns(recorder, names)
+            case "client_states":
+                return states_columns(self.ledger.lives, names)
+            case "breakdown":
+                return breakdown_columns(Breakdown(recorder), recorder)
+            case _:
+                return over_time_columns(recorder, self.ledger, names)
 
     def token_times(self, request_id: int) -> Array:
         """Return when each output token of a request was emitted, in seconds."""
-        return frames.token_times(self.recorder, request_id)
+        return result_columns.token_times(self.recorder, request_id)
 
     def __repr__(self) -> str:
         c: dict[str, Any] = self.recorder.requests.columns()
@@ -246,14 +273,14 @@ class Result(Findings):
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
         for name in self._usual_tables() if tables is None else tables:
-            table = self.over_time() if name == "over_time" else getattr(self, name)
-            table.to_parquet(folder / f"{name}.parquet", index=False)
+            write_parquet(self.columns(name), folder / f"{name}.parquet")
 
     def _usual_tables(self) -> list[str]:
         """Return the tables that are written where nobody names any."""
         tables = ["requests", "stages", "steps", "clients"]
-        tables += ["transfers"] if len(self.transfers) else []
-        return tables + (["client_states"] if len(self.client_states) else [])
+        return tables + [
+            name for name in ("transfers", "client_states") if num_rows(self.columns(name))
+        ]
 
 
 def check_tables(names: Collection[str]) -> None:

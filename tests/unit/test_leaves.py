@@ -248,7 +248,7 @@ def offer(monkeypatch, **points):
             raise target
         return target
 
-    def entry_points(group):
+    def offered(group):
         groups.append(group)
         return [
             SimpleNamespace(
@@ -257,7 +257,7 @@ def offer(monkeypatch, **points):
             for name, target in points.items()
         ]
 
-    monkeypatch.setattr(registry_module, "entry_points", entry_points)
+    monkeypatch.setattr(registry_module, "offered", offered)
     return groups
 
 
@@ -290,6 +290,27 @@ def test_an_unknown_name_gets_a_hint_and_the_known_names(routers):
     assert "did you mean 'shortest'?" in message
     assert "Known: shortest" in message
     assert "shortets" not in routers
+
+
+def test_a_class_that_is_named_for_later_is_imported_when_it_is_asked_for():
+    place = f"{Longest.__module__}:{Longest.__qualname__}"
+    family = Registry("routers", later={"longest": place, "gone": "no.such:Module"})
+    assert list(family) == ["gone", "longest"]
+    assert len(family) == 2
+    assert "longest" in family
+    assert family["longest"] is Longest
+    with pytest.raises(ModuleNotFoundError):
+        family["gone"]
+    with pytest.raises(UnknownPluginError, match=r"did you mean 'gone'\? Known: gone, longest"):
+        family["gona"]
+
+
+def test_a_name_for_later_is_taken():
+    place = f"{Longest.__module__}:{Longest.__qualname__}"
+    family = Registry("routers", later={"longest": place})
+    with pytest.raises(ValueError, match=r"'longest' is already .*Longest.* be .*Shortest"):
+        family.register("longest")(Shortest)
+    assert family.register("longest")(Longest) is Longest
 
 
 def test_entry_points_are_loaded_once_and_from_the_family_group(routers, monkeypatch):

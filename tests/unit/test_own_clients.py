@@ -151,7 +151,7 @@ def test_the_examples_pass_the_checks_of_their_family():
 def test_a_decode_client_comes_by_entry_point_into_a_file(mist, tmp_path, monkeypatch):
     point = SimpleNamespace(name="streamer", value="plug:Streamer", load=lambda: STREAMER)
     monkeypatch.setattr(
-        registry_module, "entry_points", lambda group: [point] * group.endswith(".clients")
+        registry_module, "offered", lambda group: [point] * group.endswith(".clients")
     )
     monkeypatch.setattr(CLIENTS, "_loaded", False)
     monkeypatch.setattr(CLIENTS, "_classes", dict(CLIENTS._classes))

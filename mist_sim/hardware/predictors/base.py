@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PREDICTORS = Registry("predictors")
+_HERE = "mist_sim.hardware.predictors"
+PREDICTORS = Registry(
+    "predictors",
+    later={
+        "execution": "mist_sim.hardware.execution.predictor:ExecutionPredictor",
+        "genz": f"{_HERE}.external.genz:GenzPredictor",
+        "program": f"{_HERE}.external.program:ProgramPredictor",
+        "regression": f"{_HERE}.measured.regression:RegressionPredictor",
+        "silicon": f"{_HERE}.external.silicon:SiliconPredictor",
+        "table": f"{_HERE}.measured.table:TablePredictor",
+    },
+)
 
 
 @runtime_checkable

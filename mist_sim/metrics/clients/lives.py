@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mist_sim.core.states import State
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.metrics.tabular import Columns, column, texts
 
 POWERED: tuple[State, ...] = ("starting", "up", "draining")
 """In which GPUs draw power, if only idle."""
@@ -75,15 +73,18 @@ class Lives:
         )
 
 
-def states_frame(lives: Lives, client_names: Sequence[str]) -> pd.DataFrame:
+def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
     """A row a period of a client in one state: off, starting, up, draining, failed.
 
     start, end: seconds. Empty where all clients are up all the time.
     """
-    import pandas as pd
-
-    rows = [(client_names[p.client_id], p.state, p.start, p.end) for p in lives.periods]
-    return pd.DataFrame(rows, columns=["client", "state", "start", "end"])
+    periods = lives.periods
+    return {
+        "client": texts(client_names[period.client_id] for period in periods),
+        "state": texts(period.state for period in periods),
+        "start": column(period.start for period in periods),
+        "end": column(period.end for period in periods),
+    }
 
 
 def lives_summary(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class Table:
-    """Typed columns; a row that is added costs a tuple, memory is that of packed arrays.
+    """Typed columns; a row that is added costs a tuple, and memory holds each value once.
 
     columns: name to numpy dtype, in the order of a row's values.
     rows: those added since the latest `pack`, as tuples of values in the order of the columns.
@@ -19,25 +19,30 @@ class Table:
     def __init__(self, **columns: str) -> None:
         self._row = np.dtype(list(columns.items()))
         self._pack_row = struct.Struct(_layout(self._row)).pack
-        self._packed = bytearray()  # rows that are in no column yet
-        self._columns: dict[str, NDArray[np.generic]] = {
-            name: np.empty(0, dtype) for name, dtype in columns.items()
-        }
+        self._values = {name: bytearray() for name in columns}
+        self._columns: dict[str, NDArray[np.generic]] | None = None  # views of the values
         self.rows: list[tuple[object, ...]] = []
 
     def pack(self) -> None:
-        """Turn the latest rows into bytes."""
-        self._packed += b"".join(starmap(self._pack_row, self.rows))
+        """Move the latest rows into the columns."""
+        if not self.rows:
+            return
+        rows = np.frombuffer(b"".join(starmap(self._pack_row, self.rows)), self._row)
         self.rows.clear()
+        if self._columns is not None:  # arrays that were handed out stay as they are
+            self._columns = None
+            self._values = {name: bytearray(old) for name, old in self._values.items()}
+        for name, values in self._values.items():
+            values.extend(rows[name].tobytes())
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Return all rows as one array a column."""
         self.pack()
-        if self._packed:
-            rows = np.frombuffer(self._packed, self._row)
-            self._packed = bytearray()
-            for name, before in self._columns.items():
-                self._columns[name] = np.concatenate((before, rows[name]))
+        if self._columns is None:
+            self._columns = {
+                name: np.frombuffer(values, self._row[name])
+                for name, values in self._values.items()
+            }
         return dict(self._columns)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,8 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests.rates import Mask
 from mist_sim.metrics.requests.rows import RequestRows
+from mist_sim.metrics.tabular import Columns, in_order
 from mist_sim.stages import Decode, Prefill
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Rows = NDArray[np.int64]
 
@@ -174,14 +172,12 @@ class Breakdown:
         return [code for code in range(len(self._names)) if code != last] + [last]
 
 
-def breakdown_frame(breakdown: Breakdown, recorder: ColumnRecorder) -> pd.DataFrame:
+def breakdown_columns(breakdown: Breakdown, recorder: ColumnRecorder) -> Columns:
     """A row a request, in their order: its latency (`e2el`), and the seconds of each part of it."""
-    import pandas as pd
-
     c: dict[str, Any] = recorder.requests.columns()
     latencies = {"e2el": c["finished_at"] - c["arrival_time"]}
-    frame = pd.DataFrame({"request_id": c["request_id"]} | latencies | breakdown.seconds)
-    return frame.sort_values("request_id", ignore_index=True)
+    columns: Columns = {"request_id": c["request_id"], **latencies, **breakdown.seconds}
+    return in_order(columns, np.argsort(c["request_id"]))
 
 
 def breakdown_summary(breakdown: Breakdown, done: Mask) -> dict[str, Any]:

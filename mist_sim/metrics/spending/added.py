@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from mist_sim.metrics.requests.rows import RequestRows
 from mist_sim.metrics.spending.cost import Bill, api_cost
 from mist_sim.metrics.spending.energy import Ledger
 from mist_sim.metrics.stats import share
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.metrics.tabular import Columns, column, in_order
 
 _MILLION = 1e6
 
@@ -121,13 +119,11 @@ def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int
     return np.asarray(np.bincount(visits["client_id"], tokens, num_clients), dtype=float)
 
 
-def add_to_requests(
-    frame: pd.DataFrame, recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None
-) -> pd.DataFrame:
-    """Return the table of requests with what each took: joules, GPU seconds, dollars."""
+def spent_on_requests(recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None) -> Columns:
+    """Return columns of the table of requests: what each took in joules, GPU seconds, dollars."""
     requests: dict[str, Any] = recorder.requests.columns()
     clients = range(len(ledger.machines))
-    nothing = np.zeros(len(frame))
+    nothing = np.zeros(len(requests["request_id"]))
     columns: dict[str, Any] = {}
     if any(ledger.machines):
         columns["energy"] = sum((ledger.energy(k).by_request for k in clients), nothing)
@@ -138,20 +134,20 @@ def add_to_requests(
         if bill.options.api is not None:
             columns["api_cost"] = api_cost(bill.options.api, requests)
     order = np.argsort(requests["request_id"])
-    return frame.assign(**{name: values[order] for name, values in columns.items()})
+    return in_order(columns, order)
 
 
-def add_to_clients(
-    frame: pd.DataFrame, recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None, slo: Slo
-) -> pd.DataFrame:
-    """Return the table of clients with what each took in the whole run, idle time included.
+def spent_by_clients(
+    recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None, slo: Slo
+) -> Columns:
+    """Return columns of the table of clients: what each took in the whole run, idle time included.
 
     good_tokens: output tokens that requests got from it which kept the slo; also by joule and by
     dollar. Only with an slo.
     """
     clients = range(len(ledger.machines))
     if not any(ledger.machines):
-        return frame
+        return {}
     energy = [ledger.energy(k) for k in clients]
     columns: dict[str, Any] = {
         "num_gpus": [num_gpus(machine) for machine in ledger.machines],
@@ -166,10 +162,10 @@ def add_to_clients(
         columns["cost"] = [spent.total for spent in costs]
         columns["idle_cost"] = [spent.idle for spent in costs]
     if slo.is_set:
-        good = _good_tokens_of_clients(recorder, slo, len(frame)).tolist()
+        good = _good_tokens_of_clients(recorder, slo, len(ledger.machines)).tolist()
         columns["good_tokens"] = [int(number) for number in good]
         for name, whole in (("j", "energy"), ("usd", "cost")):
             if whole in columns:
                 each = zip(good, columns[whole], strict=True)
                 columns[f"good_tokens_per_{name}"] = [share(*of_client) for of_client in each]
-    return frame.assign(**columns)
+    return {name: column(values) for name, values in columns.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.report.elements.cells import count, number, percent
@@ -15,8 +15,9 @@ _MAX_ROWS = 12
 _TITLES = ("", "visits", "busy", "decodes", "KV blocks", "step times")
 _BELOW = ("", "", "share", "a step", "peak", "")
 
-Client = dict[Hashable, Any]
-"""A row of `Result.clients`."""
+Client = dict[str, Any]
+"""What is shown of a row of `Result.clients`."""
+_SHOWN = ("client", "num_visits", "busy", "mean_decodes", "peak_used_blocks", "num_steps")
 
 
 def clients_table(result: Result, seconds: float) -> Fitting:
@@ -24,8 +25,10 @@ def clients_table(result: Result, seconds: float) -> Fitting:
     estimates = result.summary["estimates"]
     groups: dict[str, list[Client]] = {}
     names = result.client_groups or result.client_names
-    for name, client in zip(names, result.clients.to_dict("records"), strict=True):
-        groups.setdefault(name, []).append(client)
+    table: dict[str, Any] = result.columns("clients")
+    columns = {key: table[key].tolist() for key in _SHOWN}
+    for name, row in zip(names, zip(*columns.values(), strict=True), strict=True):
+        groups.setdefault(name, []).append(dict(zip(columns, row, strict=True)))
     rows = [list(_row(name, clients, estimates, seconds)) for name, clients in groups.items()]
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS

@@ -205,8 +205,8 @@ def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
 
 def _reasons(result: Result) -> list[tuple[int, str]]:
     """Return (count, an example) of reasons that differ in numbers or clients only."""
-    reasons = result.requests["reason"]
-    found = sorted((_kind(reason), reason) for reason in reasons[reasons != ""])
+    reasons: Any = result.columns("requests")["reason"]
+    found = sorted((_kind(reason), reason) for reason in reasons if reason)
     groups = []
     for _, members in groupby(found, key=lambda item: item[0]):
         examples = [reason for _, reason in members]

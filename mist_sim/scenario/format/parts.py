@@ -103,7 +103,11 @@ def part_type(
         fields["type_"] = (Literal[name], Field(name if is_default else ..., alias="type"))
     parameters = _init_fields(plugin, title)
     shown = {key: found for key, found in parameters.items() if key not in needs}
-    texts, described = documented_with_bases(plugin, shown)
+    summary = (plugin.__doc__ or title).split("\n\n", maxsplit=1)[0]
+    described: dict[str, str] = {}
+    if base is not Part:
+        texts, described = documented_with_bases(plugin, shown)
+        summary = next(iter(texts), title)
     for parameter, (hint, field) in shown.items():
         if parameter == "type" or parameter in base.model_fields:
             raise ScenarioError(
@@ -112,10 +116,7 @@ def part_type(
         own = f"{parameter}_" if hasattr(base, parameter) else parameter
         read = _read_with(parameter, hint, meanings or {}, title)
         default = (defaults or {}).get(parameter, _default(field))
-        description = described.get(parameter) if base is not Part else None
-        fields[own] = (read, _key(parameter, read, default, description))
-    first = plugin.__doc__ or title
-    summary = first.split("\n\n", maxsplit=1)[0] if base is Part else next(iter(texts), title)
+        fields[own] = (read, _key(parameter, read, default, described.get(parameter)))
     model: type[Part] = create_model(title, __base__=base, __doc__=summary, **fields)
     model.plugin = plugin
     model.needs = tuple(parameter for parameter in parameters if parameter in needs)

@@ -25,6 +25,7 @@ class Strict(BaseModel):
         strict=True,
         allow_inf_nan=False,
         protected_namespaces=(),
+        defer_build=True,  # most runs use few of the many mappings that a file may have
     )
 
     @model_validator(mode="wrap")

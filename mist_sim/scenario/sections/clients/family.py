@@ -13,15 +13,21 @@ from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.scenario.format.families import TIMES, Family
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, failure, shown
-from mist_sim.scenario.sections.clients.afd import afd_part
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.llm import llm_part
 from mist_sim.scenario.sections.clients.sequential import sequential_part
 
+
+def _afd_part(name: str) -> type[Part]:
+    from mist_sim.scenario.sections.clients.afd import afd_part  # with all that bundles are made of
+
+    return afd_part(name)
+
+
 _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "llm": llm_part,
     "sequential": sequential_part,
-    "afd": afd_part,
+    "afd": _afd_part,
 }
 
 

@@ -1,9 +1,9 @@
-"""Records as pandas tables, made when someone asks."""
+"""The tables of a result, made from its records when someone asks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,82 +15,69 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.run_tables import step_table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.metrics.tabular import Columns, WithMissing, column, concatenated, in_order, texts
 
 
-def requests_frame(recorder: ColumnRecorder) -> pd.DataFrame:
+def requests_columns(recorder: ColumnRecorder) -> Columns:
     """A row a request, in order of injection; times in seconds from the start of the run.
 
     parent_id: of a child, whose own id is below 0, the request that waited for it; else missing.
     model: that it asked for; empty for any.
     """
-    import pandas as pd
-
     c: dict[str, Any] = recorder.requests.columns()
-    reasons = np.array([r or "" for r in recorder.reasons.values], dtype=object)
-    models = np.array([name or "" for name in recorder.models.values], dtype=object)
-    frame = pd.DataFrame(
-        {
-            "request_id": c["request_id"],
-            "parent_id": pd.array(c["parent_id"], dtype="Int64"),
-            "session_id": pd.array(c["session_id"], dtype="Int64"),
-            "model": models[c["model"]],
-            "status": np.array(STATUSES, dtype=object)[c["status"]],
-            "arrival_time": c["arrival_time"],
-            "sent_at": c["sent_at"],
-            "first_token_at": c["first_token_at"],
-            "finished_at": c["finished_at"],
-            "queued": c["queued"],
-            "ttft": latency.ttft(c["arrival_time"], c["first_token_at"]),
-            "tpot": latency.tpot(c["decode_time"], c["num_gaps"]),
-            "e2el": latency.e2e(c["arrival_time"], c["finished_at"]),
-            "interference": interference(recorder),
-            "num_prompt_tokens": c["num_prompt_tokens"],
-            "num_output_tokens": c["num_output_tokens"],
-            "num_cached_tokens": c["num_cached_tokens"],
-            "num_preemptions": c["num_preemptions"],
-            "truncated": c["truncated"],
-            "num_attempts": c["num_attempts"],
-            "wasted_input_tokens": c["wasted_input_tokens"],
-            "wasted_output_tokens": c["wasted_output_tokens"],
-            "reason": reasons[c["reason"]],
-        }
-    )
-    frame.loc[frame["session_id"] < 0, "session_id"] = pd.NA
-    frame.loc[frame["parent_id"] == frame["request_id"], "parent_id"] = pd.NA
-    return frame.sort_values("request_id", ignore_index=True)
+    reasons = texts(str(reason or "") for reason in recorder.reasons.values)
+    models = texts(str(name or "") for name in recorder.models.values)
+    columns: Columns = {
+        "request_id": c["request_id"],
+        "parent_id": WithMissing(c["parent_id"], c["parent_id"] == c["request_id"]),
+        "session_id": WithMissing(c["session_id"], c["session_id"] < 0),
+        "model": models[c["model"]],
+        "status": texts(STATUSES)[c["status"]],
+        "arrival_time": c["arrival_time"],
+        "sent_at": c["sent_at"],
+        "first_token_at": c["first_token_at"],
+        "finished_at": c["finished_at"],
+        "queued": c["queued"],
+        "ttft": latency.ttft(c["arrival_time"], c["first_token_at"]),
+        "tpot": latency.tpot(c["decode_time"], c["num_gaps"]),
+        "e2el": latency.e2e(c["arrival_time"], c["finished_at"]),
+        "interference": interference(recorder),
+        "num_prompt_tokens": c["num_prompt_tokens"],
+        "num_output_tokens": c["num_output_tokens"],
+        "num_cached_tokens": c["num_cached_tokens"],
+        "num_preemptions": c["num_preemptions"],
+        "truncated": c["truncated"],
+        "num_attempts": c["num_attempts"],
+        "wasted_input_tokens": c["wasted_input_tokens"],
+        "wasted_output_tokens": c["wasted_output_tokens"],
+        "reason": reasons[c["reason"]],
+    }
+    return in_order(columns, np.argsort(c["request_id"]))
 
 
-def stages_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
+def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
     """A row a stage that was served: where, and when it was queued, started and finished.
 
     Prefill and decode of one visit share the queue; decode starts at the first token. Stages
     that one client served in a row without a mark between them share their times.
     """
-    import pandas as pd
-
     c: dict[str, Any] = recorder.visits.columns()
     pipelines: list[Any] = recorder.pipelines.values
-    names = np.array(client_names, dtype=object)
+    names = texts(client_names)
     parts = [
         _of_stage(c, c["stages"] == code, kinds, position, names)
         for code, kinds in enumerate(pipelines)
         for position in range(len(kinds))
     ]
-    columns = [
-        "request_id",
-        "position",
-        "stage",
-        "client",
-        "queued_at",
-        "started_at",
-        "finished_at",
-    ]
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
-    order = ["request_id", "queued_at", "position"]
-    return frame.sort_values(order, ignore_index=True, kind="stable").drop(columns="position")
+    if not parts:
+        return {name: texts(()) for name in _STAGE_COLUMNS}
+    found: dict[str, Any] = concatenated(parts)
+    order = np.lexsort((found["position"], found["queued_at"], found["request_id"]))
+    del found["position"]
+    return in_order(found, order)
+
+
+_STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "finished_at")
 
 
 def _of_stage(
@@ -99,10 +86,8 @@ def _of_stage(
     kinds: Sequence[str],
     position: int,
     names: NDArray[np.object_],
-) -> pd.DataFrame:
+) -> dict[str, NDArray[Any]]:
     """Return a row for each of the visits to these stages that served the one at a position."""
-    import pandas as pd
-
     of_engine = kinds[0] == "prefill"
     later, earlier = of_engine and position > 0, of_engine and position == 0
     ended, finished_at = visits["served"], visits["finished_at"]
@@ -111,20 +96,19 @@ def _of_stage(
         ended = has_token | ended
         finished_at = np.where(has_token, visits["first_token_at"], finished_at)
     rows = rows & ended
-    return pd.DataFrame(
-        {
-            "request_id": visits["request_id"][rows],
-            "position": position,
-            "stage": kinds[position],
-            "client": names[visits["client_id"][rows]],
-            "queued_at": visits["first_token_at" if later else "queued_at"][rows],
-            "started_at": visits["first_token_at" if later else "started_at"][rows],
-            "finished_at": finished_at[rows],
-        }
-    )
+    num_rows = int(rows.sum())
+    return {
+        "request_id": visits["request_id"][rows],
+        "position": np.full(num_rows, position),
+        "stage": np.full(num_rows, kinds[position], dtype=object),
+        "client": names[visits["client_id"][rows]],
+        "queued_at": visits["first_token_at" if later else "queued_at"][rows],
+        "started_at": visits["first_token_at" if later else "started_at"][rows],
+        "finished_at": finished_at[rows],
+    }
 
 
-def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
+def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
     """A row a run of steps of the same members, track by track in order of time.
 
     track: the steps of one clock; a client has one for each of its engines, and in a pipeline
@@ -139,29 +123,34 @@ def steps_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFra
     measured for. layout: number of the client's layout, from 0; only where a client changed its
     own, which has other tracks in each.
     """
-    import pandas as pd
-
+    if not recorder.steps:
+        return dict(_runs(step_table(), np.empty(0), "", {"track": 0}))
     parts, some_change = [], any(recorder.track_layouts)
     for track, table in enumerate(recorder.steps):
         client = client_names[recorder.track_clients[track]]
-        part = _runs(table, run_periods(recorder, track)[1], client, track)
-        if some_change:
-            part.insert(2, "layout", recorder.track_layouts[track])
-        parts.append(part)
-    return pd.concat(parts or [_runs(step_table(), np.empty(0), "", 0)], ignore_index=True)
+        layout = {"layout": recorder.track_layouts[track]} if some_change else {}
+        ends = run_periods(recorder, track)[1]
+        parts.append(_runs(table, ends, client, {"track": track} | layout))
+    return concatenated(parts)
 
 
-def _runs(table: Table, ends: Array, client: str, track: int) -> pd.DataFrame:
-    import pandas as pd
+def _runs(
+    table: Table, ends: Array, client: str, numbers: Mapping[str, int]
+) -> dict[str, NDArray[Any]]:
+    """Return the runs of one track. numbers: what is the same in all rows, by column."""
+    columns = table.columns()
+    del columns["num_gaps"]
+    of_track = {name: np.full(len(ends), number) for name, number in numbers.items()}
+    return {
+        "client": np.full(len(ends), client, dtype=object),
+        **of_track,
+        "start": columns.pop("start"),
+        "end": ends,
+        **columns,
+    }
 
-    part = pd.DataFrame(table.columns()).drop(columns="num_gaps")
-    part.insert(0, "client", client)
-    part.insert(1, "track", track)
-    part.insert(3, "end", ends)
-    return part
 
-
-def transfers_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.DataFrame:
+def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
     """A row for KV entries of a request that went from one place to another, by start.
 
     client: whose memory they came to or left. kind: "swap_out", "swap_in", "load" from a tier, or
@@ -171,23 +160,19 @@ def transfers_frame(recorder: ColumnRecorder, client_names: list[str]) -> pd.Dat
     from the reservation of memory (of a swap: from when the step would have begun that waits for
     it) until all is there.
     """
-    import pandas as pd
-
     c: dict[str, Any] = recorder.moves.columns()
-    clients = np.array(client_names, dtype=object)[np.array(recorder.track_clients, dtype=int)]
-    names = np.array(recorder.move_names.values, dtype=object)
-    frame = pd.DataFrame(
-        {
-            "request_id": c["request_id"],
-            "client": clients[c["track"]],
-            **{name: names[c[name]] for name in ("kind", "source", "destination")},
-            "num_tokens": c["num_tokens"],
-            "num_bytes": c["num_bytes"],
-            "start": c["start"],
-            "end": c["end"],
-        }
-    )
-    return frame.sort_values("start", ignore_index=True, kind="stable")
+    clients = texts(client_names)[np.array(recorder.track_clients, dtype=int)]
+    names = texts(map(str, recorder.move_names.values))
+    columns: Columns = {
+        "request_id": c["request_id"],
+        "client": clients[c["track"]],
+        **{name: names[c[name]] for name in ("kind", "source", "destination")},
+        "num_tokens": c["num_tokens"],
+        "num_bytes": c["num_bytes"],
+        "start": c["start"],
+        "end": c["end"],
+    }
+    return in_order(columns, np.argsort(c["start"], kind="stable"))
 
 
 def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
@@ -233,12 +218,12 @@ def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> An
     return c["num_decodes"][runs] > 0
 
 
-def clients_frame(
+def clients_columns(
     recorder: ColumnRecorder,
     client_names: list[str],
     client_models: list[str],
     num_gpu_blocks: list[int],
-) -> pd.DataFrame:
+) -> Columns:
     """A row a client: visits and tokens served, time in steps, mean batch, memory.
 
     model: that it serves; empty for a client without one. num_output_tokens: that its visits got
@@ -251,8 +236,6 @@ def clients_frame(
     prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
     look-ups.
     """
-    import pandas as pd
-
     visits: dict[str, Any] = recorder.visits.columns()
     rows = []
     for client_id, name in enumerate(client_names):
@@ -279,7 +262,7 @@ def clients_frame(
         )
         if not tracks:
             rows[-1]["busy"] = float(np.nansum(service))
-    return pd.DataFrame(rows)
+    return {name: column(row[name] for row in rows) for name in rows[0]}
 
 
 _TOTALS = (

@@ -1,0 +1,178 @@
+"""Tables of results: columns by name, which become a pandas frame or a Parquet file.
+
+Importing pandas takes longer than a short run, so files are written without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class WithMissing:
+    """Whole numbers, some of which are missing. missing: which; as long as `values`."""
+
+    values: NDArray[np.int64]
+    missing: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: NDArray[Any]) -> WithMissing:
+        return WithMissing(self.values[rows], self.missing[rows])
+
+
+Column = NDArray[Any] | WithMissing
+"""Numbers, truth values, or text as Python strings (dtype object)."""
+Columns = dict[str, Column]
+"""Columns of one length, in order."""
+
+
+def column(values: Iterable[Any]) -> NDArray[Any]:
+    """Return values as a column; text stays as Python strings, and nothing has no type."""
+    found = np.array(list(values))
+    return found if found.dtype.kind in "bif" and len(found) else found.astype(object)
+
+
+def texts(values: Iterable[str]) -> NDArray[np.object_]:
+    """Return text as a column, also where there is none."""
+    return np.array(list(values), dtype=object)
+
+
+def num_rows(columns: Columns) -> int:
+    """Return how long the columns are."""
+    return len(next(iter(columns.values()), ()))
+
+
+def in_order(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    """Return the columns, which are emptied, with their rows in another order."""
+    return {name: columns.pop(name)[rows] for name in list(columns)}
+
+
+def concatenated(parts: list[dict[str, NDArray[Any]]]) -> Columns:
+    """Return the rows of several tables with the same columns, one table after the other.
+
+    The tables are emptied, so that no column is held twice.
+    """
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+
+
+def frame_of(columns: Columns) -> pd.DataFrame:
+    """Return the columns as a pandas frame; whole numbers with missing ones are `Int64`."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            name: pd.arrays.IntegerArray(values.values, values.missing)
+            if isinstance(values, WithMissing)
+            else values
+            for name, values in columns.items()
+        }
+    )
+
+
+def write_parquet(columns: Columns, path: Path) -> None:
+    """Write the columns into a Parquet file, as `frame_of(columns).to_parquet(path)` would.
+
+    The note in its schema gives a reader with pandas the dtypes back. Source: "pandas metadata" in
+    pandas' developer guide; pandas 3 writes the same bytes.
+    """
+    from pyarrow import Table, default_memory_pool, parquet, schema
+
+    arrays = {name: _arrow(values) for name, values in columns.items()}
+    types = [(name, array.type) for name, array in arrays.items()]
+    form = schema(types, metadata={"pandas": _note(columns)})
+    parquet.write_table(Table.from_arrays(list(arrays.values()), schema=form), str(path))
+    default_memory_pool().release_unused()
+
+
+def _arrow(values: Column) -> pa.Array:
+    """Return a column for Arrow; NaN is missing there, and text without rows has no type.
+
+    Made of buffers, since `pyarrow.array` imports pandas.
+    """
+    import pyarrow as pa
+
+    if isinstance(values, WithMissing):
+        return _of_buffers(pa.int64(), values.values, values.missing)
+    if values.dtype == object:
+        return _text(values.tolist()) if len(values) else pa.nulls(0)
+    if values.dtype == bool:
+        return _of_buffers(pa.bool_(), np.packbits(values, bitorder="little"), None, len(values))
+    missing = np.isnan(values) if values.dtype.kind == "f" else None
+    return _of_buffers(pa.from_numpy_dtype(values.dtype), values, missing)
+
+
+def _of_buffers(
+    kind: pa.DataType,
+    values: NDArray[Any],
+    missing: NDArray[np.bool_] | None,
+    length: int | None = None,
+) -> pa.Array:
+    """Return an array of a type over its values. length: by default that of the values."""
+    import pyarrow as pa
+
+    valid, num_missing = None, 0
+    if missing is not None and (num_missing := int(missing.sum())):
+        valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    length = len(values) if length is None else length
+    buffers = [valid, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(kind, length, buffers, num_missing)
+
+
+def _text(values: list[str]) -> pa.Array:
+    import pyarrow as pa
+
+    content, sizes = "".join(values).encode(), _sizes(values)
+    if len(content) != sizes.sum():  # some letters take several bytes
+        sizes = _sizes([value.encode() for value in values])
+    offsets = pa.py_buffer(np.append(0, np.cumsum(sizes)))
+    buffers = [None, offsets, pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_string(), len(values), buffers, 0)
+
+
+def _sizes(values: Sequence[str | bytes]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, values), np.int64, len(values))
+
+
+def _note(columns: Columns) -> str:
+    """Return what pandas notes of the columns of a frame without an index."""
+    import json
+    from importlib.metadata import version
+
+    import pyarrow as pa
+
+    return json.dumps(
+        {
+            "index_columns": [],
+            "column_indexes": [],
+            "columns": [
+                dict(name=name, field_name=name, **_types(values), metadata=None)
+                for name, values in columns.items()
+            ],
+            "attributes": {},
+            "creator": {"library": "pyarrow", "version": pa.__version__},
+            "pandas_version": version("pandas"),
+        }
+    )
+
+
+def _types(values: Column) -> dict[str, str]:
+    """Return what a column is, and what it is in a frame, by pandas' names."""
+    if isinstance(values, WithMissing):
+        return {"pandas_type": "int64", "numpy_type": "Int64"}
+    if values.dtype != object:
+        return {"pandas_type": values.dtype.name, "numpy_type": values.dtype.name}
+    if not len(values):
+        return {"pandas_type": "empty", "numpy_type": "object"}
+    return {"pandas_type": "object", "numpy_type": "str"}
