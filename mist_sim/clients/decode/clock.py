@@ -167,6 +167,21 @@ class DecodeClock:
             phase = phase + 1 if phase + 1 < size else 0
         return min(steps, limit)
 
+    def steps_until(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, until a sequence finishes or the free blocks are used up.
+
+        There must be a sequence on the clock, and room for the first step.
+        """
+        head = self._heap[0]
+        if head[2].ticket != head[1]:
+            head = _head(self._heap)
+        num_left = head[0] - self.steps
+        if num_left < limit:
+            limit = num_left
+        if limit == 1 or (limit // self._block_size + 1) * self._pages_per_cycle <= num_free_blocks:
+            return limit
+        return self.steps_within(num_free_blocks, limit)
+
     def advance(self, num_steps: int) -> int:
         """Let all sequences generate one token in each step; return the KV blocks they took."""
         num_blocks = self.blocks_needed(num_steps)
