@@ -229,6 +229,7 @@ class EngineConfig:
             sends_entries=Prefill.kind in serves,
             takes_entries=Decode.kind in serves and (scheduler is None or scheduler.takes_over),
             reserves=True,
+            serves_whole=self.role is None,
             emits_first_token=self.speculative_config is None,
             slider=self._slider,
             engines=(

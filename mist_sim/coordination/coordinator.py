@@ -89,7 +89,7 @@ class Coordinator:
             if kv is not None and not kv.is_there:
                 failure, kv, request.kv = self._without_entries(request, kv), None, None
                 continue
-            chosen = self._choose(request, stages, kv)
+            chosen = self.choose(request, stages, kv)
             if isinstance(chosen, Failure):
                 failure = chosen
                 continue
@@ -126,7 +126,7 @@ class Coordinator:
         yield from _cancel(ahead, failure, visits)
         return failure
 
-    def _choose(
+    def choose(
         self, request: Request, stages: tuple[Stage, ...], kv: HeldKv | None
     ) -> tuple[Client, int] | Failure | None:
         """Return the client of the next stages, and how many of them it serves in a visit.
