@@ -36,7 +36,7 @@ from mist_sim.clients.stores.tiers import store_of
 from mist_sim.clients.traits import ClientTraits, KvForm, Role, TimesOrigin
 from mist_sim.core.flow import FlowRule
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.request import Stage
+from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import WAITING
 from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
 from mist_sim.environment import Environment
@@ -211,6 +211,8 @@ class LlmClient(LaidOutClient):
         super().start(env, client_id, recorder)
         self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
+        delay = self.request_overhead or self.prompt_token_overhead
+        self._enters_at_once = self._takes_plain_loop and not (delay or self._gate)
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
         self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
@@ -360,6 +362,27 @@ class LlmClient(LaidOutClient):
         elif kv is not None:
             sequence.begin_from(kv)
         return sequence
+
+    def serve_whole(
+        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[Visit], None]
+    ) -> None:
+        first = stages[0]
+        if request.content or not self._enters_at_once or type(first) is not Prefill:
+            super().serve_whole(request, stages, leaves)
+            return
+        num_output_tokens = 1  # of the prompt
+        for stage in stages[1:]:
+            num_output_tokens += stage.num_new_tokens
+        visit = Visit(request, stages, self.env.now)
+        sequence = SequenceState(visit, first.num_prompt_tokens, num_output_tokens)
+        self.stays[visit] = sequence
+        sequence.load, sequence.leaves = self.view, leaves
+        sequence.become(WAITING)
+        longest, most = self.max_model_len, self.memory.num_tokens
+        if sequence.num_tokens > most or (longest and sequence.num_final_tokens > longest):
+            self.accept(visit)
+        else:
+            self._engines.add_request(sequence)
 
     def accept(self, visit: Visit) -> None:
         sequence, content = self.stays[visit], visit.request.content

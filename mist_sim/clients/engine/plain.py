@@ -9,6 +9,8 @@ one after which there is nothing to do. Both give the same bits (`tests/property
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from heapq import heappush
 from typing import TYPE_CHECKING
 
 from numpy import add
@@ -22,13 +24,14 @@ from mist_sim.clients.scheduling.chunked import steps_of
 from mist_sim.clients.scheduling.update import compute_more
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.views import RUNNING
-from mist_sim.environment import Environment
+from mist_sim.environment import Due, Environment
 from mist_sim.hardware.predictors.base import Predictor
 
 if TYPE_CHECKING:
     from mist_sim.clients.sequence_state import SequenceState
 
 _accumulate = add.accumulate
+_new = object.__new__
 Prefills = list[tuple["SequenceState", int]]
 
 
@@ -54,83 +57,106 @@ class PlainEngine(Engine):
         # what is in flight: one plan and one run that are filled anew for each
         self._plain_plan = StepPlan()
         self._plain_run = Run(((lane, self._plain_plan, StepBatch()),), 0.0, 0.0, 1, 0.0)
+        self._at_end: Callable[[Event], None] = self._end  # bound once
+        self._tells_longest = lane.state.clock.tells_longest
         self._is_plain = True
 
     # --- a run begins -----------------------------------------------------------------------
 
     def _plan(self, event: Event) -> None:
-        """Start the next steps, and sleep until they end; what is rare, the general engine does."""
-        env, lane, state, ahead = self.env, self._only, self._state, self._ahead
+        """Plan the next steps and start them; what is rare, the general engine does."""
+        env, lane, state, phase = self.env, self._only, self._state, self._plan_phase
+        if env.planned_at != env.now:
+            env.planned_at, env.plan_phase = env.now, phase
+        elif env.plan_phase < phase:
+            env.plan_phase = phase
+        limit = lane.run_limit if self._ahead is None else self._hear()
         clock, pool, kv_cache = state.clock, state.pool, state.kv_cache
-        if not self._is_plain:
-            super()._plan(event)
-            return
-        env.note_plan(self._plan_phase)
-        limit = lane.run_limit if ahead is None else self._hear()
-        num_decodes, num_blocks = clock.num_decodes, clock.blocks_needed_now()
+        shares, num_decodes = kv_cache.shares_blocks, clock.num_decodes
+        num_blocks = clock.phases[clock.steps % clock.block_size]
         num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
         prefills: Prefills = []
         if num_free < 0 or (state.prefilling and not self._go_on(prefills, num_free, budget)):
-            super()._plan(event)  # which preempts
+            super()._plan(event)  # it preempts
             return
         state.num_taken = num_blocks
-        if num_blocks:
+        if num_blocks and not shares:
+            pool.allocate(num_blocks)
+        elif shares and num_decodes:
             kv_cache.grow(num_blocks)
-        if num_decodes and kv_cache.shares_blocks:
             kv_cache.note_step()
         if prefills:
             budget -= self._take(prefills)
         if state.waiting and budget:
             budget -= self._admit(prefills, budget)
-        plan = self._plain_plan
-        plan.prefills, plan.decodes = prefills, num_decodes > 0
-        if prefills or (num_decodes and kv_cache.shares_blocks):
-            num_steps = steps_of(state, plan, limit, budget)
-        elif num_decodes:
-            num_steps = clock.steps_until(pool.num_free + num_blocks, limit)
-        else:
+        if not (num_decodes or prefills):
             super()._plan(event)  # nothing to do, or not before more is known
             return
-        plan.num_steps = num_steps
-        batch = state.batch(plan)
-        is_known = True
-        if ahead is not None:
-            is_known, ahead.was_on_the_spot = ahead.latest is not None, ahead.latest is None
-            if state.leaving:
-                state.free_leaving()
-        run, now = self._plain_run, env.now
-        run.parts = ((lane, plan, batch),)
-        run.start = now
-        if num_steps > 1 and is_known:
-            growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
-            times = self.predictor.run(batch, growth, num_steps)
-            times[0] += now
-            run.ends = ends = _accumulate(times, out=times)
-            run.num_steps, run.end = num_steps, ends.item(-1)
+        plan = self._plain_plan
+        plan.prefills, plan.decodes = prefills, num_decodes > 0
+        if prefills or shares:
+            plan.num_steps = steps_of(state, plan, limit, budget)
         else:
-            seconds = (self.predictor if ahead is None else ahead).step_time(batch)
-            run.ends = run.end = now + seconds
-            run.num_steps = 1
-        if ahead is not None:
-            ahead.latest = run
-        self._run = run
-        self._wake = env.at(run.end, self._step_end)
-        self._wake.callbacks.append(self._end)
+            plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
+        self._start_plain(plan, num_decodes)
 
     def _hear(self) -> int:
         """Let the next plan know what it may, planned ahead; return the most steps that it has."""
         state, ahead = self._state, self._ahead
-        latest = ahead.latest
+        latest, arrived = ahead.latest, ahead.arrived
         if latest is None:
             ahead.halt()  # nothing is in flight: it may know everything
         else:
-            state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
-            state.kv_cache.note_plan(is_ahead=True)
-            if ahead.arrived:
+            if arrived:
                 ahead.let_in(latest.last_start)
-        if ahead.arrived or (state.leaving and state.waiting):
+            if state.kv_cache.shares_blocks:
+                state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+                state.kv_cache.note_plan(is_ahead=True)
+        if arrived or (state.leaving and state.waiting):
             return 1
         return self._only.run_limit
+
+    def _start_plain(self, plan: StepPlan, num_decodes: int) -> None:
+        """Time the steps of a plan, and sleep until they end."""
+        env, state, ahead, run = self.env, self._state, self._ahead, self._plain_run
+        now, clock, predictor = env.now, state.clock, self.predictor
+        if plan.prefills or self._tells_longest:
+            batch = state.batch(plan)
+        else:
+            batch = StepBatch((), num_decodes, clock.context_sum)
+        num_steps = plan.num_steps
+        if ahead is not None:
+            ahead.was_on_the_spot = ahead.latest is None
+            if ahead.was_on_the_spot:
+                num_steps, predictor = 1, ahead  # which knows how long these take
+            if state.leaving:
+                self._free_leaving()
+        if num_steps > 1:
+            growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
+            times = predictor.run(batch, growth, num_steps)
+            times[0] += now
+            run.ends = _accumulate(times, 0, None, times)
+            run.end = end = times.item(-1)
+        else:
+            run.ends = run.end = end = now + predictor.step_time(batch)
+        run.parts, run.start, run.num_steps = ((self._only, plan, batch),), now, num_steps
+        if ahead is not None:
+            ahead.latest = run
+        self._run = run
+        self._wake = wake = _new(Due)  # as `Environment.at`, without the call
+        wake.env, wake.callbacks = env, [self._at_end]
+        heappush(env.agenda, (end, self._step_end, env.next_number(), wake))
+
+    def _free_leaving(self) -> None:
+        """Take back the seats and blocks of who leaves: the next plan knows of it."""
+        state = self._state
+        if state.kv_cache.shares_blocks:
+            state.free_leaving()
+            return
+        for sequence, (num_blocks, _) in state.leaving.items():
+            del state.running[sequence]
+            state.pool.release(num_blocks)
+        state.leaving.clear()
 
     def _go_on(self, prefills: Prefills, num_free: int, budget: int) -> bool:
         """Find the next pieces of prompts that run; return whether there is memory for them."""
@@ -157,32 +183,46 @@ class PlainEngine(Engine):
         """Admit prompts while memory, seats and budget let them in; return their tokens."""
         state, before = self._state, budget
         pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
-        now = self.env.now
         while budget and waiting and len(running) < state.max_num_seqs:
             sequence = waiting.head()
-            num_tokens = sequence.num_tokens
-            if not self._whole_must_fit:
-                num_tokens = min(num_tokens, kv_cache.num_cached_tokens(sequence) + budget)
             num_free = pool.num_free - pool.num_reserved if running else pool.num_free
-            if kv_cache.blocks_to_admit(sequence, num_tokens) > num_free:
+            if kv_cache.shares_blocks:
+                num_new = self._take_shared(sequence, num_free, budget)
+            else:
+                num_new = num_tokens = sequence.num_tokens
+                if budget < num_new:
+                    num_new = budget
+                size = pool.block_size
+                if -((num_tokens if self._whole_must_fit else num_new) // -size) > num_free:
+                    break
+                pool.allocate(-(num_new // -size))
+            if not num_new:
                 break
-            num_left = sequence.num_tokens - kv_cache.num_cached_tokens(sequence)
             waiting.take()
-            kv_cache.admit(sequence, min(num_left, budget))
             running[sequence] = None
             state.prefilling.append(sequence)
-            num_new = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             prefills.append((sequence, num_new))
-            kv_cache.compute(sequence, sequence.num_computed_tokens + num_new)
             budget -= num_new
             sequence.become(RUNNING)
             visit = sequence.visit
             if not visit.num_preemptions:
-                visit.started_at = now
+                visit.started_at = self.env.now
                 if kv_cache.caches_prefixes:
                     visit.num_queried_tokens = sequence.num_prompt_tokens
                     visit.num_cached_tokens = sequence.num_computed_tokens
         return before - budget
+
+    def _take_shared(self, sequence: SequenceState, num_free: int, budget: int) -> int:
+        """Give a prompt what the cache has of it, and blocks; return its tokens, 0 without room."""
+        kv_cache, num_tokens = self._state.kv_cache, sequence.num_tokens
+        if not self._whole_must_fit:
+            num_tokens = min(num_tokens, kv_cache.num_cached_tokens(sequence) + budget)
+        if kv_cache.blocks_to_admit(sequence, num_tokens) > num_free:
+            return 0
+        num_new = min(sequence.num_tokens - kv_cache.num_cached_tokens(sequence), budget)
+        kv_cache.admit(sequence, num_new)
+        kv_cache.compute(sequence, sequence.num_computed_tokens + num_new)
+        return num_new
 
     # --- a run ends -------------------------------------------------------------------------
 
@@ -194,31 +234,38 @@ class PlainEngine(Engine):
             return
         self._run = None
         self._account(run)
-        if not env.phase_is_last():  # let requests that move at this time enter the queues
-            self._wake = env.at(env.now, self._plan_phase)
+        agenda, now = env.agenda, env.now
+        if agenda and agenda[0][0] <= now:  # let requests that move now enter the queues
+            self._wake = env.at(now, self._plan_phase)
             self._wake.callbacks.append(self._plan)
-            return
-        self._plan(event)
+        else:
+            self._plan(event)
 
     def _account(self, run: Run) -> None:
         """Enter what executed steps computed, write it down, and hand back who is done."""
         lane, state, plan, end = self._only, self._state, self._plain_plan, run.end
-        pool, kv_cache, records = state.pool, state.kv_cache, lane.records
+        clock, pool, records = state.clock, state.pool, lane.records
         prefills, num_steps = plan.prefills, run.num_steps
         if prefills and num_steps > 1:
             compute_more(state, plan, num_steps)
         finished: list[SequenceState] = []
         if plan.decodes:
-            num_blocks = state.clock.advance(num_steps) - state.num_taken
+            if num_steps > 1 and (more := clock.blocks_needed(num_steps) - state.num_taken):
+                state.kv_cache.grow(more)
             state.num_taken = 0
-            if num_blocks:
-                kv_cache.grow(num_blocks)
-            finished = state.clock.pop_finished()
+            clock.steps += num_steps
+            clock.context_sum += num_steps * clock.num_decodes
+            if clock.heap[0][0] <= clock.steps:
+                finished = clock.pop_finished()
         state.num_peak_blocks = num_used = pool.num_blocks - pool.num_free
         for sequence in finished:
-            num_blocks = pool.blocks_for(state.leave_clock(sequence))
-            state.finish(sequence, num_blocks, sequence.num_tokens - 1)
-        emitted = [s for s, new in prefills if self._has_prompt(s, num_steps * new)]
+            if state.kv_cache.shares_blocks:
+                state.kv_cache.settle(sequence)
+            num_tokens = clock.leave(sequence)
+            self._let_go(sequence, num_tokens)
+        emitted: list[SequenceState] = []
+        if prefills:
+            emitted = [s for s, new in prefills if self._has_prompt(s, num_steps * new)]
         records.run(run, run.parts[0][2], lane.load.num_waiting, num_used)
         for sequence in emitted:
             records.emit(sequence, end)
@@ -234,9 +281,10 @@ class PlainEngine(Engine):
             lane.leave(visit, None)
         if lane.given_up:
             lane.let_go(finished)
-        if state.leaving and not (state.num_running or lane.num_waiting):
+        if state.leaving and len(state.leaving) == len(state.running) and not lane.num_waiting:
             state.free_leaving()  # nothing is left to plan
-        lane.adapt(num_steps, plan.num_steps)
+        if num_steps == lane.run_limit or num_steps < plan.num_steps:
+            lane.adapt(num_steps, plan.num_steps)
 
     def _has_prompt(self, sequence: SequenceState, num_new: int) -> bool:
         """Count computed tokens of a prompt; return whether that were all, which emits a token."""
@@ -249,14 +297,31 @@ class PlainEngine(Engine):
         if sequence.num_tokens < sequence.num_final_tokens:
             state.clock.join(sequence)
         else:
-            state.finish(sequence, state.pool.blocks_for(num_computed), num_computed)
+            self._let_go(sequence, num_computed)
         return True
+
+    def _let_go(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Take back seat and blocks of one that is done; planned ahead, the next plan does."""
+        state = self._state
+        num_blocks = -(num_tokens // -state.pool.block_size)
+        if self._ahead is not None:
+            state.leaving[sequence] = num_blocks, num_tokens
+        else:
+            del state.running[sequence]
+            state.kv_cache.free(sequence, num_blocks, num_tokens)
 
     # --- a request arrives ------------------------------------------------------------------
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; cut the run that it could join."""
-        visit = sequence.visit
+        visit, ahead, run = sequence.visit, self._ahead, self._run
         if visit.kv is not None or visit.is_followed:
             self._is_plain = False
-        super().add_request(sequence)
+        if ahead is None or self._idle:
+            super().add_request(sequence)
+            return
+        sequence.lane = self._only
+        env, state = self.env, self._state
+        ahead.arrived.append((env.now, sequence))
+        if run is not None and run.num_steps > 1 and len(state.running) < state.max_num_seqs:
+            self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)

@@ -32,7 +32,7 @@ STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
 
 _kind = attrgetter("kind")
 
-_MOST_ROWS = 2048  # kept as tuples before they are packed
+_MOST_ROWS = 256  # kept as tuples before they are packed, while they lie in a processor's cache
 
 
 class ColumnRecorder:
