@@ -159,7 +159,7 @@ class _WithOverhead:
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return add(seconds, host, seconds)
-        maximum(seconds, host, seconds)
+        maximum(seconds, host, out=seconds)
         step, sequence = self.exposed
         exposed = step + sequence * num_sequences
         return add(seconds, exposed, seconds) if exposed else seconds
