@@ -378,8 +378,9 @@ class LlmClient(LaidOutClient):
         self.stays[visit] = sequence
         sequence.load, sequence.leaves = self.view, leaves
         sequence.become(WAITING)
-        longest, most = self.max_model_len, self.memory.num_tokens
-        if sequence.num_tokens > most or (longest and sequence.num_final_tokens > longest):
+        longest = self.max_model_len
+        is_too_long = longest is not None and sequence.num_final_tokens > longest
+        if is_too_long or sequence.num_tokens > self.memory.num_tokens:
             self.accept(visit)
         else:
             self._engines.add_request(sequence)

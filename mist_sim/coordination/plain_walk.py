@@ -17,6 +17,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import SERVED, Failure, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
+from mist_sim.routers import RefusalError
 
 Ended = Callable[[Request, list[Visit], Failure | None], None]
 """Takes a request that is over, its visit, if there was one, and how it failed."""
@@ -34,7 +35,7 @@ class PlainWalk:
         self, env: Environment, coordinator: Coordinator, ended: Ended, *, at_once: bool
     ) -> None:
         self._env = env
-        self._choose = coordinator.choose
+        self._coordinator, self._route = coordinator, coordinator.dispatch.route
         self._ended = ended
         self._leave = self._end if at_once else self._end_soon
 
@@ -42,16 +43,15 @@ class PlainWalk:
         """Take a request that arrives now to a client."""
         stages = request.stages
         request.send(self._env.now)
-        chosen = self._choose(request, stages, None)
-        if isinstance(chosen, Failure):
-            self._ended(request, [], chosen)
-        elif chosen is None or chosen[1] != len(stages):
-            raise InvariantError(
-                f"nobody serves all of request {request.request_id} at {self._env.now} s, "
-                f"although all clients have the trait serves_whole"
-            )
+        try:
+            client = self._route(request, stages[0])
+        except RefusalError as refusal:
+            self._ended(request, [], self._coordinator.refused(refusal))
+            return
+        if client is None:
+            self._ended(request, [], self._coordinator.unserved(request, stages[0], None))
         else:
-            chosen[0].serve_whole(request, stages, self._leave)
+            client.serve_whole(request, stages, self._leave)
 
     def _end_soon(self, visit: Visit) -> None:
         event = self._env.at(self._env.now)

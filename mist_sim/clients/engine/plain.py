@@ -24,14 +24,13 @@ from mist_sim.clients.scheduling.chunked import steps_of
 from mist_sim.clients.scheduling.update import compute_more
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.views import RUNNING
-from mist_sim.environment import Due, Environment
+from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor
 
 if TYPE_CHECKING:
     from mist_sim.clients.sequence_state import SequenceState
 
 _accumulate = add.accumulate
-_new = object.__new__
 Prefills = list[tuple["SequenceState", int]]
 
 
@@ -98,7 +97,7 @@ class PlainEngine(Engine):
             plan.num_steps = steps_of(state, plan, limit, budget)
         else:
             plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
-        self._start_plain(plan, num_decodes)
+        self._start_plain(event, plan, num_decodes)
 
     def _hear(self) -> int:
         """Let the next plan know what it may, planned ahead; return the most steps that it has."""
@@ -116,8 +115,11 @@ class PlainEngine(Engine):
             return 1
         return self._only.run_limit
 
-    def _start_plain(self, plan: StepPlan, num_decodes: int) -> None:
-        """Time the steps of a plan, and sleep until they end."""
+    def _start_plain(self, event: Event, plan: StepPlan, num_decodes: int) -> None:
+        """Time the steps of a plan, and sleep until they end.
+
+        event: which has happened, and happens again then: a new one for each run costs more.
+        """
         env, state, ahead, run = self.env, self._state, self._ahead, self._plain_run
         now, clock, predictor = env.now, state.clock, self.predictor
         if plan.prefills or self._tells_longest:
@@ -143,9 +145,9 @@ class PlainEngine(Engine):
         if ahead is not None:
             ahead.latest = run
         self._run = run
-        self._wake = wake = _new(Due)  # as `Environment.at`, without the call
-        wake.env, wake.callbacks = env, [self._at_end]
-        heappush(env.agenda, (end, self._step_end, env.next_number(), wake))
+        self._wake = event
+        event.callbacks = [self._at_end]
+        heappush(env.agenda, (end, self._step_end, env.next_number(), event))
 
     def _free_leaving(self) -> None:
         """Take back the seats and blocks of who leaves: the next plan knows of it."""

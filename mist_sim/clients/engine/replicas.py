@@ -63,8 +63,8 @@ class Engines:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
-        engines = self.all
-        (engines[0] if len(engines) == 1 else least_loaded(engines)).add_request(sequence)
+        engine = least_loaded(self.all) if self._lane is None else self.all[0]
+        engine.add_request(sequence)
 
     def turn(self, scheduler: Scheduler, flow: FlowRule | None) -> None:
         """Plan with another scheduler after the step in flight, and let answers leave by a rule.

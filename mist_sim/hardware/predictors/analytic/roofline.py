@@ -144,7 +144,7 @@ class RooflinePredictor:
             seconds = decodes.add_run(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, _ahead(num_steps))
-        if isinstance(seconds, float):  # an empty batch
+        if not queries and isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, floor, out=seconds) if floor else seconds
 
