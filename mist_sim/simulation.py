@@ -250,7 +250,6 @@ class Simulation:
             return load
         return Users(env, coordinator, recorder, retries, rng, loop)
 
-
     @property
     def _walks_are_plain(self) -> bool:
         """Whether one client serves each request whole, and nobody gives up or tries again."""

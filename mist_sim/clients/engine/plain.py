@@ -1,10 +1,10 @@
 """The plain lane: the engine that most people run, in one file.
 
-Chunked prefill, paged memory with or without a prefix cache, first come, first served, in steps that
-are planned as they begin or one step ahead. It works on the state of a lane, as the general engine
-does (`loop.py`, which it falls back on), so either may make the next plan: here is what mostly
-happens, and what seldom does is the general engine's. That is a step for which memory is short, and
-one after which there is nothing to do. Both give the same bits (`tests/property/test_plain_lane.py`).
+Chunked prefill, paged memory with or without a prefix cache, first come, first served, in steps
+that are planned as they begin or one step ahead. It works on the state of a lane, as the general
+engine does (`loop.py`, which it falls back on), so either may make the next plan: here is what
+mostly happens, and what seldom does is the general engine's. That is a step for which memory is
+short, and a plan of nothing. Both give the same bits (`tests/property/test_plain_loop.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mist_sim.environment import Environment
 from mist_sim.hardware.predictors.base import Predictor
 
 if TYPE_CHECKING:
+    from mist_sim.clients.engine.plan_ahead import PlanAhead
     from mist_sim.clients.sequence_state import SequenceState
 
 _accumulate = add.accumulate
@@ -35,7 +36,7 @@ Prefills = list[tuple["SequenceState", int]]
 
 
 class PlainEngine(Engine):
-    """One lane, for whose client `plainness.py` finds nothing that prevents it.
+    """One lane, of whose options none needs the general loop (`LlmClient.needs_general_loop`).
 
     scheduler: of the lane. From the first request on that brings KV entries or leaves some to
     others, it does all as the general engine.
@@ -69,7 +70,7 @@ class PlainEngine(Engine):
             env.planned_at, env.plan_phase = env.now, phase
         elif env.plan_phase < phase:
             env.plan_phase = phase
-        limit = lane.run_limit if self._ahead is None else self._hear()
+        limit = lane.run_limit if self._ahead is None else self._hear(self._ahead)
         clock, pool, kv_cache = state.clock, state.pool, state.kv_cache
         shares, num_decodes = kv_cache.shares_blocks, clock.num_decodes
         num_blocks = clock.phases[clock.steps % clock.block_size]
@@ -99,9 +100,9 @@ class PlainEngine(Engine):
             plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
         self._start_plain(event, plan, num_decodes)
 
-    def _hear(self) -> int:
+    def _hear(self, ahead: PlanAhead) -> int:
         """Let the next plan know what it may, planned ahead; return the most steps that it has."""
-        state, ahead = self._state, self._ahead
+        state = self._state
         latest, arrived = ahead.latest, ahead.arrived
         if latest is None:
             ahead.halt()  # nothing is in flight: it may know everything
@@ -121,7 +122,7 @@ class PlainEngine(Engine):
         event: which has happened, and happens again then: a new one for each run costs more.
         """
         env, state, ahead, run = self.env, self._state, self._ahead, self._plain_run
-        now, clock, predictor = env.now, state.clock, self.predictor
+        now, clock, step_time = env.now, state.clock, self.predictor.step_time
         if plan.prefills or self._tells_longest:
             batch = state.batch(plan)
         else:
@@ -130,17 +131,17 @@ class PlainEngine(Engine):
         if ahead is not None:
             ahead.was_on_the_spot = ahead.latest is None
             if ahead.was_on_the_spot:
-                num_steps, predictor = 1, ahead  # which knows how long these take
+                num_steps, step_time = 1, ahead.step_time  # nothing overlaps with it
             if state.leaving:
                 self._free_leaving()
         if num_steps > 1:
             growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
-            times = predictor.run(batch, growth, num_steps)
+            times = self.predictor.run(batch, growth, num_steps)
             times[0] += now
             run.ends = _accumulate(times, 0, None, times)
             run.end = end = times.item(-1)
         else:
-            run.ends = run.end = end = now + predictor.step_time(batch)
+            run.ends = run.end = end = now + step_time(batch)
         run.parts, run.start, run.num_steps = ((self._only, plan, batch),), now, num_steps
         if ahead is not None:
             ahead.latest = run
@@ -192,8 +193,7 @@ class PlainEngine(Engine):
                 num_new = self._take_shared(sequence, num_free, budget)
             else:
                 num_new = num_tokens = sequence.num_tokens
-                if budget < num_new:
-                    num_new = budget
+                num_new = min(num_new, budget)
                 size = pool.block_size
                 if -((num_tokens if self._whole_must_fit else num_new) // -size) > num_free:
                     break
@@ -261,10 +261,7 @@ class PlainEngine(Engine):
                 finished = clock.pop_finished()
         state.num_peak_blocks = num_used = pool.num_blocks - pool.num_free
         for sequence in finished:
-            if state.kv_cache.shares_blocks:
-                state.kv_cache.settle(sequence)
-            num_tokens = clock.leave(sequence)
-            self._let_go(sequence, num_tokens)
+            self._let_go(sequence, state.leave_clock(sequence))
         emitted: list[SequenceState] = []
         if prefills:
             emitted = [s for s, new in prefills if self._has_prompt(s, num_steps * new)]
@@ -275,8 +272,16 @@ class PlainEngine(Engine):
                 lane.gate.prompt_is_done(sequence)
             if sequence.num_tokens == sequence.num_final_tokens:
                 finished.append(sequence)
+        if finished or lane.given_up or state.leaving:
+            self._hand_back(finished, end)
+        if num_steps == lane.run_limit or num_steps < plan.num_steps:
+            lane.adapt(num_steps, plan.num_steps)
+
+    def _hand_back(self, finished: list[SequenceState], end: float) -> None:
+        """Let those go who are done or have given up."""
+        lane, state = self._only, self._state
         for sequence in finished:
-            records.finish(sequence)
+            lane.records.finish(sequence)
             visit = sequence.visit
             visit.num_output_tokens = sequence.num_tokens - sequence.num_prompt_tokens
             visit.last_token_at = end
@@ -285,8 +290,6 @@ class PlainEngine(Engine):
             lane.let_go(finished)
         if state.leaving and len(state.leaving) == len(state.running) and not lane.num_waiting:
             state.free_leaving()  # nothing is left to plan
-        if num_steps == lane.run_limit or num_steps < plan.num_steps:
-            lane.adapt(num_steps, plan.num_steps)
 
     def _has_prompt(self, sequence: SequenceState, num_new: int) -> bool:
         """Count computed tokens of a prompt; return whether that were all, which emits a token."""

@@ -135,8 +135,7 @@ class _WithOverhead:
         host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return seconds + host
-        if host > seconds:
-            seconds = host
+        seconds = max(seconds, host)
         step, sequence = self.exposed
         return seconds + (step + sequence * num_sequences)
 

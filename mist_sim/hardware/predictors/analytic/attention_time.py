@@ -70,7 +70,7 @@ class DecodeAttention:
         begun = seconds + self.fixed
         memory = keys * self.per_key + (queries * self.per_query + begun)
         compute = pairs * self.per_pair + begun
-        return memory if memory >= compute else compute
+        return max(memory, compute)
 
     def add_run(self, seconds: Array | float, queries: int, keys: Array, pairs: Array) -> Array:
         """Do the same for arrays; `keys` is overwritten."""

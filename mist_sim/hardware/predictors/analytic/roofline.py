@@ -122,7 +122,7 @@ class RooflinePredictor:
             seconds = decodes.add(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add(seconds, batch)
-        return seconds if seconds >= floor else floor
+        return max(seconds, floor)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
@@ -144,7 +144,7 @@ class RooflinePredictor:
             seconds = decodes.add_run(seconds, queries, keys, pairs)
         if self._windows:
             seconds = self._windows.add_run(seconds, batch, growth, _ahead(num_steps))
-        if not queries and isinstance(seconds, float):  # an empty batch
+        if isinstance(seconds, float):  # an empty batch
             seconds = np.full(num_steps, seconds)
         return np.maximum(seconds, floor, out=seconds) if floor else seconds
 
