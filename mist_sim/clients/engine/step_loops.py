@@ -17,7 +17,7 @@ def option_for_general(scheduler: Scheduler, cadence: Cadence | None) -> str:
     cadence: of its lanes; None: every step may carry prompts.
     """
     if type(scheduler) is not ChunkedScheduler:
-        return f"scheduler.type {type(scheduler).__name__}, the plain loop is of chunked"
+        return f"scheduler.type {type(scheduler).__name__}"
     if scheduler.order != "fcfs":
         return f"scheduler.order {scheduler.order}"
     if scheduler.preemption != "recompute":
