@@ -1,6 +1,6 @@
 """Python calls a request, which no other process can disturb: `python -m benchmarks.calls`.
 
-Counted by cProfile, those of built-in functions as well, in a run that has been made before, so that
+Counted by cProfile, those of built-in functions as well, in a run that was made before, so that
 what is remembered between runs is there. `tests/unit/test_calls.py` holds them against `RECORDED`.
 """
 

@@ -1,4 +1,4 @@
-"""Which loop the engines of every preset and example take, and why: `python -m benchmarks.loops`."""
+"""Which loop the engines of each preset and example take, and why: `python -m benchmarks.loops`."""
 
 from __future__ import annotations
 

@@ -656,7 +656,7 @@ MUTANTS = [
     Mutant(
         "a plan ahead does not know what the one before, made on the spot, has cached",
         f"{ENGINE}/plan_ahead.py",
-        "plan.decodes and not self._was_on_the_spot",
+        "plan.decodes and not self.was_on_the_spot",
         "plan.decodes",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""What a request costs in Python calls, which are the same in every run, and which loop saves them."""
+"""What a request costs in Python calls, the same in every run, and which loop saves them."""
 
 from __future__ import annotations
 
