@@ -119,7 +119,7 @@ def make_engine(
     plain: bool,
 ) -> Engine:
     """Return an engine of lanes that step together; `plain`: of the only one, see `plain.py`."""
-    (scheduler,) = {lane.scheduler for lane in lanes}
+    scheduler = lanes[0].scheduler
     if plain and isinstance(scheduler, ChunkedScheduler):
         return PlainEngine(env, lanes[0], scheduler, predictor, phases)
     return Engine(env, lanes, predictor, phases)
