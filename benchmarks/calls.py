@@ -7,6 +7,7 @@ what is remembered between runs is there. `tests/unit/test_calls.py` holds them 
 from __future__ import annotations
 
 import cProfile
+import json
 import pstats
 import sys
 from typing import Any
@@ -68,6 +69,8 @@ def calls_a_request(scenario: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    for name, scenario in scenarios().items():
-        print(f'    "{name}": {calls_a_request(scenario):.1f},')
-    print(f"on Python {sys.version_info.major}.{sys.version_info.minor}")
+    calls = {name: round(calls_a_request(each), 1) for name, each in scenarios().items()}
+    if "--json" in sys.argv:
+        print(json.dumps(calls))
+    else:
+        print(*(f'    "{name}": {number},' for name, number in calls.items()), sep="\n")
