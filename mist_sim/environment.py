@@ -81,6 +81,9 @@ class Environment(simpy.Environment):
     now: the present time, seconds. It is read far more often than it is set, so it is a plain
         attribute here, and SimPy's own one a property of the same value.
     phase: that of what happens now, while `run` waits for an event.
+    agenda: what is scheduled, as a heap of (time, phase, number, event). next_number: returns the
+        number of the next event. Who has to save calls puts events there without `at`.
+    planned_at: when an engine last planned. plan_phase: the latest phase in which one did then.
     """
 
     now: float = 0.0
@@ -89,8 +92,10 @@ class Environment(simpy.Environment):
     def __init__(self) -> None:
         super().__init__()
         self._started = Due(self)  # what every generator has waited for at its start
-        self._planned_at = -1.0  # when an engine last planned
-        self._plan_phase = PLAN  # the latest phase then
+        self.agenda: list[tuple[float, int, int, Event]] = self._queue  # type: ignore[assignment]
+        self.next_number = self._eid.__next__
+        self.planned_at = -1.0  # when an engine last planned
+        self.plan_phase = PLAN  # the latest phase then
 
     @property
     def _now(self) -> float:
@@ -173,14 +178,14 @@ class Environment(simpy.Environment):
 
     def note_plan(self, phase: int) -> None:
         """Note that an engine plans now, whose phase that is."""
-        if self._planned_at != self.now:
-            self._planned_at, self._plan_phase = self.now, phase
-        elif self._plan_phase < phase:
-            self._plan_phase = phase
+        if self.planned_at != self.now:
+            self.planned_at, self.plan_phase = self.now, phase
+        elif self.plan_phase < phase:
+            self.plan_phase = phase
 
     def is_after_plan(self, phase: int) -> bool:
         """Return whether an engine with a later phase has planned at the present time."""
-        return self._planned_at == self.now and self._plan_phase > phase
+        return self.planned_at == self.now and self.plan_phase > phase
 
     def only_waits_for(self, known: Collection[Event]) -> bool:
         """Return whether nothing is scheduled but polls and some known events."""

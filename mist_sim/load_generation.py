@@ -17,6 +17,7 @@ from numpy.random import Generator as Rng
 from simpy.events import Event
 
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.coordination.plain_walk import PlainWalk
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
@@ -156,7 +157,22 @@ class LoadGenerator(ABC):
 class OpenLoop(LoadGenerator):
     """Sends each request at its arrival time; the requests are pulled one ahead."""
 
+    _plain: PlainWalk | None = None
+
+    def walk_plainly(self, *, at_once: bool) -> None:
+        """Walk all requests plainly from now on (see `PlainWalk`); none may be sent again."""
+        self._plain = PlainWalk(self.env, self.coordinator, self._end_plainly, at_once=at_once)
+
+    def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
+        """Note that a request is over that was walked plainly."""
+        if failure is None:
+            self.recorder.record_end(request, visits, self.env.now)
+        else:
+            self.recorder.record_end(request, visits, failure.time, failure, 1, visits)
+        self._count_end(request, len(visits))
+
     def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
+        plain = self._plain
         for request in requests:
             if request.arrival_time is None:
                 raise InvariantError(
@@ -164,7 +180,11 @@ class OpenLoop(LoadGenerator):
                     f"{self.env.now} s"
                 )
             yield self.env.at(request.arrival_time, MOVE)
-            self.env.start(self.send(request))
+            if plain is None:
+                self.env.start(self.send(request))
+            else:
+                self.num_sent += 1
+                plain.begin(request)
         self._stop_sending()
 
 

@@ -40,6 +40,7 @@ from mist_sim.simulation_rules import (
     check_search,
 )
 from mist_sim.traces import Workload
+from mist_sim.traces.pipeline_templates import completion_pipeline
 
 Progress = Callable[[int, float], None]
 """Called with (requests finished or failed, simulated seconds), ten times a second at most.
@@ -243,8 +244,26 @@ class Simulation:
         retries, rng = self.workload.retries, self.streams.generator("retries")
         loop = self.workload.closed_loop
         if loop is None:
-            return OpenLoop(env, coordinator, recorder, retries, rng)
+            load = OpenLoop(env, coordinator, recorder, retries, rng)
+            if self._walks_are_plain:
+                load.walk_plainly(at_once=type(recorder) is ColumnRecorder)
+            return load
         return Users(env, coordinator, recorder, retries, rng, loop)
+
+    @property
+    def _walks_are_plain(self) -> bool:
+        """Whether one client serves each request whole, and nobody gives up or tries again."""
+        workload = self.workload
+        return (
+            type(workload) is Workload
+            and workload.pipeline is completion_pipeline
+            and workload.time_limits is None
+            and workload.retries is None
+            and self.lifecycle is None
+            and self.reconfigure is None
+            and self.hand_over.policy is None
+            and all(client.traits.serves_whole for client in self.clients)
+        )
 
 
 def _most_blocks(client: Client) -> int:

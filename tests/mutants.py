@@ -115,14 +115,14 @@ MUTANTS = [
     Mutant(
         "a decode stays a step too long",
         "clients/decode/clock.py",
-        "heappush(self._heap, (self.steps + num_steps, sequence.ticket, sequence))",
-        "heappush(self._heap, (self.steps + num_steps + 1, sequence.ticket, sequence))",
+        "heappush(self.heap, (self.steps + num_steps, sequence.ticket, sequence))",
+        "heappush(self.heap, (self.steps + num_steps + 1, sequence.ticket, sequence))",
     ),
     Mutant(
         "the phase of a block is one off",
         "clients/decode/clock.py",
-        "sequence.block_phase = (self.steps - context) % self._block_size",
-        "sequence.block_phase = (self.steps - context + 1) % self._block_size",
+        "sequence.block_phase = (self.steps - context) % self.block_size",
+        "sequence.block_phase = (self.steps - context + 1) % self.block_size",
     ),
     Mutant(
         "a run stops before the step that takes the last free block",
@@ -656,7 +656,7 @@ MUTANTS = [
     Mutant(
         "a plan ahead does not know what the one before, made on the spot, has cached",
         f"{ENGINE}/plan_ahead.py",
-        "plan.decodes and not self._was_on_the_spot",
+        "plan.decodes and not self.was_on_the_spot",
         "plan.decodes",
     ),
     Mutant(

@@ -149,6 +149,20 @@ class Client(ABC):
             self._watch(visit)
         return end
 
+    def serve_whole(
+        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[Visit], None]
+    ) -> None:
+        """Queue a request for all its stages; `leaves` is called with the `Visit` when it is over.
+
+        The request has no time limits.
+        """
+        visit = Visit(request, stages, self.env.now)
+        self.stays[visit] = stay = self.new_stay(visit)
+        stay.load = self.view
+        stay.leaves = leaves
+        stay.become(WAITING)
+        self.accept(visit)
+
     def takes(self, stages: Sequence[Stage]) -> int:
         """Return how many of the next stages the client serves in one visit, from the first."""
         num_stages = 0
@@ -216,7 +230,10 @@ class Client(ABC):
         stay = self.stays.pop(visit)
         stay.become(OUT)
         self.recorder.record_visit(self.client_id, visit)
-        self.env.trigger(stay.end, now, MOVE, visit)
+        if stay.leaves is None:
+            self.env.trigger(stay.end, now, MOVE, visit)
+        else:
+            stay.leaves(visit)
 
     def _drop_entries(self, visit: Visit, kv: HeldKv) -> None:
         """Let go of the entries with which a visit began, unless it is lost and they are there."""

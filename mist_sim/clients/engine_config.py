@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
 from mist_sim.bounds import COPIES
+from mist_sim.clients.engine.step_loops import STEP_LOOPS, StepLoop
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
@@ -26,7 +27,7 @@ from mist_sim.clients.traits import (
     Role,
     Slider,
 )
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
@@ -99,6 +100,9 @@ class EngineConfig:
     max_model_len: most tokens of a prompt and its answer. It has to fit in the KV cache, and may
         exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the model's own,
         or what fits of it. Without it, the model's own, fit or not.
+    step_loop: which of our loops computes the steps; the results are the same to the bit. plain is
+        the fast one for chunked prefill in order of arrival (docs/background/speed.md), general
+        has everything; auto takes plain where it can.
 
     In Python, model, GPU and host may be the specs themselves. Without a scheduler there is chunked
     prefill with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an
@@ -131,6 +135,7 @@ class EngineConfig:
     gpu_price: DollarsPerHour | None = field(default=None, metadata=_NOT_IN_VLLM)
     admission: AdmissionControl = AdmissionControl()
     max_model_len: TokenLimit | None = field(default=None, metadata=_flag("--max-model-len"))
+    step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
@@ -161,6 +166,10 @@ class EngineConfig:
                 f"{self.pipeline_parallel_size}, got {self.prefill_interval}; vLLM counts the "
                 "steps of all micro-batches together, which is not simulated"
             )
+        if self.step_loop not in STEP_LOOPS:
+            hint = did_you_mean(self.step_loop, STEP_LOOPS)
+            known = ", ".join(STEP_LOOPS)
+            raise ScenarioError(f"step_loop has no {self.step_loop!r}{hint} Known: {known}")
         self._check_flowing()
         self._check_planning_ahead()
 
@@ -220,6 +229,7 @@ class EngineConfig:
             sends_entries=Prefill.kind in serves,
             takes_entries=Decode.kind in serves and (scheduler is None or scheduler.takes_over),
             reserves=True,
+            serves_whole=self.role is None,
             emits_first_token=self.speculative_config is None,
             slider=self._slider,
             engines=(

@@ -16,6 +16,7 @@ from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.replicas import Engines, lane_shares
+from mist_sim.clients.engine.step_loops import option_for_general
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
@@ -35,7 +36,7 @@ from mist_sim.clients.stores.tiers import store_of
 from mist_sim.clients.traits import ClientTraits, KvForm, Role, TimesOrigin
 from mist_sim.core.flow import FlowRule
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.request import Stage
+from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import WAITING
 from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
 from mist_sim.environment import Environment
@@ -115,6 +116,29 @@ class LlmClient(LaidOutClient):
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             self._check_speculation(config.speculative_config)
+        if config.step_loop == "plain" and (option := self.needs_general_loop):
+            raise ScenarioError(
+                f"{name}: step_loop must not be plain with {option}; auto takes the general loop"
+            )
+
+    @property
+    def needs_general_loop(self) -> str:
+        """The option for which its steps take the general loop; empty where the plain one does.
+
+        Also that one does as the general loop from the first request on that brings KV entries or
+        leaves some to other clients, and in a layout that the client changes to.
+        """
+        for option, is_set in (
+            ("role", self.config.role is not None),
+            ("pipeline_parallel_size", len(self.predictor.ranks) > 1),
+            ("enable_expert_parallel and data_parallel_size", self.lockstep),
+            ("speculative_config", self.speculative_config is not None),
+            ("a model with sliding windows", self.memory.groups is not None),
+            ("kv_cache.tiers", bool(self.memory.tiers)),
+        ):
+            if is_set:
+                return option
+        return option_for_general(self.scheduler, self._cadence())
 
     def _describe(self, machine: Machine | None) -> ClientTraits:
         """Return what the client is: what its options say, with its memory and step times."""
@@ -187,6 +211,8 @@ class LlmClient(LaidOutClient):
         super().start(env, client_id, recorder)
         self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
+        delay = self.request_overhead or self.prompt_token_overhead
+        self._enters_at_once = self._takes_plain_loop and not (delay or self._gate)
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
         self._kv_state = EngineKvState(env, self._engines, self.memory.block_size, self.stays)
@@ -214,7 +240,13 @@ class LlmClient(LaidOutClient):
             lockstep=self.lockstep,
             async_scheduling=self.async_scheduling,
             client_id=self.client_id,
+            plain=self._takes_plain_loop,
         )
+
+    @property
+    def _takes_plain_loop(self) -> bool:
+        is_general = self.config.step_loop == "general" or self._layout_number > 0
+        return not (is_general or self.flow is not None or self.needs_general_loop)
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         flow = flow_of(self.flow) if self.flow is not None else None
@@ -330,6 +362,28 @@ class LlmClient(LaidOutClient):
         elif kv is not None:
             sequence.begin_from(kv)
         return sequence
+
+    def serve_whole(
+        self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[Visit], None]
+    ) -> None:
+        first = stages[0]
+        if request.content or not self._enters_at_once or type(first) is not Prefill:
+            super().serve_whole(request, stages, leaves)
+            return
+        num_output_tokens = 1  # of the prompt
+        for stage in stages[1:]:
+            num_output_tokens += stage.num_new_tokens
+        visit = Visit(request, stages, self.env.now)
+        sequence = SequenceState(visit, first.num_prompt_tokens, num_output_tokens)
+        self.stays[visit] = sequence
+        sequence.load, sequence.leaves = self.view, leaves
+        sequence.become(WAITING)
+        longest = self.max_model_len
+        is_too_long = longest is not None and sequence.num_final_tokens > longest
+        if is_too_long or sequence.num_tokens > self.memory.num_tokens:
+            self.accept(visit)
+        else:
+            self._engines.add_request(sequence)
 
     def accept(self, visit: Visit) -> None:
         sequence, content = self.stays[visit], visit.request.content

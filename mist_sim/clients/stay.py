@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mist_sim.core.views import OUT, WAITING, ClientState
@@ -15,9 +16,10 @@ class Stay:
     num_queued_tokens: tokens to compute before the visit's next token, counted while it waits.
     load: the client's counts, which routers see.
     end: happens when the visit is over, with the visit as its value.
+    leaves: called with the visit instead, where nobody waits for that event; else None.
     """
 
-    __slots__ = ("end", "load", "num_queued_tokens", "phase", "visit")
+    __slots__ = ("end", "leaves", "load", "num_queued_tokens", "phase", "visit")
 
     load: ClientState
     end: Any  # a SimPy event, which policies do not see
@@ -25,6 +27,7 @@ class Stay:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.phase = OUT
+        self.leaves: Callable[[Visit], None] | None = None
         self.num_queued_tokens = 0
 
     def become(self, phase: int) -> None:

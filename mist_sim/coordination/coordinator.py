@@ -49,8 +49,8 @@ class Coordinator:
         self.roster = roster
         self.spawn = spawn
         hand_over = hand_over or HandOver()
-        self._dispatch = Dispatch(roster, router, hand_over.policy)
-        self._places = PlacesAhead(env, self._dispatch)
+        self.dispatch = Dispatch(roster, router, hand_over.policy)
+        self._places = PlacesAhead(env, self.dispatch)
         self._drops_first = hand_over.drops_first
         self._pushes = hand_over.transfer == "push"
         self._num_children = 0
@@ -89,7 +89,7 @@ class Coordinator:
             if kv is not None and not kv.is_there:
                 failure, kv, request.kv = self._without_entries(request, kv), None, None
                 continue
-            chosen = self._choose(request, stages, kv)
+            chosen = self.choose(request, stages, kv)
             if isinstance(chosen, Failure):
                 failure = chosen
                 continue
@@ -126,7 +126,7 @@ class Coordinator:
         yield from _cancel(ahead, failure, visits)
         return failure
 
-    def _choose(
+    def choose(
         self, request: Request, stages: tuple[Stage, ...], kv: HeldKv | None
     ) -> tuple[Client, int] | Failure | None:
         """Return the client of the next stages, and how many of them it serves in a visit.
@@ -136,18 +136,25 @@ class Coordinator:
         """
         stage = stages[0]
         try:
-            client = self._dispatch.route(
+            client = self.dispatch.route(
                 request, stage, kv.source if kv and stage.continues else None
             )
         except RefusalError as refusal:
-            return Failure("rejected", self.env.now, str(refusal), is_busy=True)
+            return self.refused(refusal)
         if client is None and self.absences is not None:
             return None
-        num_stages = self._dispatch.num_stages(request, client, stages)
+        num_stages = self.dispatch.num_stages(request, client, stages)
         if client is None or not num_stages or (stage.continues and kv is None):
-            reason = _nobody_serves(request, stage, client)
-            return Failure("rejected", self.env.now, reason)
+            return self.unserved(request, stage, client)
         return client, num_stages
+
+    def refused(self, refusal: RefusalError) -> Failure:
+        """Return how a request fails now that the router turns away."""
+        return Failure("rejected", self.env.now, str(refusal), is_busy=True)
+
+    def unserved(self, request: Request, stage: Stage, client: Client | None) -> Failure:
+        """Return how a request fails now whose next stage nobody serves, or `client` cannot."""
+        return Failure("rejected", self.env.now, _nobody_serves(request, stage, client))
 
     def _wait(
         self, request: Request, stage: Stage, kv: HeldKv | None
@@ -163,7 +170,7 @@ class Coordinator:
         if not later or (later[0].is_empty and not self._drops_first):
             return False
         if client.traits.asks_ahead:
-            self._dispatch.ask_ahead(request, later[0], client.name)
+            self.dispatch.ask_ahead(request, later[0], client.name)
         return later[0].continues
 
     def _follow(

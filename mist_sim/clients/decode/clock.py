@@ -28,20 +28,22 @@ class DecodeClock:
     num_decodes: sequences on the clock.
     context_sum: tokens that the cache holds for them, in all.
     num_queries_each: tokens that each brings into a step.
+    heap: (step after which it is finished, ticket, sequence); who has left goes lazily.
+    phases: at p, the blocks that sequences take in steps p, p + block_size, ...
     step_tokens: tokens that each step of the latest `advance` gave in all; None: one a sequence.
     """
 
     __slots__ = (
-        "_block_size",
-        "_heap",
         "_longest",
         "_next_ticket",
         "_pages_per_block",
         "_pages_per_cycle",
-        "_phases",
+        "block_size",
         "context_sum",
+        "heap",
         "num_decodes",
         "num_queries_each",
+        "phases",
         "step_tokens",
         "steps",
     )
@@ -52,16 +54,21 @@ class DecodeClock:
         self.context_sum = 0
         self.num_queries_each = 1
         self.step_tokens: NDArray[np.int64] | None = None
-        self._block_size = block_size
-        # _phases[p]: pages that sequences take for new blocks in steps p, p + block_size, ...
-        self._phases = [0] * block_size
+        self.block_size = block_size
+        # phases[p]: pages that sequences take for new blocks in steps p, p + block_size, ...
+        self.phases = [0] * block_size
         self._pages_per_block = 1
-        self._pages_per_cycle = 0  # the sum of _phases
+        self._pages_per_cycle = 0  # the sum of phases
         # (step after which it is finished, ticket, sequence); left sequences go lazily
-        self._heap: list[tuple[int, int, SequenceState]] = []
+        self.heap: list[tuple[int, int, SequenceState]] = []
         self._next_ticket = _LEFT + 1
         # (step at which its context was 0, ticket, sequence), once someone asks for the longest
         self._longest: list[tuple[int, int, SequenceState]] | None = None
+
+    @property
+    def tells_longest(self) -> bool:
+        """Whether it shows the longest context."""
+        return self._longest is not None
 
     def watch_longest(self) -> None:
         """Show the longest context too, from now on; there must be no sequence yet."""
@@ -70,8 +77,8 @@ class DecodeClock:
     def join(self, sequence: SequenceState) -> None:
         """Add a sequence whose prefill just emitted a token and that has more to generate."""
         context = sequence.num_tokens - 1  # the newest token is not in the cache yet
-        sequence.block_phase = (self.steps - context) % self._block_size
-        self._phases[sequence.block_phase] += self._pages_per_block
+        sequence.block_phase = (self.steps - context) % self.block_size
+        self.phases[sequence.block_phase] += self._pages_per_block
         self._pages_per_cycle += self._pages_per_block
         self._enter(sequence, context, sequence.num_final_tokens - sequence.num_tokens)
 
@@ -82,7 +89,7 @@ class DecodeClock:
         self._next_ticket += 1
         self.num_decodes += 1
         self.context_sum += context
-        heappush(self._heap, (self.steps + num_steps, sequence.ticket, sequence))
+        heappush(self.heap, (self.steps + num_steps, sequence.ticket, sequence))
         if self._longest is not None:
             heappush(self._longest, (self.steps - context, sequence.ticket, sequence))
 
@@ -90,7 +97,7 @@ class DecodeClock:
         """Take a sequence off the clock; return the tokens that it holds memory for."""
         sequence.num_tokens += self.steps - sequence.join_step
         context = sequence.num_tokens - 1
-        self._phases[sequence.block_phase] -= self._pages_per_block
+        self.phases[sequence.block_phase] -= self._pages_per_block
         self._pages_per_cycle -= self._pages_per_block
         self._exit(sequence, context)
         return context
@@ -126,22 +133,22 @@ class DecodeClock:
 
     def steps_to_change(self) -> int:
         """Steps until the first sequence finishes; there must be one on the clock."""
-        head = self._heap[0]
+        head = self.heap[0]
         if head[2].ticket != head[1]:
-            head = _head(self._heap)
+            head = _head(self.heap)
         return head[0] - self.steps
 
     def blocks_needed_now(self) -> int:
         """New KV blocks that the next step takes."""
-        return self._phases[self.steps % self._block_size]
+        return self.phases[self.steps % self.block_size]
 
     def blocks_needed_by(self, sequence: SequenceState) -> int:
         """New KV blocks that the next step takes for a sequence on the clock."""
-        return int(sequence.block_phase == self.steps % self._block_size)
+        return int(sequence.block_phase == self.steps % self.block_size)
 
     def blocks_needed(self, num_steps: int) -> int:
         """New KV blocks that the next `num_steps` steps take, in all."""
-        phases, size = self._phases, self._block_size
+        phases, size = self.phases, self.block_size
         first = self.steps % size
         if num_steps == 1:
             return phases[first]
@@ -153,11 +160,11 @@ class DecodeClock:
 
     def steps_within(self, num_free_blocks: int, limit: int) -> int:
         """Steps, at most `limit`, that can run before the free blocks are used up."""
-        size = self._block_size
+        size = self.block_size
         at_most = (limit // size + 1) * self._pages_per_cycle  # spares the exact count, mostly
         if at_most <= num_free_blocks:
             return limit
-        phases = self._phases
+        phases = self.phases
         cycles, free = divmod(num_free_blocks, self._pages_per_cycle)
         steps = cycles * size
         phase = self.steps % size
@@ -166,6 +173,20 @@ class DecodeClock:
             steps += 1
             phase = phase + 1 if phase + 1 < size else 0
         return min(steps, limit)
+
+    def steps_until(self, num_free_blocks: int, limit: int) -> int:
+        """Steps, at most `limit`, until a sequence finishes or the free blocks are used up.
+
+        There must be a sequence on the clock, and room for the first step.
+        """
+        head = self.heap[0]
+        if head[2].ticket != head[1]:
+            head = _head(self.heap)
+        num_left = head[0] - self.steps
+        limit = min(limit, num_left)
+        if limit == 1 or (limit // self.block_size + 1) * self._pages_per_cycle <= num_free_blocks:
+            return limit
+        return self.steps_within(num_free_blocks, limit)
 
     def advance(self, num_steps: int) -> int:
         """Let all sequences generate one token in each step; return the KV blocks they took."""
@@ -177,7 +198,7 @@ class DecodeClock:
     def pop_finished(self) -> list[SequenceState]:
         """Return, in the order they joined, the sequences that finish at the present step."""
         finished: list[SequenceState] = []
-        heap, steps = self._heap, self.steps
+        heap, steps = self.heap, self.steps
         while heap and heap[0][0] <= steps:
             _, ticket, sequence = heappop(heap)
             if sequence.ticket == ticket:

@@ -163,7 +163,7 @@ class SpeculativeClock(DecodeClock):
 
     def _blocks_held(self, context: int, stay: Vector) -> Vector:
         """Return the blocks held after 0, 1, 2, ... steps of a stay."""
-        speculation, size = self._speculation, self._block_size
+        speculation, size = self._speculation, self.block_size
         blocks = np.empty_like(stay)
         blocks[0] = context  # which the prefill took memory for
         np.add(stay[:-1], context + 1 + speculation.num_extra_slots, out=blocks[1:])

@@ -123,18 +123,18 @@ class WindowClock(DecodeClock):
         """Let so many sequences of a phase give back a window block for each that they take."""
         self._filled[phase] += number
         self._num_filled += number
-        self._phases[phase] -= number * self._window_pages
+        self.phases[phase] -= number * self._window_pages
         self._pages_per_cycle -= number * self._window_pages
 
     def num_dropped(self, num_steps: int) -> int:
         """Window blocks that the next steps give back; no sequence crosses before the last step."""
-        cycles, rest = divmod(num_steps, self._block_size)
-        first = self.steps % self._block_size
+        cycles, rest = divmod(num_steps, self.block_size)
+        first = self.steps % self.block_size
         end = first + rest
-        beyond = max(0, end - self._block_size)
+        beyond = max(0, end - self.block_size)
         return cycles * self._num_filled + sum(self._filled[first:end]) + sum(self._filled[:beyond])
 
     def drop_step(self, sequence: SequenceState, position: int) -> int:
         """The step in which a sequence on the clock gives back the window block of a position."""
-        context = (position + self._most_window_blocks) * self._block_size
+        context = (position + self._most_window_blocks) * self.block_size
         return sequence.join_step + context - (sequence.num_tokens - 1)

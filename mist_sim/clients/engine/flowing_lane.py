@@ -94,7 +94,7 @@ class FlowingLane(Lane):
     def _leave_for_another(self, sequence: SequenceState) -> None:
         """End the visit of a decode whose rest another client does."""
         self.state.move_out(sequence)
-        self._records.evict(sequence)
+        self.records.evict(sequence)
         visit = sequence.visit
         visit.num_output_tokens = sequence.num_new_tokens
         visit.last_token_at = sequence.last_token_at
@@ -102,7 +102,7 @@ class FlowingLane(Lane):
         visit.held_kv = self._hold(sequence)
         visit.held_kv.compute_time = 0.0  # there is nothing that copying could overlap with
         visit.held_kv.pace = self._flow.pace(sequence, visit.last_token_at)
-        self._leave(visit, None)
+        self.leave(visit, None)
 
 
 def _num_asked(visit: Visit) -> int:

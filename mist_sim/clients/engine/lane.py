@@ -81,15 +81,15 @@ class Lane:
         self.state = state
         self.load = load
         self.gate = gate
-        self._records = records
-        self._leave = leave
+        self.records = records
+        self.leave = leave
         self._mover = Mover(env, stores, records.move, self._end_move)
         self._engine_number = engine_number
         self._block_bytes = block_bytes
-        self._run_limit = _FIRST_RUN
-        self._longest_run = _LONGEST_RUN
-        self._given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
-        self._released: list[SequenceState] = []  # whose held blocks are free then
+        self.run_limit = _FIRST_RUN
+        self.longest_run = _LONGEST_RUN
+        self.given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
+        self.released: list[SequenceState] = []  # whose held blocks are free then
         self.held_kv: dict[SequenceState, HeldKv] = {}  # that other clients may ask for
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
@@ -123,7 +123,7 @@ class Lane:
 
         The results are the same, but take longer.
         """
-        self._run_limit = self._longest_run = 1
+        self.run_limit = self.longest_run = 1
 
     def would_admit(self, sequence: SequenceState | None, num_steps: int) -> bool:
         """Could a sequence, or the one at the head of the queue, join after so many steps?"""
@@ -148,7 +148,7 @@ class Lane:
         while True:
             if self.state.paused:  # by a plan that computed nothing
                 self.state.end_pause()
-            plan = self.scheduler.schedule(self.state, limit or self._run_limit)
+            plan = self.scheduler.schedule(self.state, limit or self.run_limit)
             if plan is None:
                 if plan_on_the_spot and plan_on_the_spot():
                     continue
@@ -161,7 +161,7 @@ class Lane:
             if plan.prefills or plan.decodes:
                 if num_copied:
                     plan.swap_time = self.state.swaps.copy_time(num_copied)
-                if self._records.awaits_first:
+                if self.records.awaits_first:
                     plan.num_steps = 1  # a limit of a sender's may end with the first token
                 return plan
             if plan.is_empty:
@@ -178,11 +178,11 @@ class Lane:
         if not (plan.prefills or plan.decodes):
             plan.paused = ()  # they sit no step out
         for sequence in plan.paused:
-            self._records.evict(sequence)
+            self.records.evict(sequence)
         for sequence in plan.resumed:
             sequence.become(RUNNING)
             if sequence not in self.state.prefilling:
-                self._records.resume(sequence)
+                self.records.resume(sequence)
         num_copied = 0
         for move in plan.moves:
             if self._begin_move(move):
@@ -229,16 +229,16 @@ class Lane:
         for sequence in plan.preempted:
             sequence.num_queued_tokens = self.state.num_to_compute(sequence)
             sequence.become(WAITING)
-            self._records.evict(sequence)
+            self.records.evict(sequence)
             sequence.visit.num_preemptions += 1
         for sequence in plan.dropped:
-            self._records.evict(sequence)
+            self.records.evict(sequence)
             sequence.visit.num_output_tokens = sequence.num_new_tokens
-            self._leave(sequence.visit, self.state.outgrown(sequence) or "dropped")
+            self.leave(sequence.visit, self.state.outgrown(sequence) or "dropped")
 
     def end(self, run: Run, plan: StepPlan, batch: StepBatch) -> None:
         """Account for executed steps and hand back what finished."""
-        state, records = self.state, self._records
+        state, records = self.state, self.records
         num_steps, end = run.num_steps, run.end
         emitted, finished = update(state, plan, num_steps)
         tokens = state.clock.step_tokens if plan.decodes else None
@@ -259,16 +259,20 @@ class Lane:
             if visit.is_silent:
                 visit.num_output_tokens, visit.last_token_at = 0, nan
                 visit.num_computed_tokens = sequence.num_prompt_tokens
-            self._leave(visit, None)
-        if self._given_up or self._released:
+            self.leave(visit, None)
+        if self.given_up or self.released:
             self.let_go(finished)
         if state.leaving and not (state.num_running or self.num_waiting):
             state.free_leaving()  # nothing is left to plan
-        limit = self._run_limit
+        self.adapt(num_steps, plan.num_steps)
+
+    def adapt(self, num_steps: int, num_planned: int) -> None:
+        """Let runs be longer after one of all steps that it may have, shorter after one cut."""
+        limit = self.run_limit
         if num_steps == limit:
-            self._run_limit = min(2 * limit, self._longest_run)
-        elif limit > _FIRST_RUN and num_steps < plan.num_steps:
-            self._run_limit = limit // 2
+            self.run_limit = min(2 * limit, self.longest_run)
+        elif limit > _FIRST_RUN and num_steps < num_planned:
+            self.run_limit = limit // 2
 
     # --- entries that other clients ask for -------------------------------------------------
 
@@ -302,7 +306,7 @@ class Lane:
 
     def release_after_run(self, sequence: SequenceState) -> None:
         """Free what was held of a sequence at the end of the run in flight, which should be cut."""
-        self._released.append(sequence)
+        self.released.append(sequence)
 
     # --- a change of layout ---------------------------------------------------------------
 
@@ -317,19 +321,19 @@ class Lane:
     def take_off(self, sequence: SequenceState) -> int:
         """Take a running sequence out; return how many of its tokens have entries."""
         _, num_tokens = self.state.stop(sequence)
-        self._records.evict(sequence)
+        self.records.evict(sequence)
         return num_tokens
 
     def go_on(self, sequence: SequenceState) -> None:
         """Write that a decode goes on here, whose entries this lane's state has taken over."""
-        self._records.resume(sequence)
+        self.records.resume(sequence)
 
     def drop_outgrown(self, sequence: SequenceState) -> bool:
         """Hand back a sequence that the lane's memory can never have all tokens of, if so."""
         reason = self.state.outgrown(sequence)
         if reason is not None:
             sequence.visit.num_output_tokens = sequence.num_new_tokens
-            self._leave(sequence.visit, reason)
+            self.leave(sequence.visit, reason)
         return reason is not None
 
     def take_held(self, sequence: SequenceState, kv: HeldKv) -> None:
@@ -351,7 +355,7 @@ class Lane:
 
     def abort_after_run(self, sequence: SequenceState) -> None:
         """Let a running sequence go at the end of the run in flight, which should be cut."""
-        self._given_up.append(sequence)
+        self.given_up.append(sequence)
 
     def abort(self, sequence: SequenceState, *, in_step: bool = False) -> None:
         """Let a sequence go, and free its memory; no step in flight computes it.
@@ -359,7 +363,7 @@ class Lane:
         in_step: whether steps are in flight (see `LaneState.abort`).
         """
         self.state.abort(sequence, in_step=in_step)
-        self._records.evict(sequence)
+        self.records.evict(sequence)
         self._give_back(sequence)
 
     def forget(self, sequence: SequenceState) -> None:
@@ -375,22 +379,22 @@ class Lane:
         visit.num_computed_tokens = sequence.num_computed_tokens
         if visit.num_output_tokens:
             visit.last_token_at = sequence.last_token_at
-        self._leave(visit, None)
+        self.leave(visit, None)
 
     def let_go(self, finished: Sequence[SequenceState] = ()) -> None:
         """Let go of what was given up or released during a run, and did not finish with it."""
-        for sequence in self._given_up:
+        for sequence in self.given_up:
             if sequence not in finished:
                 self.abort(sequence)
-        self._given_up.clear()
-        for sequence in self._released:
+        self.given_up.clear()
+        for sequence in self.released:
             self.state.release_held(sequence)
-        self._released.clear()
+        self.released.clear()
 
     def lose_step(self, plan: StepPlan) -> None:
         """Undo what a plan took whose first step was lost, since the engine halted."""
         for sequence in plan.paused:
-            self._records.resume(sequence)
+            self.records.resume(sequence)
         self.state.lose_step(plan)
 
     def _check_empty(self) -> None:

@@ -53,7 +53,7 @@ class PlanAhead:
 
     def __init__(self, lane: PlanningLane, predictor: Predictor) -> None:
         self.latest: Run | None = None
-        self._was_on_the_spot = False  # the plan of that run
+        self.was_on_the_spot = False  # the plan of that run
         self._lane = lane
         self._predictor = predictor
         self._on_the_spot = traits_of(predictor).step_time_on_the_spot or predictor.step_time
@@ -90,14 +90,14 @@ class PlanAhead:
         else:
             parts = self.latest.parts  # of all lanes that step together
             plan = next(plan for lane, plan, _ in parts if lane is self._lane)
-            state.lacks_tokens = plan.decodes and not self._was_on_the_spot
+            state.lacks_tokens = plan.decodes and not self.was_on_the_spot
             state.kv_cache.note_plan(is_ahead=True)
-            self._let_in(self.latest.last_start)
+            self.let_in(self.latest.last_start)
         comes_next = self.arrived or self._loaded
         waits_for_room = state.leaving and (state.swapped or state.moved or state.head())
         limit = 1 if comes_next or waits_for_room else None
         next_plan = self._lane.plan(limit, self._plan_on_the_spot)
-        self._was_on_the_spot = self.latest is None
+        self.was_on_the_spot = self.latest is None
         state.free_leaving()
         return next_plan
 
@@ -122,9 +122,9 @@ class PlanAhead:
         self._lane.state.lacks_tokens = False
         self._lane.state.kv_cache.note_plan(is_ahead=False)
         self._lane.state.free_leaving()
-        self._let_in(inf)
+        self.let_in(inf)
 
-    def _let_in(self, known_until: float) -> None:
+    def let_in(self, known_until: float) -> None:
         """Tell the lane what happened until then."""
         state = self._lane.state
         for news, tell in (

@@ -9,13 +9,15 @@ from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane, LaneEngine
 from mist_sim.clients.engine.loop import Engine, least_loaded
 from mist_sim.clients.engine.pipelined import PipelineEngine
+from mist_sim.clients.engine.plain import PlainEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.still import StillEngine
-from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.flow import FlowRule
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
@@ -38,6 +40,7 @@ class Engines:
         lockstep: bool,
         async_scheduling: bool,
         client_id: int,
+        plain: bool = False,
     ) -> None:
         first, size = predictor.ranks[0], len(predictor.ranks)
         self.lanes = lanes = [make_lane(share, n // size) for n, share in enumerate(shares)]
@@ -56,11 +59,12 @@ class Engines:
                 if async_scheduling:
                     for lane in members:
                         PlanAhead(lane, first)
-                self.all.append(Engine(env, members, first, phases))
+                self.all.append(make_engine(env, members, first, phases, plain=plain))
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
-        least_loaded(self.all).add_request(sequence)
+        engine = least_loaded(self.all) if self._lane is None else self.all[0]
+        engine.add_request(sequence)
 
     def turn(self, scheduler: Scheduler, flow: FlowRule | None) -> None:
         """Plan with another scheduler after the step in flight, and let answers leave by a rule.
@@ -104,6 +108,21 @@ class Engines:
         for engine in self.all:
             if isinstance(engine, Engine | PipelineEngine):
                 engine.sleep_until(time)
+
+
+def make_engine(
+    env: Environment,
+    lanes: Sequence[Lane],
+    predictor: Predictor,
+    phases: tuple[int, int],
+    *,
+    plain: bool,
+) -> Engine:
+    """Return an engine of lanes that step together; `plain`: of the only one, see `plain.py`."""
+    scheduler = lanes[0].scheduler
+    if plain and isinstance(scheduler, ChunkedScheduler):
+        return PlainEngine(env, lanes[0], scheduler, predictor, phases)
+    return Engine(env, lanes, predictor, phases)
 
 
 def lane_shares(max_num_seqs: int, num_engines: int, num_lanes: int) -> list[int]:

@@ -123,7 +123,7 @@ class ChunkedScheduler(Scheduler):
             limit = _steps_in_cadence(
                 lane, cadence, plan, limit, is_held=is_held, disturbed=disturbed
             )
-        plan.num_steps = _num_steps(lane, plan, limit, budget)
+        plan.num_steps = steps_of(lane, plan, limit, budget)
         return plan if plan.decodes or not plan.is_empty else None
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
@@ -229,7 +229,7 @@ def _is_prefill(plan: StepPlan, sequence: SequenceState) -> bool:
 # --- how long a plan holds --------------------------------------------------------------------
 
 
-def _num_steps(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
+def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     """Steps in which every prompt gets the same piece, and no decode changes.
 
     With budget to spare, another prompt may start in the step that completes one; that

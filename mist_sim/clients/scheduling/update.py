@@ -21,7 +21,7 @@ def update(
     if lane.cadence is not None:
         lane.cadence.advance(num_steps)
     if plan.prefills and num_steps > 1:
-        _compute_more(lane, plan, num_steps)
+        compute_more(lane, plan, num_steps)
     if lane.forgotten and not lane.by_piece:
         _free_before_last(lane, plan, num_steps)
     if plan.decodes:
@@ -61,7 +61,7 @@ def _emit(lane: LaneState, sequence: SequenceState) -> bool:
     return True
 
 
-def _compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
+def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
     """Take and enter the blocks of prompts; the plan did so for the first step."""
     kv_cache = lane.kv_cache
     if lane.by_piece:

@@ -104,6 +104,8 @@ class ClientTraits:
     """What a client is.
 
     serves: kinds of stages that it serves.
+    serves_whole: whether a visit of a prompt and its answer ends with both served, or in failure,
+        unless the client fails: then nothing more is known of a request than how it ended.
     asks_ahead: whether the client of the next stage is chosen before a visit here begins.
     model: name of the model that it serves; None: whatever requests name.
     role: what it does for others; None: it serves its requests alone, unless a policy of hand-overs
@@ -140,6 +142,7 @@ class ClientTraits:
     """
 
     serves: tuple[str, ...]
+    serves_whole: bool = False
     asks_ahead: bool = False
     model: str | None = None
     role: Role | None = None

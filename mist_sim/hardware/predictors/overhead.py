@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy import add
+from numpy import add, maximum
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
@@ -127,38 +127,41 @@ class _WithOverhead:
         )
 
     def step_time(self, batch: StepBatch) -> float:
-        seconds, host = self._gpu_and_host(batch)
-        if not self.overlapped:
-            return seconds + host
-        return max(seconds, host) + self._exposed(batch)
-
-    def step_time_on_the_spot(self, batch: StepBatch) -> float:
-        """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
-        seconds, host = self._gpu_and_host(batch)
-        return seconds + host + self._exposed(batch)
-
-    def _gpu_and_host(self, batch: StepBatch) -> tuple[float, float]:
+        num_sequences = batch.num_decodes
         seconds = self.predictor.step_time(batch)
         if batch.chunks:
             seconds += self.prefill_step
-        return seconds, self._host(batch)
+            num_sequences += len(batch.chunks)
+        host = self.step + self.sequence * num_sequences
+        if not self.overlapped:
+            return seconds + host
+        seconds = max(seconds, host)
+        step, sequence = self.exposed
+        return seconds + (step + sequence * num_sequences)
+
+    def step_time_on_the_spot(self, batch: StepBatch) -> float:
+        """Return the seconds of a step that was planned when it began, so that nothing overlaps."""
+        seconds = self.predictor.step_time(batch)
+        if batch.chunks:
+            seconds += self.prefill_step
+        num_sequences = len(batch.chunks) + batch.num_decodes
+        step, sequence = self.exposed
+        host = self.step + self.sequence * num_sequences
+        return seconds + host + (step + sequence * num_sequences)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        num_sequences = batch.num_decodes
         seconds = self.predictor.run(batch, growth, num_steps)
         if batch.chunks:
             seconds += self.prefill_step
-        host = self._host(batch)
+            num_sequences += len(batch.chunks)
+        host = self.step + self.sequence * num_sequences
         if not self.overlapped:
             return add(seconds, host, seconds)
-        np.maximum(seconds, host, out=seconds)
-        return np.add(seconds, self._exposed(batch), out=seconds)
-
-    def _host(self, batch: StepBatch) -> float:
-        return self.step + self.sequence * (len(batch.chunks) + batch.num_decodes)
-
-    def _exposed(self, batch: StepBatch) -> float:
+        maximum(seconds, host, out=seconds)
         step, sequence = self.exposed
-        return step + sequence * (len(batch.chunks) + batch.num_decodes)
+        exposed = step + sequence * num_sequences
+        return add(seconds, exposed, seconds) if exposed else seconds
 
 
 def own_time_in(predictor: Predictor) -> EngineOverhead:

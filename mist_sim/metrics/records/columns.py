@@ -60,7 +60,11 @@ class Categories:
 
     def code(self, value: object) -> int:
         """Return the integer of a value, a new one when it is unknown."""
-        return self._codes.setdefault(value, len(self._codes))
+        codes = self._codes
+        if value in codes:
+            return codes[value]
+        codes[value] = len(codes)
+        return codes[value]
 
     @property
     def values(self) -> list[object]:

@@ -32,7 +32,7 @@ STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
 
 _kind = attrgetter("kind")
 
-_MOST_ROWS = 2048  # kept as tuples before they are packed
+_MOST_ROWS = 256  # kept as tuples before they are packed, while they lie in a processor's cache
 
 
 class ColumnRecorder:
@@ -228,12 +228,15 @@ class ColumnRecorder:
         else:
             self.step_ends[track].frombytes(ends[:num_steps].tobytes())
         chunks = batch.chunks
-        num_new, context, pairs = attended(chunks, num_steps) if chunks else (0, 0, 0)
+        num_chunks = num_new = context = pairs = 0
+        if chunks:
+            num_chunks = len(chunks)
+            num_new, context, pairs = attended(chunks, num_steps)
         self.steps[track].rows.append(
             (
                 start,
                 num_steps,
-                len(chunks),
+                num_chunks,
                 num_new,
                 batch.num_decodes,
                 batch.context_sum,

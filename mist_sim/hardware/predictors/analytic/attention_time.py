@@ -105,7 +105,11 @@ class PromptAttention:
         The same operations as `begin` and `add`, without a call for each prompt.
         """
         per_query, per_key, per_pair = self.per_query, self.per_key, self.per_pair
-        longest = max([new + context for new, context in chunks])
+        if len(chunks) == 1:
+            new, context = chunks[0]
+            longest = new + context
+        else:
+            longest = max([new + context for new, context in chunks])
         seconds = longest * self.serial + (seconds + self.fixed)
         for new, context in chunks:
             seconds = (context + new) * per_key + (new * per_query + seconds)

@@ -31,6 +31,7 @@ from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
+Chunks = tuple[tuple[int, int], ...]
 
 _MOST_AHEAD = 1024
 _AHEAD = np.arange(float(_MOST_AHEAD))
@@ -111,7 +112,7 @@ class RooflinePredictor:
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
         queries = batch.num_decodes * (1 + batch.num_drafts)
-        seconds, floor = self._fixed(batch, queries)
+        seconds, floor = self._fixed(batch.chunks, queries)
         decodes = self._decodes
         if batch.chunks:
             seconds, decodes = self._prompts.of_step(seconds, batch.chunks), self._beside_prompts
@@ -126,7 +127,7 @@ class RooflinePredictor:
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
         queries = batch.num_decodes * (1 + batch.num_drafts)
-        fixed, floor = self._fixed(batch, queries)
+        fixed, floor = self._fixed(batch.chunks, queries)
         seconds: Array | float = fixed
         decodes = self._decodes
         if batch.chunks:
@@ -158,20 +159,21 @@ class RooflinePredictor:
         parts = phase.parts(num_tokens, len(batch.chunks) + queries)
         return parts | {"attention": self.step_time(batch) - sum(parts.values())}
 
-    def _fixed(self, batch: StepBatch, queries: int) -> tuple[float, float]:
+    def _fixed(self, chunks: Chunks, queries: int) -> tuple[float, float]:
         """Seconds of a step without attention, and of launching it.
 
-        queries: of its decodes, and of their drafts.
+        chunks: of its prompts. queries: of its decodes, and of their drafts.
         They depend on token counts only. Prompts reach a higher MFU than decodes, but adding one
         never makes a step shorter.
         """
         alone = self._decodes_alone.get(queries)
         if alone is None:
             alone = self._decodes_alone[queries] = self._without_prompts(queries)
-        if not batch.chunks:
+        if not chunks:
             return alone
-        num_tokens, floor = self._replayed(sum([new for new, _ in batch.chunks]) + queries)
-        together = self._prefill.time(num_tokens, len(batch.chunks) + queries)
+        num_new = chunks[0][0] if len(chunks) == 1 else sum([new for new, _ in chunks])
+        num_tokens, floor = self._replayed(num_new + queries)
+        together = self._prefill.time(num_tokens, len(chunks) + queries)
         return max(together, alone[0]), floor
 
     def _without_prompts(self, num_decodes: int) -> tuple[float, float]:

@@ -1,0 +1,332 @@
+"""The plain lane: the engine that most people run, in one file.
+
+Chunked prefill, paged memory with or without a prefix cache, first come, first served, in steps
+that are planned as they begin or one step ahead. It works on the state of a lane, as the general
+engine does (`loop.py`, which it falls back on), so either may make the next plan: here is what
+mostly happens, and what seldom does is the general engine's. That is a step for which memory is
+short, and a plan of nothing. Both give the same bits (`tests/property/test_plain_loop.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappush
+from typing import TYPE_CHECKING
+
+from numpy import add
+from simpy.events import Event
+
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.loop import Engine
+from mist_sim.clients.engine.run import Run
+from mist_sim.clients.scheduling import ChunkedScheduler, StepPlan
+from mist_sim.clients.scheduling.chunked import steps_of
+from mist_sim.clients.scheduling.update import compute_more
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.views import RUNNING
+from mist_sim.environment import Environment
+from mist_sim.hardware.predictors.base import Predictor
+
+if TYPE_CHECKING:
+    from mist_sim.clients.engine.plan_ahead import PlanAhead
+    from mist_sim.clients.sequence_state import SequenceState
+
+_accumulate = add.accumulate
+Prefills = list[tuple["SequenceState", int]]
+
+
+class PlainEngine(Engine):
+    """One lane, of whose options none needs the general loop (`LlmClient.needs_general_loop`).
+
+    scheduler: of the lane. From the first request on that brings KV entries or leaves some to
+    others, it does all as the general engine.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        lane: Lane,
+        scheduler: ChunkedScheduler,
+        predictor: Predictor,
+        phases: tuple[int, int],
+    ) -> None:
+        super().__init__(env, [lane], predictor, phases)
+        self._only, self._state, self._ahead = lane, lane.state, lane.ahead
+        self._most_tokens = scheduler.max_num_batched_tokens
+        self._whole_must_fit = scheduler.scheduler_reserve_full_isl
+        # what is in flight: one plan and one run that are filled anew for each
+        self._plain_plan = StepPlan()
+        self._plain_run = Run(((lane, self._plain_plan, StepBatch()),), 0.0, 0.0, 1, 0.0)
+        self._at_end: Callable[[Event], None] = self._end  # bound once
+        self._tells_longest = lane.state.clock.tells_longest
+        self._is_plain = True
+
+    # --- a run begins -----------------------------------------------------------------------
+
+    def _plan(self, event: Event) -> None:
+        """Plan the next steps and start them; what is rare, the general engine does."""
+        env, lane, state, phase = self.env, self._only, self._state, self._plan_phase
+        if env.planned_at != env.now:
+            env.planned_at, env.plan_phase = env.now, phase
+        elif env.plan_phase < phase:
+            env.plan_phase = phase
+        limit = lane.run_limit if self._ahead is None else self._hear(self._ahead)
+        clock, pool, kv_cache = state.clock, state.pool, state.kv_cache
+        shares, num_decodes = kv_cache.shares_blocks, clock.num_decodes
+        num_blocks = clock.phases[clock.steps % clock.block_size]
+        num_free, budget = pool.num_free - num_blocks, self._most_tokens - num_decodes
+        prefills: Prefills = []
+        if num_free < 0 or (state.prefilling and not self._go_on(prefills, num_free, budget)):
+            super()._plan(event)  # it preempts
+            return
+        state.num_taken = num_blocks
+        if num_blocks and not shares:
+            pool.allocate(num_blocks)
+        elif shares and num_decodes:
+            kv_cache.grow(num_blocks)
+            kv_cache.note_step()
+        if prefills:
+            budget -= self._take(prefills)
+        if state.waiting and budget:
+            budget -= self._admit(prefills, budget)
+        if not (num_decodes or prefills):
+            super()._plan(event)  # nothing to do, or not before more is known
+            return
+        plan = self._plain_plan
+        plan.prefills, plan.decodes = prefills, num_decodes > 0
+        if prefills or shares:
+            plan.num_steps = steps_of(state, plan, limit, budget)
+        else:
+            plan.num_steps = clock.steps_until(num_free + num_blocks, limit)
+        self._start_plain(event, plan, num_decodes)
+
+    def _hear(self, ahead: PlanAhead) -> int:
+        """Let the next plan know what it may, planned ahead; return the most steps that it has."""
+        state = self._state
+        latest, arrived = ahead.latest, ahead.arrived
+        if latest is None:
+            ahead.halt()  # nothing is in flight: it may know everything
+        else:
+            if arrived:
+                ahead.let_in(latest.last_start)
+            if state.kv_cache.shares_blocks:
+                state.lacks_tokens = latest.parts[0][1].decodes and not ahead.was_on_the_spot
+                state.kv_cache.note_plan(is_ahead=True)
+        if arrived or (state.leaving and state.waiting):
+            return 1
+        return self._only.run_limit
+
+    def _start_plain(self, event: Event, plan: StepPlan, num_decodes: int) -> None:
+        """Time the steps of a plan, and sleep until they end.
+
+        event: which has happened, and happens again then: a new one for each run costs more.
+        """
+        env, state, ahead, run = self.env, self._state, self._ahead, self._plain_run
+        now, clock, step_time = env.now, state.clock, self.predictor.step_time
+        if plan.prefills or self._tells_longest:
+            batch = state.batch(plan)
+        else:
+            batch = StepBatch((), num_decodes, clock.context_sum)
+        num_steps = plan.num_steps
+        if ahead is not None:
+            ahead.was_on_the_spot = ahead.latest is None
+            if ahead.was_on_the_spot:
+                num_steps, step_time = 1, ahead.step_time  # nothing overlaps with it
+            if state.leaving:
+                self._free_leaving()
+        if num_steps > 1:
+            growth = StepGrowth(num_decodes, 0, 1) if num_decodes else StepGrowth()
+            times = self.predictor.run(batch, growth, num_steps)
+            times[0] += now
+            run.ends = _accumulate(times, 0, None, times)
+            run.end = end = times.item(-1)
+        else:
+            run.ends = run.end = end = now + step_time(batch)
+        run.parts, run.start, run.num_steps = ((self._only, plan, batch),), now, num_steps
+        if ahead is not None:
+            ahead.latest = run
+        self._run = run
+        self._wake = event
+        event.callbacks = [self._at_end]
+        heappush(env.agenda, (end, self._step_end, env.next_number(), event))
+
+    def _free_leaving(self) -> None:
+        """Take back the seats and blocks of who leaves: the next plan knows of it."""
+        state = self._state
+        if state.kv_cache.shares_blocks:
+            state.free_leaving()
+            return
+        for sequence, (num_blocks, _) in state.leaving.items():
+            del state.running[sequence]
+            state.pool.release(num_blocks)
+        state.leaving.clear()
+
+    def _go_on(self, prefills: Prefills, num_free: int, budget: int) -> bool:
+        """Find the next pieces of prompts that run; return whether there is memory for them."""
+        state = self._state
+        for sequence in state.prefilling:
+            num_new = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            if num_new:
+                prefills.append((sequence, num_new))
+                num_free -= state.piece_need(sequence, num_new)
+                budget -= num_new
+        return num_free >= 0
+
+    def _take(self, prefills: Prefills) -> int:
+        """Give pieces of prompts their blocks; return their tokens."""
+        state, num_tokens = self._state, 0
+        for sequence, num_new in prefills:
+            if num_blocks := state.piece_need(sequence, num_new):
+                state.kv_cache.grow(num_blocks)
+            state.kv_cache.compute(sequence, sequence.num_computed_tokens + num_new)
+            num_tokens += num_new
+        return num_tokens
+
+    def _admit(self, prefills: Prefills, budget: int) -> int:
+        """Admit prompts while memory, seats and budget let them in; return their tokens."""
+        state, before = self._state, budget
+        pool, kv_cache, running, waiting = state.pool, state.kv_cache, state.running, state.waiting
+        while budget and waiting and len(running) < state.max_num_seqs:
+            sequence = waiting.head()
+            num_free = pool.num_free - pool.num_reserved if running else pool.num_free
+            if kv_cache.shares_blocks:
+                num_new = self._take_shared(sequence, num_free, budget)
+            else:
+                num_new = num_tokens = sequence.num_tokens
+                num_new = min(num_new, budget)
+                size = pool.block_size
+                if -((num_tokens if self._whole_must_fit else num_new) // -size) > num_free:
+                    break
+                pool.allocate(-(num_new // -size))
+            if not num_new:
+                break
+            waiting.take()
+            running[sequence] = None
+            state.prefilling.append(sequence)
+            prefills.append((sequence, num_new))
+            budget -= num_new
+            sequence.become(RUNNING)
+            visit = sequence.visit
+            if not visit.num_preemptions:
+                visit.started_at = self.env.now
+                if kv_cache.caches_prefixes:
+                    visit.num_queried_tokens = sequence.num_prompt_tokens
+                    visit.num_cached_tokens = sequence.num_computed_tokens
+        return before - budget
+
+    def _take_shared(self, sequence: SequenceState, num_free: int, budget: int) -> int:
+        """Give a prompt what the cache has of it, and blocks; return its tokens, 0 without room."""
+        kv_cache, num_tokens = self._state.kv_cache, sequence.num_tokens
+        if not self._whole_must_fit:
+            num_tokens = min(num_tokens, kv_cache.num_cached_tokens(sequence) + budget)
+        if kv_cache.blocks_to_admit(sequence, num_tokens) > num_free:
+            return 0
+        num_new = min(sequence.num_tokens - kv_cache.num_cached_tokens(sequence), budget)
+        kv_cache.admit(sequence, num_new)
+        kv_cache.compute(sequence, sequence.num_computed_tokens + num_new)
+        return num_new
+
+    # --- a run ends -------------------------------------------------------------------------
+
+    def _end(self, event: Event) -> None:
+        """Account for the steps that have ended, and plan again."""
+        env, run = self.env, self._run
+        if run is not self._plain_run or not self._is_plain:
+            super()._end(event)
+            return
+        self._run = None
+        self._account(run)
+        agenda, now = env.agenda, env.now
+        if agenda and agenda[0][0] <= now:  # let requests that move now enter the queues
+            self._wake = env.at(now, self._plan_phase)
+            self._wake.callbacks.append(self._plan)
+        else:
+            self._plan(event)
+
+    def _account(self, run: Run) -> None:
+        """Enter what executed steps computed, write it down, and hand back who is done."""
+        lane, state, plan, end = self._only, self._state, self._plain_plan, run.end
+        clock, pool, records = state.clock, state.pool, lane.records
+        prefills, num_steps = plan.prefills, run.num_steps
+        if prefills and num_steps > 1:
+            compute_more(state, plan, num_steps)
+        finished: list[SequenceState] = []
+        if plan.decodes:
+            if num_steps > 1 and (more := clock.blocks_needed(num_steps) - state.num_taken):
+                state.kv_cache.grow(more)
+            state.num_taken = 0
+            clock.steps += num_steps
+            clock.context_sum += num_steps * clock.num_decodes
+            if clock.heap[0][0] <= clock.steps:
+                finished = clock.pop_finished()
+        state.num_peak_blocks = num_used = pool.num_blocks - pool.num_free
+        for sequence in finished:
+            self._let_go(sequence, state.leave_clock(sequence))
+        emitted: list[SequenceState] = []
+        if prefills:
+            emitted = [s for s, new in prefills if self._has_prompt(s, num_steps * new)]
+        records.run(run, run.parts[0][2], lane.load.num_waiting, num_used)
+        for sequence in emitted:
+            records.emit(sequence, end)
+            if lane.gate is not None:
+                lane.gate.prompt_is_done(sequence)
+            if sequence.num_tokens == sequence.num_final_tokens:
+                finished.append(sequence)
+        if finished or lane.given_up or state.leaving:
+            self._hand_back(finished, end)
+        if num_steps == lane.run_limit or num_steps < plan.num_steps:
+            lane.adapt(num_steps, plan.num_steps)
+
+    def _hand_back(self, finished: list[SequenceState], end: float) -> None:
+        """Let those go who are done or have given up."""
+        lane, state = self._only, self._state
+        for sequence in finished:
+            lane.records.finish(sequence)
+            visit = sequence.visit
+            visit.num_output_tokens = sequence.num_tokens - sequence.num_prompt_tokens
+            visit.last_token_at = end
+            lane.leave(visit, None)
+        if lane.given_up:
+            lane.let_go(finished)
+        if state.leaving and len(state.leaving) == len(state.running) and not lane.num_waiting:
+            state.free_leaving()  # nothing is left to plan
+
+    def _has_prompt(self, sequence: SequenceState, num_new: int) -> bool:
+        """Count computed tokens of a prompt; return whether that were all, which emits a token."""
+        state = self._state
+        sequence.num_computed_tokens = num_computed = sequence.num_computed_tokens + num_new
+        if num_computed < sequence.num_tokens:
+            return False
+        state.prefilling.remove(sequence)
+        sequence.num_tokens += 1
+        if sequence.num_tokens < sequence.num_final_tokens:
+            state.clock.join(sequence)
+        else:
+            self._let_go(sequence, num_computed)
+        return True
+
+    def _let_go(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Take back seat and blocks of one that is done; planned ahead, the next plan does."""
+        state = self._state
+        num_blocks = -(num_tokens // -state.pool.block_size)
+        if self._ahead is not None:
+            state.leaving[sequence] = num_blocks, num_tokens
+        else:
+            del state.running[sequence]
+            state.kv_cache.free(sequence, num_blocks, num_tokens)
+
+    # --- a request arrives ------------------------------------------------------------------
+
+    def add_request(self, sequence: SequenceState) -> None:
+        """Queue a sequence; cut the run that it could join."""
+        visit, ahead, run = sequence.visit, self._ahead, self._run
+        if visit.kv is not None or visit.is_followed:
+            self._is_plain = False
+        if ahead is None or self._idle:
+            super().add_request(sequence)
+            return
+        sequence.lane = self._only
+        env, state = self.env, self._state
+        ahead.arrived.append((env.now, sequence))
+        if run is not None and run.num_steps > 1 and len(state.running) < state.max_num_seqs:
+            self._end_after(run, self._num_begun(run) + 1 if env.now > run.start else 1)

@@ -1,0 +1,74 @@
+"""The plain walk: a request that one client serves whole, from its arrival to its end.
+
+Most runs have no others. What the coordinator does for them in a process of their own, which waits
+for the visit, is here a call at the arrival and one at the end. The order of the records is the
+same, and so are all bits (`tests/property/test_plain_loop.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from simpy.events import Event
+
+from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.core.request import Request
+from mist_sim.core.visit import SERVED, Failure, Visit
+from mist_sim.environment import Environment
+from mist_sim.errors import InvariantError
+from mist_sim.routers import RefusalError
+
+Ended = Callable[[Request, list[Visit], Failure | None], None]
+"""Takes a request that is over, its visit, if there was one, and how it failed."""
+
+
+class PlainWalk:
+    """Walks requests through clients whose traits say `serves_whole`.
+
+    ended: called when a request is over. at_once: whether it is told as the step ends, and not when
+        requests move at that instant: where all requests walk plainly and nobody looks at the
+        records meanwhile, that is the same.
+    """
+
+    def __init__(
+        self, env: Environment, coordinator: Coordinator, ended: Ended, *, at_once: bool
+    ) -> None:
+        self._env = env
+        self._coordinator, self._route = coordinator, coordinator.dispatch.route
+        self._ended = ended
+        self._leave = self._end if at_once else self._end_soon
+
+    def begin(self, request: Request) -> None:
+        """Take a request that arrives now to a client."""
+        stages = request.stages
+        request.send(self._env.now)
+        try:
+            client = self._route(request, stages[0])
+        except RefusalError as refusal:
+            self._ended(request, [], self._coordinator.refused(refusal))
+            return
+        if client is None:
+            self._ended(request, [], self._coordinator.unserved(request, stages[0], None))
+        else:
+            client.serve_whole(request, stages, self._leave)
+
+    def _end_soon(self, visit: Visit) -> None:
+        event = self._env.at(self._env.now)
+        event.callbacks.append(partial(self._end_now, visit))
+
+    def _end_now(self, visit: Visit, _: Event) -> None:
+        self._end(visit)
+
+    def _end(self, visit: Visit) -> None:
+        request, outcome = visit.request, visit.outcome
+        if outcome is SERVED:
+            request.to_serve = ()
+            self._ended(request, [visit], None)
+        elif isinstance(outcome, Failure):
+            self._ended(request, [visit], outcome)
+        else:
+            raise InvariantError(
+                f"a visit of request {request.request_id} ended with {outcome} at "
+                f"{self._env.now} s, although its client has the trait serves_whole"
+            )

@@ -1,0 +1,278 @@
+"""The plain loop and the plain walk give what the general ones give: all records, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import PropertyMock, patch
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from mist_sim import Scenario, simulate
+from mist_sim.clients import LlmClient
+from mist_sim.clients.engine import lane
+from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import Predictor
+from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.routers import ROUTERS
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Workload
+from mist_sim.traces.arrivals import TraceArrivals
+from mist_sim.traces.base import TraceRow
+from mist_sim.traces.workload import Rows
+from tests.effort import examples, features_seen, missing
+from tests.property.strategies import (
+    alike,
+    cases,
+    with_arrivals_on_boundaries,
+    with_time_outs_on_boundaries,
+)
+from tests.reference.comparison import Case, workload
+from tests.reference.predictors import AWKWARD, DYADIC, EVEN
+from tests.reference.scenarios import PRESSED, scenario
+
+NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_affinity")
+
+
+def plain(case: Case) -> Case:
+    """Return a case without what the plain loop does not have."""
+    options = replace(
+        case.options,
+        order="fcfs",
+        threshold=None,
+        max_partial=1,
+        windows=None,
+        pipeline_parallel_size=1,
+        lockstep=False,
+        tiers=(),
+        swap=None,
+        drafting=None,
+        prefill_schedule_interval=1,
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
+def engines(draw: st.DrawFn, longest: int = 120) -> Case:
+    """An engine that the plain loop steps, planned ahead or not, mostly short of memory."""
+    drawn = cases(longest=longest, policy="chunked", drafts=False) | alike()
+    case = plain(draw(drawn.filter(lambda each: each.options.policy == "chunked")))
+    return replace(
+        case,
+        options=replace(
+            case.options,
+            async_scheduling=draw(st.booleans()),
+            uncached_first=draw(st.booleans()),
+            caching=draw(st.booleans()),
+        ),
+    )
+
+
+def client(case: Case, predictor: Predictor, loop: str, name: str = "engine") -> LlmClient:
+    made = case.options.client(predictor, name)
+    made.config = replace(made.config, step_loop=loop)
+    return made
+
+
+def plain_workload(case: Case) -> Workload:
+    """The jobs without limits, from rows as a trace has them."""
+    rows = [
+        TraceRow(
+            job.num_prompt_tokens, job.num_output_tokens, job.arrival_time, content=job.content
+        )
+        for job in case.jobs
+    ]
+    return Workload(Rows(rows), TraceArrivals())
+
+
+def all_bits(result: Result) -> dict[str, object]:
+    """All that a run has recorded, how it was put together into runs included."""
+    recorder = result.recorder
+    names = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
+    tables = {name: getattr(recorder, name) for name in names}
+    tables |= {f"steps of {track}": table for track, table in enumerate(recorder.steps)}
+    columns: dict[str, object] = {
+        f"{name}.{column}": np.asarray(values).tobytes()
+        for name, table in tables.items()
+        for column, values in table.columns().items()
+    }
+    return columns | {
+        "ends": [ends.tobytes() for ends in recorder.step_ends],
+        "clients": result.clients.to_csv(),
+        "summary": repr(result.summary),
+    }
+
+
+def general_walks() -> Any:
+    return patch.object(
+        Simulation, "_walks_are_plain", new_callable=PropertyMock, return_value=False
+    )
+
+
+def assert_same(found: dict[str, object], expected: dict[str, object]) -> None:
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
+    return Simulation(clients=[client(case, predictor, loop)], workload=workload(case.jobs)).run()
+
+
+# --- the loop ---------------------------------------------------------------------------------
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=engines(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_loops_give_the_same_bits(case, predictor, data):
+    """Also where arrivals meet ends of steps, and senders give up there."""
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
+    expected = run_case(case, predictor, "general")
+    assert_same(all_bits(run_case(case, predictor, "plain")), all_bits(expected))
+    for feature in features(expected):
+        event(feature)
+
+
+@examples(100)
+@given(case=engines(longest=60), first=st.integers(1, 4), longest=st.integers(4, 64))
+def test_loops_give_the_same_bits_however_long_runs_are(case, first, longest):
+    with patch.multiple(lane, _FIRST_RUN=first, _LONGEST_RUN=longest):
+        expected = all_bits(run_case(case, DYADIC, "general"))
+        assert_same(all_bits(run_case(case, DYADIC, "plain")), expected)
+
+
+def features(result: Result) -> set[str]:
+    """What a case exercised."""
+    requests, steps = result.requests, result.steps
+    found = {"preempted"} if requests["num_preemptions"].any() else set()
+    if requests["num_cached_tokens"].any():
+        found.add("cached")
+    if (steps["num_chunks"] > 1).any():
+        found.add("several prompts in a step")
+    if ((steps["num_chunks"] > 0) & (steps["num_decodes"] > 0)).any():
+        found.add("prompts beside decodes")
+    if ((steps["num_chunks"] > 0) & (steps["num_steps"] > 1)).any():
+        found.add("several steps with a prompt")
+    return found | {f"status {status}" for status in requests["status"].unique()}
+
+
+@pytest.mark.deep
+def test_each_hard_feature_is_reached():
+    wanted = (
+        "preempted",
+        "cached",
+        "several prompts in a step",
+        "prompts beside decodes",
+        "several steps with a prompt",
+        "status rejected",
+        "status timed_out",
+    )
+    seen = features_seen(engines(), lambda case: features(run_case(case, DYADIC, "plain")), wanted)
+    assert not missing(seen, wanted), seen
+
+
+# --- the walk ---------------------------------------------------------------------------------
+
+
+class Watched(ColumnRecorder):
+    """A recorder of one's own, which may look at the records whenever a request ends."""
+
+
+@pytest.mark.exact
+@examples(200)
+@given(
+    several=st.lists(engines(longest=60), min_size=1, max_size=4),
+    predictor=st.sampled_from([AWKWARD, DYADIC, EVEN]),
+    router=st.sampled_from(NAMES),
+    data=st.data(),
+)
+def test_walks_give_the_same_bits(several, predictor, router, data):
+    """On equal clients as well, whose steps end at the same instants."""
+    if data.draw(st.booleans()):
+        several = several[:1] * len(several)
+    jobs = with_arrivals_on_boundaries(data, several[0], predictor)
+
+    def run(loop: str, recorder: ColumnRecorder | None = None) -> dict[str, object]:
+        clients = [client(case, predictor, loop, str(k)) for k, case in enumerate(several)]
+        simulation = Simulation(
+            clients=clients, workload=plain_workload(jobs), router=ROUTERS[router]()
+        )
+        return all_bits(simulation.run(recorder=recorder))
+
+    with general_walks():
+        expected = run("general")
+        assert_same(run("plain"), expected)
+    assert_same(run("general"), expected)
+    assert_same(run("plain"), expected)
+    assert_same(run("plain", Watched()), expected)
+
+
+# --- whole scenarios, with energy and the default engine --------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("workload", [{}, PRESSED], ids=["at ease", "pressed"])
+def test_scenarios_give_the_same_bits(workload, ahead):
+    given_ = workload | {"clients__0__async_scheduling": ahead, "clients__0__count": 2}
+    found, expected = (
+        simulate(scenario(**given_, clients__0__step_loop=loop)) for loop in ("plain", "general")
+    )
+    assert_same(all_bits(found), all_bits(expected))
+    assert found.requests.to_csv() == expected.requests.to_csv()
+    assert found.requests["energy"].gt(0).all()
+
+
+def test_auto_takes_the_plain_loop_where_it_can():
+    def engines_of(**options: Any) -> list[type]:
+        simulation = scenario(**options)
+        result = _built(simulation)
+        result.run()
+        return [type(engine) for engine in result.clients[0]._engines.all]
+
+    assert engines_of() == [PlainEngine]
+    assert engines_of(clients__0__step_loop="general") != [PlainEngine]
+    assert engines_of(clients__0__scheduler={"type": "mixed"}) != [PlainEngine]
+
+
+def _built(said: Scenario) -> Simulation:
+    from mist_sim.scenario.build import build
+
+    return build(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"scheduler": {"type": "mixed"}}, "scheduler.type"),
+        ({"scheduler": {"type": "chunked", "order": "priority"}}, "scheduler.order"),
+        ({"scheduler": {"long_prefill_token_threshold": 64}}, "long_prefill_token_threshold"),
+        ({"scheduler": {"prefill_schedule_interval": 4}}, "prefill_schedule_interval"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size"),
+        (
+            {
+                "speculative_config": {
+                    "method": "ngram",
+                    "num_speculative_tokens": 2,
+                    "acceptance_rate": 0.5,
+                }
+            },
+            "speculative_config",
+        ),
+        ({"kv_cache": {"tiers": [{"name": "cpu", "capacity": "1 GiB"}]}}, "kv_cache.tiers"),
+    ],
+)
+def test_plain_names_the_option_that_prevents_it(options, named):
+    more = {"workload__priorities": {0: 1.0, 5: 1.0}} if "priority" in str(options) else {}
+    changes = {f"clients__0__{key}": value for key, value in options.items()}
+    with pytest.raises(ScenarioError, match=named):
+        simulate(scenario(**changes, **more, clients__0__step_loop="plain"))
+
+
+def test_unknown_loops_are_refused():
+    with pytest.raises(ScenarioError, match="step_loop"):
+        scenario(clients__0__step_loop="fast")

@@ -1,0 +1,43 @@
+"""What a request costs in Python calls, the same in every run, and which loop saves them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.calls import COUNTED_ON, MOST_MORE, RECORDED
+from benchmarks.loops import found, table
+from tests.conftest import ROOT
+
+STALE = 0.03  # by what part a recorded figure may be too large before it has to be written anew
+
+
+@pytest.fixture(scope="module")
+def calls() -> dict[str, float]:
+    """In a process of its own: other tests leave more, or less, that is remembered."""
+    command = [sys.executable, "-m", "benchmarks.calls", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != COUNTED_ON, reason="other Pythons count other calls")
+def test_no_change_adds_calls_unnoticed(calls):
+    """`python -m benchmarks.calls` prints what to record where a change is worth its calls."""
+    assert set(calls) == set(RECORDED)
+    more = {name: calls[name] / RECORDED[name] - 1 for name in calls}
+    assert {name: part for name, part in more.items() if not -STALE < part <= MOST_MORE} == {}
+
+
+def test_the_loop_that_is_chosen_costs_fewer_calls(calls):
+    """It is all that `step_loop` changes (`tests/property/test_plain_loop.py`)."""
+    assert calls["default"] < 0.8 * calls["general loop"]
+
+
+def test_the_page_on_speed_lists_the_loops_of_all_scenarios():
+    loops = found()
+    assert table(loops) in (ROOT / "docs/background/speed.md").read_text("utf-8")
+    num_plain = sum(list(here) == [""] for here in loops.values())
+    assert num_plain >= 0.6 * len(loops)
