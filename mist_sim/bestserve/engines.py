@@ -6,6 +6,7 @@ not fit in the GPUs' memory is found where every scenario finds it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 from mist_sim.bestserve.oracle import Oracle, Times
 from mist_sim.bestserve.requests import Requests
 from mist_sim.bestserve.strategy import Strategy
-from mist_sim.clients import LlmClient
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
@@ -107,9 +107,9 @@ class Engines:
     @classmethod
     def of(cls, template: Template, strategy: Strategy, longest: int) -> Engines:
         """Return those of a strategy. Raises ScenarioError where the model does not fit."""
-        clients = Built(template.full(strategy.one_of_each, longest)).simulation.clients
-        engines = [client for client in clients if isinstance(client, LlmClient)]
-        first, last = engines[0], engines[-1]
+        built = Built(template.full(strategy.one_of_each, longest))
+        clients: Sequence[Any] = built.simulation.clients  # of type llm, as the template requires
+        first, last = clients[0], clients[-1]
         return cls(
             (Oracle(first.predictor), Oracle(last.predictor)),
             (first.num_gpu_blocks, last.num_gpu_blocks),

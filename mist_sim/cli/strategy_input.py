@@ -19,23 +19,23 @@ class Given:
 
     model: str | None
     gpu: str | None
-    prompt: int | None
-    output: int | None
+    input_len: int | None
+    output_len: int | None
     requests: int | None
-    ttft: str | None
-    tpot: str | None
+    ttft_ms: float | None
+    tpot_ms: float | None
 
     def keys(self, *, is_alone: bool) -> dict[str, Any]:
         """Return the keys of a scenario. is_alone: they are all of it, without a file.
 
         Raises ScenarioError where something is missing then.
         """
-        for name in ("prompt", "output", "requests"):
+        for name in ("input_len", "output_len", "requests"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ScenarioError(f"--{name} must be >= 1, got {value}")
-        if self.output == 1:
+                raise ScenarioError(f"{_option(name)} must be >= 1, got {value}")
+        if self.output_len == 1:
             raise ScenarioError(
-                "--output must be >= 2 tokens, got 1: the first token is the prefill's, and "
+                "--output-len must be >= 2 tokens, got 1: the first token is the prefill's, and "
                 "nothing is left to decode"
             )
         found = self._base() if is_alone else {}
@@ -43,24 +43,24 @@ class Given:
         said = {
             "model": self.model,
             "clients.0.gpu": self.gpu,
-            f"{lengths}prompt": _fixed(self.prompt),
-            f"{lengths}output": _fixed(self.output),
+            f"{lengths}prompt": _fixed(self.input_len),
+            f"{lengths}output": _fixed(self.output_len),
             f"{lengths}num_requests": self.requests,
-            "slo.ttft": self.ttft,
-            "slo.tpot": self.tpot,
+            "slo.ttft": _limit(self.ttft_ms),
+            "slo.tpot": _limit(self.tpot_ms),
         }
         return found | {key: value for key, value in said.items() if value is not None}
 
     def _base(self) -> dict[str, Any]:
-        needed = ("model", "gpu", "prompt", "output")
-        missing = [f"--{name}" for name in needed if getattr(self, name) is None]
-        if self.ttft is None and self.tpot is None:
-            missing.append("--ttft or --tpot")
+        needed = ("model", "gpu", "input_len", "output_len")
+        missing = [_option(name) for name in needed if getattr(self, name) is None]
+        if self.ttft_ms is None and self.tpot_ms is None:
+            missing.append("--ttft-ms or --tpot-ms")
         if missing:
             raise ScenarioError(
                 f"without a SCENARIO, {', '.join(missing)} must be given; such as mist bestserve "
-                "--model llama-3.1-8b --gpu h100-sxm --prompt 2048 --output 64 --ttft '500 ms' "
-                "--tpot '25 ms'"
+                "--model llama-3.1-8b --gpu h100-sxm --input-len 2048 --output-len 64 "
+                "--ttft-ms 500 --tpot-ms 25"
             )
         return {
             "workload": {
@@ -70,6 +70,14 @@ class Given:
             "clients": [{"name": "instance"}],
             "slo": {},
         }
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _limit(ms: float | None) -> str | None:
+    return None if ms is None else f"{ms!r} ms"
 
 
 def _fixed(tokens: int | None) -> dict[str, Any] | None:

@@ -425,8 +425,17 @@ def test_check_is_a_number_of_strategies():
 
 # --- command line -------------------------------------------------------------------------------
 
-WORDS = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", "1024", "--output", "32")
-WORDS += ("--ttft", "500 ms", "--tpot", "25 ms", "--requests", "200", "--jobs", "1")
+WORDS = (
+    "--model",
+    "llama-3.1-8b",
+    "--gpu",
+    "h100-sxm",
+    "--input-len",
+    "1024",
+    "--output-len",
+    "32",
+)
+WORDS += ("--ttft-ms", "500", "--tpot-ms", "25", "--requests", "200", "--jobs", "1")
 
 
 @pytest.fixture
@@ -465,7 +474,10 @@ def test_a_scenario_says_the_rest(bestserve):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model", "llama-3.1-8b"], "without a SCENARIO, --gpu, --prompt, --output, --ttft or"),
+        (
+            ["--model", "llama-3.1-8b"],
+            "without a SCENARIO, --gpu, --input-len, --output-len, --ttft-ms or",
+        ),
         ([*WORDS, "--strategies", "2x"], "strategy must be xm for x instances"),
         ([*WORDS, "--strategies", "0m"], "strategy must have instances"),
         ([*WORDS, "--strategies", "2m", "--instances", "3"], "--instances must be left out"),
@@ -477,8 +489,8 @@ def test_a_scenario_says_the_rest(bestserve):
         ([*WORDS, "--rates", "9:1"], "rates must be LOW:HIGH"),
         ([*WORDS, "--instances", "0"], "instances must be in [1, 10000], got 0"),
         ([*WORDS, "--max-gpus", "0"], "max_gpus must be >= 1, got 0"),
-        ([*WORDS, "--output", "1"], "--output must be >= 2 tokens, got 1"),
-        ([*WORDS, "--prompt", "0"], "--prompt must be >= 1, got 0"),
+        ([*WORDS, "--output-len", "1"], "--output-len must be >= 2 tokens, got 1"),
+        ([*WORDS, "--input-len", "0"], "--input-len must be >= 1, got 0"),
         ([*WORDS, "--model", "llama-3.1-405b"], "no strategy fits: 1m-tp1 4/16 is left out"),
         ([*WORDS, "--check", "-1"], "check must be >= 0"),
     ],

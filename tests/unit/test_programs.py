@@ -36,7 +36,7 @@ slo: {{ttft: 1 s}}
 """
 RUN = "name: ours\nengine: mist-sim\nprovenance: this test\nsummary: {mean_ttft_ms: 10}\nscenario: "
 
-READ_SCENARIOS = {"run", "goodput", "sliders", "bestserve", "compare", "validate"}
+READ_SCENARIOS = {"run", "goodput", "sliders", "bestserve", "plan", "compare", "validate"}
 READ_NONE = {
     "demo",
     "from-vllm",
@@ -92,6 +92,7 @@ VERBS = [
     ["goodput", "s.yaml", "--rates", "1:2"],
     ["sliders", "hybrid.yaml"],
     ["bestserve", "s.yaml", "--strategies", "1m"],
+    ["plan", "s.yaml", "--max-gpus", "1"],
     ["compare", "s.yaml", "t.yaml"],
     ["compare", "hybrid.yaml", "--designs"],
     ["validate", "named"],

@@ -13,13 +13,13 @@ def bestserve(
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     model: str | None = typer.Option(None, help="The model, one of mist list models or a path."),
     gpu: str | None = typer.Option(None, help="The GPU, one of mist list gpus or a path."),
-    prompt: int | None = typer.Option(None, metavar="N", help="Tokens of every prompt."),
-    output: int | None = typer.Option(None, metavar="N", help="Tokens of every answer."),
+    input_len: int | None = typer.Option(None, metavar="N", help="Tokens of each prompt."),
+    output_len: int | None = typer.Option(None, metavar="N", help="Tokens of each answer."),
     requests: int | None = typer.Option(
         None, metavar="N", help="Requests of a run; 10000 without a scenario that says how many."
     ),
-    ttft: str | None = typer.Option(None, help="Limit of the time to the first token: '1500 ms'."),
-    tpot: str | None = typer.Option(None, help="Limit of the time of an output token: '70 ms'."),
+    ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
+    tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
     instances: int | None = typer.Option(
         None, metavar="N", help="Compare all strategies of at most so many instances; 5 without it."
     ),
@@ -72,7 +72,8 @@ def bestserve(
 
     Instances that do both, or prefill and decode apart; how many, how they are laid out, and how
     large their batches are. SCENARIO has the workload, the limits and one client, of which the
-    instances are made; or give --model, --gpu, --prompt, --output, and --ttft or --tpot.
+    instances are made; or give --model, --gpu, --input-len, --output-len, and --ttft-ms or
+    --tpot-ms.
     """
     from mist_sim.bestserve.optimizer import rank_strategies
     from mist_sim.bestserve.simulation import Method
@@ -82,7 +83,7 @@ def bestserve(
     from mist_sim.cli.strategy_input import Given, space_of
 
     require_out(force, out, resume)
-    given = Given(model, gpu, prompt, output, requests, ttft, tpot)
+    given = Given(model, gpu, input_len, output_len, requests, ttft_ms, tpot_ms)
     overrides = given.keys(is_alone=scenario is None) | overrides_of(settings)
     if replications is not None:
         overrides["replications"] = replications
