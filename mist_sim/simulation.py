@@ -262,7 +262,7 @@ class Simulation:
             and self.lifecycle is None
             and self.reconfigure is None
             and self.hand_over.policy is None
-            and all(client.traits.serves_whole for client in self.clients)
+            and all(client.serves_whole for client in self.clients)
         )
 
 

@@ -149,6 +149,11 @@ class Client(ABC):
             self._watch(visit)
         return end
 
+    @property
+    def serves_whole(self) -> bool:
+        """Whether requests may come by `serve_whole`; not where a subclass has its own `serve`."""
+        return self.traits.serves_whole and Client.serve is type(self).serve
+
     def serve_whole(
         self, request: Request, stages: tuple[Stage, ...], leaves: Callable[[Visit], None]
     ) -> None:

@@ -65,6 +65,9 @@ class PlainEngine(Engine):
 
     def _plan(self, event: Event) -> None:
         """Plan the next steps and start them; what is rare, the general engine does."""
+        if not self._is_plain:
+            super()._plan(event)
+            return
         env, lane, state, phase = self.env, self._only, self._state, self._plan_phase
         if env.planned_at != env.now:
             env.planned_at, env.plan_phase = env.now, phase
