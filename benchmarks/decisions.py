@@ -4,7 +4,8 @@ settings: random deployments, none chosen by hand, are compared by goodput, and 
 against long runs: nobody else may serve 3 % more. coverage: one deployment's goodput with many
 seeds: does the interval hold the goodput of long runs? Each prints a line of JSON when it is done;
 with `--out FILE` the lines go to a file, and what is in it is not done again. `summary FILE...`
-counts them. A setting takes some two minutes of a core, a seed 20 s.
+counts them. A setting takes half a minute to two minutes of a core, one of many designs (kind
+`split`) ten; a seed 20 s.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -42,9 +44,9 @@ MODELS = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-14b", "mistral-7b-v0.3", "qwen3-3
 def good_share(scenario: Scenario, rate: float, number: int, seed: int = 1) -> float:
     """Return the share of good requests after the ramp of a long run at a rate, 1/s."""
     changes = {
-        **Rates(scenario).at(rate),
+        **Rates(scenario).at(float(rate)),
         "workload.lengths.num_requests": number,
-        "warmup": f"{RAMP * number / rate!r} s",
+        "warmup": f"{float(RAMP * number / rate)!r} s",
         "seed": seed,
     }
     found = build(Scenario.from_dict(as_data(scenario), changes)).run()
@@ -177,10 +179,15 @@ KINDS: Mapping[str, Callable[[np.random.Generator], Clients]] = {
 }
 
 
-def decision(number: int) -> Row:
-    """Compare the designs of a random setting, and hold the winner against long runs."""
+def decision(number: int, kinds: Collection[str]) -> Row | None:
+    """Compare the designs of a random setting, and hold the winner against long runs.
+
+    kinds: of settings that are compared; None for others.
+    """
     begun = process_time()
     kind, scenarios = setting(number)
+    if kind not in kinds:
+        return None
     try:
         found = compare(scenarios, goodput=GoodputOptions(), jobs=1)
     except ScenarioError as error:
@@ -223,12 +230,12 @@ def _against_long_runs(
 
 
 def rows(
-    numbers: range, do: Callable[[int], Row], out: Path | None, done: set[int]
+    numbers: range, do: Callable[[int], Row | None], out: Path | None, done: set[int]
 ) -> Iterator[Row]:
     """Yield the row of each number that is not done; write it to a file at once."""
     for number in numbers:
-        if number not in done:
-            row = {"number": number} | do(number)
+        if number not in done and (found := do(number)) is not None:
+            row = {"number": number} | found
             if out is not None:
                 with out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
@@ -266,16 +273,17 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, help="of summary")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of settings")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.what == "summary":
         print(*summary([row for file in options.files for row in _read(file)]), sep="\n")
         return
     known = _read(options.out) if options.out else []
-    do = decision
+    do: Callable[[int], Row | None] = partial(decision, kinds=options.kinds.split(","))
     if options.what == "coverage":
         truth = reference(Scenario.from_dict(chats()), 19.5, LONGEST)
-        do = lambda seed: coverage(seed, truth)  # noqa: E731
+        do = partial(coverage, truth=truth)
     numbers = range(options.first, options.first + options.count)
     for row in rows(numbers, do, options.out, {row["number"] for row in known}):
         print(json.dumps(row), flush=True)

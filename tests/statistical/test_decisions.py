@@ -29,7 +29,7 @@ CHATS: dict[str, Any] = {
 
 
 def on(clients: list[dict[str, Any]], **more: Any) -> Scenario:
-    return Scenario.from_dict(CHATS | {"clients": clients} | more)
+    return Scenario.from_dict(CHATS | {"clients": clients, "cost": {}} | more)
 
 
 def test_dollars_are_starred_at_goodput():
