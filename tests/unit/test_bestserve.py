@@ -443,6 +443,49 @@ def bestserve(mist):
     return partial(mist, "bestserve")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "qwen2.5-7b"],
+        ["--gpu", "l40s"],
+        ["--input-len", "900"],
+        ["--output-len", "40"],
+        ["--requests", "300"],
+        ["--ttft-ms", "400"],
+        ["--tpot-ms", "30"],
+        ["--instances", "2"],
+        ["--strategies", "1m"],
+        ["--tp", "2"],
+        ["--pp", "2"],
+        ["--prefill-batch", "2"],
+        ["--decode-batch", "32"],
+        ["--max-gpus", "2"],
+        ["--attainment", "0.95"],
+        ["--relaxation", "0"],
+        ["--rates", "1:9"],
+        ["--tolerance", "0.1"],
+        ["--tau", "2"],
+        ["--routing", "round_robin"],
+        ["--check", "1"],
+        ["--replications", "3"],
+        ["--set", "seed=3"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_option_changes_what_is_asked(words, bestserve, monkeypatch):
+    found = []
+
+    def rank(scenario, *options, method, check, **_):
+        found.append((scenario.resolved(), options, method, check))
+        raise ScenarioError("asked")
+
+    monkeypatch.setattr("mist_sim.bestserve.optimizer.rank_strategies", rank)
+    for more in ([], words):
+        assert bestserve(*WORDS, *more)[0] == 2
+    assert len(found) == 2
+    assert found[0] != found[1]
+
+
 def test_the_table(bestserve):
     code, out, err = bestserve(*WORDS, "--instances", "2", "--tp", "1,3", "-q")
     assert (code, err) == (0, "")

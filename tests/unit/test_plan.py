@@ -311,6 +311,8 @@ def test_words_of_confidence():
         ({"rate": 0.0}, "rate must be finite and > 0"),
         ({"seconds": float("nan")}, "seconds must be finite"),
         ({"attainment": 2.0}, "attainment"),
+        ({"most_requests": 0}, "most_requests must be >= 1000, got 0"),
+        ({"routers": ("nobody",)}, "nobody"),
         ({"tensor_parallel_sizes": (0,)}, "tensor_parallel_sizes must be >= 1"),
         ({"prices": {"l4": 1.0}}, "prices must be of GPUs that are asked for, h100, got 'l4'"),
         ({"prices": {"h100": 0.0}}, "prices h100 must be finite and > 0"),
@@ -368,6 +370,45 @@ def test_a_plan_of_a_server_that_there_is():
     assert server.startswith("vllm serve Qwen/Qwen2.5-7B ")
     assert "--max-model-len 4096" in server
     assert "-tensor-parallel" not in server  # the plan decides that
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--gpus", "l40s"],
+        ["--max-gpus", "3"],
+        ["--max-usd-per-hour", "9"],
+        ["--price", "h100=1.5"],
+        ["--model", "qwen2.5-7b"],
+        ["--rate", "6"],
+        ["--ttft-ms", "400"],
+        ["--tpot-ms", "20"],
+        ["--e2el-ms", "9000"],
+        ["--attainment", "0.95"],
+        ["--profile", "azure-code-2023"],
+        ["--tp", "2"],
+        ["--designs", "apart"],
+        ["--routers", "round_robin"],
+        ["--seconds", "5"],
+        ["--most-requests", "5000"],
+        ["--as-is"],
+        ["--set", "seed=3"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_option_of_the_command_line_changes_what_is_asked(words, monkeypatch):
+    found = []
+
+    def find(scenario, options, **_):
+        found.append((scenario.resolved(), options))
+        raise ScenarioError("asked")
+
+    monkeypatch.setattr("mist_sim.search.planning.plan", find)
+    for more in ([], words):
+        options = ["--model", "llama-3.1-8b", "--gpus", "h100", *LOAD, *more]
+        assert run(*options).exit_code == 2
+    assert len(found) == 2
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize(

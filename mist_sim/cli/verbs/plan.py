@@ -131,7 +131,7 @@ def plan(
         designs=_words("--designs", designs),
         routers=_words("--routers", routers) if routers is not None else None,
         attainment=attainment,
-        most_requests=most_requests or 30_000,
+        most_requests=30_000 if most_requests is None else most_requests,
         as_is=as_is,
         seconds=seconds or None,
     )

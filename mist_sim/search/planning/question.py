@@ -9,6 +9,7 @@ from typing import Any
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.goodput import GoodputOptions
@@ -62,6 +63,8 @@ class PlanOptions:
             _check_list(name, getattr(self, name))
         if self.routers is not None:
             _check_list("routers", self.routers)
+            for name in self.routers:
+                ROUTERS[name]  # raises for one that is unknown
         for name in self.designs:
             if name not in DESIGNS:
                 raise ScenarioError(
