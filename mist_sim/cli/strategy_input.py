@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError, brief
+from mist_sim.cli.lists import whole_numbers
+from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from mist_sim.bestserve.space import Space
@@ -104,24 +105,13 @@ def space_of(
     return Space(
         names=tuple(strategies.split(",")) if strategies is not None else (),
         instances=5 if instances is None else instances,
-        tensor_parallel_sizes=numbers_of("--tp", tp),
-        pipeline_parallel_sizes=numbers_of("--pp", pp),
-        prefill_batches=numbers_of("--prefill-batch", prefill_batch),
-        decode_batches=numbers_of("--decode-batch", decode_batch),
+        tensor_parallel_sizes=_sizes("--tp", tp),
+        pipeline_parallel_sizes=_sizes("--pp", pp),
+        prefill_batches=_sizes("--prefill-batch", prefill_batch),
+        decode_batches=_sizes("--decode-batch", decode_batch),
         max_gpus=max_gpus,
     )
 
 
-def numbers_of(option: str, text: str | None) -> tuple[int, ...]:
-    """Return whole numbers >= 1 with commas between; nothing for None. Raises ScenarioError."""
-    if text is None:
-        return ()
-    try:
-        found = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        found = (0,)
-    if min(found) < 1:
-        raise ScenarioError(
-            f"{option} must be whole numbers >= 1, with commas between, got {brief(text)}"
-        )
-    return found
+def _sizes(option: str, text: str | None) -> tuple[int, ...]:
+    return () if text is None else whole_numbers(text, option)

@@ -101,19 +101,6 @@ class Limits:
         return cls(cycles, max_kv_tokens)
 
 
-def numbers(text: str, option: str, least: int, most: int) -> list[int]:
-    """Return the whole numbers of a list with commas. Raises ScenarioError for other words."""
-    found = []
-    for word in text.split(","):
-        if not (word.strip().isdecimal() and least <= int(word) <= most):
-            raise ScenarioError(
-                f"{option} must be whole numbers from {least} to {most}, separated by commas, "
-                f"got {brief(word)}"
-            )
-        found.append(int(word))
-    return found
-
-
 def chosen(
     coefficients: AfdCoefficients,
     load: SlotLoad,

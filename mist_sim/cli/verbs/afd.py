@@ -50,8 +50,9 @@ def afd(
     bundles of workers would do.
     """
     from mist_sim.cli.bundles.hardware import HardwareOptions
-    from mist_sim.cli.bundles.input import Limits, chosen, numbers, read_coefficients, read_lengths
+    from mist_sim.cli.bundles.input import Limits, chosen, read_coefficients, read_lengths
     from mist_sim.cli.bundles.tables import as_data, show
+    from mist_sim.cli.lists import whole_numbers
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
 
     given = {
@@ -78,8 +79,8 @@ def afd(
     if kv_memory is not None:
         max_kv_tokens = hardware.kv_tokens(kv_memory)
     limits = Limits.read(max_tpot, max_kv_tokens, unit)
-    sizes = numbers(slots, "--slots", 1, BUNDLE["slots"])
-    flights = numbers(batches, "--batches", 2, BUNDLE["batches"])
+    sizes = list(whole_numbers(slots, "--slots", 1, BUNDLE["slots"]))
+    flights = list(whole_numbers(batches, "--batches", 2, BUNDLE["batches"]))
     prefill, decode = read_lengths(trace, form, first_token)
     estimate, tail = estimate_slot_load(prefill, decode), tail_of(decode[decode > 0])
     check_tail(tail)

@@ -107,6 +107,7 @@ def plan(
     The load is that of SCENARIO, of vllm bench serve, or of --trace, --profile or --input-len and
     --output-len; the engines' options are those of SCENARIO or vllm serve.
     """
+    from mist_sim.cli.lists import whole_numbers, words
     from mist_sim.cli.session import Session, note
     from mist_sim.search.planning import PlanOptions
     from mist_sim.search.planning import plan as find
@@ -119,7 +120,7 @@ def plan(
     said |= {f"slo.{name}": f"{ms!r} ms" for name, ms in limits.items() if ms is not None}
     if model is not None:
         said["model"] = model
-    asked = _words("--gpus", gpus) if gpus is not None else ()
+    asked = words(gpus, "--gpus") if gpus is not None else ()
     loaded = _loaded(scenario, said, asked, allow_programs=allow_programs)
     options = PlanOptions(
         gpus=asked or _own_gpus(loaded),
@@ -127,9 +128,9 @@ def plan(
         max_gpus=max_gpus,
         max_usd_per_hour=max_usd_per_hour,
         prices=_prices(prices),
-        tensor_parallel_sizes=_widths(tensor_parallel_sizes),
-        designs=_words("--designs", designs),
-        routers=_words("--routers", routers) if routers is not None else None,
+        tensor_parallel_sizes=whole_numbers(tensor_parallel_sizes, "--tp"),
+        designs=words(designs, "--designs"),
+        routers=words(routers, "--routers") if routers is not None else None,
         attainment=attainment,
         most_requests=30_000 if most_requests is None else most_requests,
         as_is=as_is,
@@ -201,23 +202,6 @@ def _own_gpus(scenario: Any) -> tuple[str, ...]:
     """Return the GPUs that a scenario names."""
     found = [client.parameters().get("gpu") for client in scenario.clients]
     return tuple(dict.fromkeys(str(gpu) for gpu in found if gpu is not None))
-
-
-def _words(option: str, text: str) -> tuple[str, ...]:
-    """Return the words of a list with commas. Raises ScenarioError for an empty one."""
-    from mist_sim.errors import ScenarioError, brief
-
-    found = tuple(word.strip() for word in text.split(","))
-    if not all(found):
-        raise ScenarioError(f"{option} must be words with commas between them, got {brief(text)}")
-    return found
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    from mist_sim.bounds import COPIES
-    from mist_sim.cli.bundles.input import numbers
-
-    return tuple(numbers(text, "--tp", 1, COPIES))
 
 
 def _prices(texts: list[str]) -> dict[str, float]:

@@ -57,6 +57,7 @@ def sliders(
     how many of the clients are P-heavy, and the chunks of either kind; with --watermarks also how
     full D-heavy clients may become.
     """
+    from mist_sim.cli.lists import whole_numbers
     from mist_sim.cli.search_input import goodput_options
     from mist_sim.cli.session import Session
     from mist_sim.search.slider_search import search_sliders
@@ -68,27 +69,14 @@ def sliders(
     require_scenario(scenario, [])
     loaded = load(scenario, keys_of([], settings), allow_programs=allow_programs)
     options.target(loaded)  # what is wrong with it shows before anything runs
-    sizes, marks = _sizes(chunks), _watermarks(watermarks)
+    sizes = list(whole_numbers(chunks, "--chunks"))
+    marks = _watermarks(watermarks)
     session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: search_sliders(
             loaded, options, chunks=sizes, watermarks=marks, jobs=jobs, **how
         )
     )
-
-
-def _sizes(text: str) -> list[int]:
-    from mist_sim.errors import ScenarioError, brief
-
-    try:
-        sizes = [int(word) for word in text.split(",")]
-    except ValueError:
-        sizes = [0]
-    if min(sizes) < 1:
-        raise ScenarioError(
-            f"--chunks must be whole numbers >= 1, with commas between, got {brief(text)}"
-        )
-    return sizes
 
 
 def _watermarks(text: str | None) -> list[float | None]:
