@@ -14,6 +14,7 @@ from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.rules.flows import check_not_stuck, let_flow, let_stay_alone
+from mist_sim.clients.traits import StepLimits
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
@@ -185,8 +186,14 @@ class Simulation:
             power=self.power,
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
+            step_limits=[self._step_limits(client) for client in self.clients],
             presenter=RUN,
         )
+
+    def _step_limits(self, client: Client) -> StepLimits | None:
+        """Return what limits a client's steps; None where that, or the client, may change."""
+        changes = client.layouts or self.lifecycle is not None or self.reconfigure is not None
+        return None if changes else client.traits.step_limits
 
     def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
         """Let the clients join the run, and seed the router."""

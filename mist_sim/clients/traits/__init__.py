@@ -5,6 +5,7 @@ from mist_sim.clients.traits.record import (
     EngineGroup,
     KvForm,
     Slider,
+    StepLimits,
     TimesOrigin,
 )
 from mist_sim.clients.traits.roles import FLOWING_ROLES, ROLES, SENDING_ROLES, Role
@@ -18,5 +19,6 @@ __all__ = [
     "KvForm",
     "Role",
     "Slider",
+    "StepLimits",
     "TimesOrigin",
 ]

@@ -99,6 +99,23 @@ class Slider:
     obstacle: str = ""
 
 
+class StepLimits(NamedTuple):
+    """What limits the steps of a client whose engines take requests in at any step.
+
+    tokens: of a step, those of prompts and decodes; tokens_a_decode: each decode takes so many.
+    sequences: that may be in a step, of each track, engine by engine.
+    num_blocks, block_size: KV blocks of a track, and their tokens; blocks_each: a block of tokens
+        takes so many.
+    """
+
+    tokens: int
+    tokens_a_decode: int
+    sequences: tuple[int, ...]
+    num_blocks: int
+    block_size: int
+    blocks_each: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTraits:
     """What a client is.
@@ -129,6 +146,7 @@ class ClientTraits:
         clients, by name.
     machine: the GPUs that draw power and cost money for it; None: none, or nobody knows them.
     times: where its step times come from; None: it has no steps.
+    step_limits: what limits its steps; None: they take requests in batch by batch, or nobody knows.
 
     Lifecycle:
     can_fail: whether what is in flight may be lost. can_drain: whether it may leave, and be scaled.
@@ -159,6 +177,7 @@ class ClientTraits:
     shared_tiers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     machine: GpuMachine | None = None
     times: TimesOrigin | None = None
+    step_limits: StepLimits | None = None
     can_fail: bool = True
     can_drain: bool = True
     deadline_option: str = ""

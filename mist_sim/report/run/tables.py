@@ -49,15 +49,9 @@ def results_table(result: Result) -> RenderableType:
         *expected_section(summary.get("expected_errors", {}), lambda key: number(summary[key])),
         *slo_section(summary.get("slo", {})),
         *spending_section(result),
-        *section("Clients", clients_table(result, _seconds(result))),
+        *section("Clients", clients_table(result)),
         *warnings(_warning_lines(result, summary)),
     )
-
-
-def _seconds(result: Result) -> float:
-    """Return how long the run took, whatever became of its requests; above 0, to divide by."""
-    ended: Any = result.recorder.requests.columns()["finished_at"]
-    return max(float(ended.max(initial=0.0)), 1e-12)
 
 
 def _workload(result: Result, summary: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
