@@ -39,8 +39,8 @@ def clients_table(result: Result) -> RenderableType:
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS
         rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
-    table = listed(_TITLES, rows, right=range(1, 5), below=_BELOW)
-    return Group(table, *(Text(line, style="dim") for line in _at_limits(names, result.rooms)))
+    shown = listed(_TITLES, rows, right=range(1, 5), below=_BELOW)
+    return Group(shown, *(Text(line, style="dim") for line in _at_limits(names, result.rooms)))
 
 
 def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
