@@ -13,6 +13,7 @@ from mist_sim.metrics.findings import Findings
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import COMPARISON
+from mist_sim.report.run.overloads import overload_line
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.load import as_data
 from mist_sim.search.binding_result import Binding
@@ -119,6 +120,7 @@ class Case:
             found.append("no request finished")
         if any(summary["unstable"] for summary in self.summaries):
             found.append("unstable: latencies depend on how long the run is")
+        found += [line for line in map(overload_line, self.summaries) if line][:1]
         return found + (self.goodput.warnings if self.goodput else [])
 
     @property

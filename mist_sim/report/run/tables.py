@@ -17,6 +17,7 @@ from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.hosts import host_lines
 from mist_sim.report.run.latency import latency_table
 from mist_sim.report.run.models import models_section
+from mist_sim.report.run.overloads import overload_line
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
 
@@ -136,6 +137,8 @@ def _warning_lines(result: Result, summary: dict[str, Any]) -> Iterator[str]:
             "until the last arrival. Latencies depend on how long the run is; lower the rate or "
             "add clients."
         )
+    if line := overload_line(summary):
+        yield line
     if summary["completed"] and summary.get("stability") == "too short to tell":
         yield f"Too short to tell whether {TOO_SHORT}"
     if summary["num_truncated"]:
