@@ -36,8 +36,8 @@ def test_without_a_goodput_nobody_binds():
 
 def test_a_race_names_the_same_winner_in_fewer_runs():
     """Of the same designs; who is out says so, and its goodput is no more than that of a search."""
-    slow = Scenario.from_dict(TOGETHER, {"clients.0.gpu": "a100-80gb-sxm"})
-    scenarios = {"fast": both()["together"], "slow": slow}
+    one = Scenario.from_dict(TOGETHER, {"clients.0.count": 1})
+    scenarios = {"two": both()["together"], "one": one}
     options = GoodputOptions(rates=(1.0, 64.0), as_is=True)
     whole = compare(scenarios, goodput=options, jobs=1)
     raced = compare(scenarios, goodput=options, race=True, jobs=1)

@@ -140,12 +140,16 @@ def test_few_may_be_on_their_way():
 
 
 def test_those_on_their_way_may_turn_out_either_way():
-    """20 of 4,000 move a quantile of nine in ten by 0.005 / (0.1755 / 0.3), up and down."""
-    low, high = look(run(0.6), 0.9, 0.001).margins
-    lower, higher = look(run(0.6, gone=range(2000, 2020)), 0.9, 0.001).margins
-    assert lower < low
-    assert higher > high
-    assert (higher - lower) - (high - low) == pytest.approx(2 * 0.0085, abs=0.006)
+    """Of 20 that are not known, 18 would be below a quantile of nine in ten.
+
+    If all are above, it moves up by 18 of the 3,200 after the ramp. Logarithms are spread evenly
+    over a unit, alike in every batch, by multiples of the golden ratio.
+    """
+    ratios = np.exp(np.arange(NUM) * 0.618033988749895 % 1 - 1)
+    low, high = look(run(ratios=ratios), 0.9, 0.001).margins
+    lower, higher = look(run(ratios=ratios, gone=range(2000, 2020)), 0.9, 0.001).margins
+    assert higher - high == pytest.approx(18 / 3200, abs=0.001)
+    assert low - lower == pytest.approx(2 / 3200, abs=0.001)
 
 
 def test_batches_that_follow_each_other_inflate_the_variance():
