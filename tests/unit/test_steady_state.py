@@ -9,7 +9,7 @@ import pytest
 
 from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
-from mist_sim.search.steady_state import Seen, inflation, look, looks, quantile
+from mist_sim.search.steady_state import Seen, _compare, inflation, look, looks, quantile
 
 NUM = 4000
 
@@ -140,16 +140,18 @@ def test_few_may_be_on_their_way():
 
 
 def test_those_on_their_way_may_turn_out_either_way():
-    """Of 20 that are not known, 18 would be below a quantile of nine in ten.
+    """Beside 3,200 known ones, 20 that are all good or all missed move the quantile's rank.
 
-    If all are above, it moves up by 18 of the 3,200 after the ramp. Logarithms are spread evenly
-    over a unit, alike in every batch, by multiples of the golden ratio.
+    Of 3,220 nine in ten are 2,898: the quantile is known one 2,878 of 3,200 if all 20 are good, and
+    2,898 if none is, instead of 2,880.
     """
-    ratios = np.exp(np.arange(NUM) * 0.618033988749895 % 1 - 1)
-    low, high = look(run(ratios=ratios), 0.9, 0.001).margins
-    lower, higher = look(run(ratios=ratios, gone=range(2000, 2020)), 0.9, 0.001).margins
-    assert higher - high == pytest.approx(18 / 3200, abs=0.001)
-    assert low - lower == pytest.approx(2 / 3200, abs=0.001)
+    known = Streams(0).generator("known").standard_normal(3200)
+    ordered = np.sort(known)
+    alone = _compare(known, 0.9, 0.001)
+    beside = _compare(np.insert(known, 1600, [np.nan] * 20), 0.9, 0.001)
+    assert beside.low - alone.low == pytest.approx(ordered[2877] - ordered[2879])
+    assert beside.high - alone.high == pytest.approx(ordered[2897] - ordered[2879])
+    assert beside.margins[1] - alone.margins[1] == pytest.approx(ordered[2897] - ordered[2879])
 
 
 def test_batches_that_follow_each_other_inflate_the_variance():
