@@ -67,8 +67,10 @@ ENGINES = {
 }
 
 
-def queue_verdicts(queue: Queue, load: float, num_requests: int, num_runs: int) -> list[Stability]:
-    """Return what is said of runs of a queue (the recursion of Kiefer and Wolfowitz)."""
+def queue_runs(
+    queue: Queue, load: float, num_requests: int, num_runs: int
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield arrivals, begins and services of runs (the recursion of Kiefer and Wolfowitz)."""
     rng = Streams(0).generator(f"{queue} {load} {num_requests}")
     shape = num_runs, num_requests
     arrival = np.cumsum(_times(rng, queue.gaps, shape) / (load * queue.servers), axis=1)
@@ -79,11 +81,14 @@ def queue_verdicts(queue: Queue, load: float, num_requests: int, num_runs: int) 
         first = free.argmin(axis=1)
         begun[:, number] = np.maximum(arrival[:, number], free[runs, first])
         free[runs, first] = begun[:, number] + service[:, number]
+    yield from zip(arrival, begun, service, strict=True)
+
+
+def queue_verdicts(queue: Queue, load: float, num_requests: int, num_runs: int) -> list[Stability]:
+    """Return what is said of runs of a queue."""
     return [
-        stability(Stays(*stays), Stays(*waits), times)
-        for *stays, times, waits in zip(
-            arrival, begun + service, service, zip(arrival, begun, strict=True), strict=True
-        )
+        stability(Stays(arrival, begun + service), Stays(arrival, begun), service)
+        for arrival, begun, service in queue_runs(queue, load, num_requests, num_runs)
     ]
 
 

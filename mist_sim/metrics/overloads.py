@@ -2,8 +2,10 @@
 
 `stability` looks at the last arrival. A burst in between leaves no trace there: requests wait for
 minutes, the queue drains, and the run is stable. So this looks at the requests that wait longer
-than a request takes. As long as there are any is a backlog. More of them than chance leaves of so
-many arrivals, where as much arrives as clients can do (`stability`), and it is an overload.
+than a request takes. As long as there are any is a backlog. If their number grows by more than
+chance lets it in so many arrivals, where as much arrives as clients can do (`stability`), it is an
+overload. It grows from those on that begin while one request takes its time: with less of a queue
+nobody waits as long.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def overloads(arrival: Array, in_queue: Stays, request_times: Array) -> list[Ove
     for start, stop in _backlogs(begin, end, mean):
         inside = (begin >= start) & (begin < stop)
         most = _most(begin[inside], end[inside])
-        if _is_overload(arrival, start, min(stop, last), most, spread):
+        at_hand = mean * inside.sum() / (stop - start)  # that begin while a request takes its time
+        if _is_overload(arrival, start, min(stop, last), most - at_hand, spread):
             longest = float(waits[inside].max())
             found.append(Overload(start, min(stop, last), most, longest))
     seconds = sum(each.end - each.begin for each in found)
@@ -78,12 +81,15 @@ def _most(begin: Array, end: Array) -> int:
     return int(np.cumsum(change[order]).max())
 
 
-def _is_overload(arrival: Array, start: float, stop: float, most: int, spread: float) -> bool:
-    """Tell whether more wait than chance leaves of the arrivals in a time at the limit."""
+def _is_overload(arrival: Array, start: float, stop: float, growth: float, spread: float) -> bool:
+    """Tell whether a queue grew by more than chance lets it in a time, at the limit.
+
+    growth: from waits as long as a request takes on.
+    """
     inside = arrival[(arrival >= start) & (arrival <= stop)]
     if len(inside) < _FEWEST or start >= stop:
         return False
     counts, _ = np.histogram(inside, _WINDOWS, (start, stop))
     variance = float(np.mean(np.diff(counts) ** 2)) / 2  # a rate that changes is no noise
     walk = sqrt((variance / float(counts.mean()) + spread) * len(inside))
-    return most > FALSE_ALARM * walk
+    return growth > FALSE_ALARM * walk
