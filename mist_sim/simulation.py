@@ -14,12 +14,12 @@ from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.rules.flows import check_not_stuck, let_flow, let_stay_alone
-from mist_sim.clients.traits import StepLimits
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.flow import FlowPolicy
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hand_over_rules import Members, check_lengths

@@ -6,7 +6,7 @@ from mist_sim.clients.engine.replicas import lane_shares
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
-from mist_sim.clients.traits import StepLimits
+from mist_sim.core.step_limits import StepLimits
 
 
 def step_limits(config: EngineConfig, memory: LaneMemory) -> StepLimits | None:

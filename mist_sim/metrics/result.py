@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.clients.traits import StepLimits
 from mist_sim.core.sliders import Sliders
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.layout_period import LayoutPeriod

@@ -5,7 +5,6 @@ from mist_sim.clients.traits.record import (
     EngineGroup,
     KvForm,
     Slider,
-    StepLimits,
     TimesOrigin,
 )
 from mist_sim.clients.traits.roles import FLOWING_ROLES, ROLES, SENDING_ROLES, Role
@@ -19,6 +18,5 @@ __all__ = [
     "KvForm",
     "Role",
     "Slider",
-    "StepLimits",
     "TimesOrigin",
 ]

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from mist_sim.clients.traits.roles import FLOWING_ROLES, ROLES, SENDING_ROLES, Role
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.setting import ACROSS_NODES, Borrowed, Setting
 from mist_sim.network import Store
@@ -97,23 +98,6 @@ class Slider:
     max_num_seqs: int
     scheduler: str
     obstacle: str = ""
-
-
-class StepLimits(NamedTuple):
-    """What limits the steps of a client whose engines take requests in at any step.
-
-    tokens: of a step, those of prompts and decodes; tokens_a_decode: each decode takes so many.
-    sequences: that may be in a step, of each track, engine by engine.
-    num_blocks, block_size: KV blocks of a track, and their tokens; blocks_each: a block of tokens
-        takes so many.
-    """
-
-    tokens: int
-    tokens_a_decode: int
-    sequences: tuple[int, ...]
-    num_blocks: int
-    block_size: int
-    blocks_each: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
