@@ -26,7 +26,8 @@ class Room(NamedTuple):
 
     room: without a step, or in steps at no limit. at_tokens: in steps with `max_num_batched_tokens`
     tokens; at_sequences: with `max_num_seqs` requests; at_memory: that leave fewer KV blocks free
-    than a prompt of the mean length takes. NaN where nobody knows.
+    than a prompt of the mean length takes; always, where there are fewer in all. NaN where nobody
+    knows.
     """
 
     room: float = nan
@@ -96,6 +97,8 @@ def _room(
         at = _at_limits(recorder.steps[track].columns(), limits, sequences, needed)
         sums += [float(inside[each].sum()) for each in (at.any(axis=0), *at)]
     shares = sums / (len(tracks) * (end - begin))
+    if needed > limits.num_blocks:
+        shares[[0, 3]] = 1.0  # also while it has nothing to do
     return Room(1 - shares[0], *shares[1:].tolist())
 
 

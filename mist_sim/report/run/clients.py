@@ -58,8 +58,8 @@ def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
 def _row(name: str, clients: list[Client], estimates: dict[str, str]) -> Iterator[str]:
     yield f"{len(clients)} x {name}" if len(clients) > 1 else name
     yield _range((c["num_visits"] for c in clients), count)
+    yield _range((c["room"] for c in clients), percent)
     for values, shown in (
-        ((c["room"] for c in clients), percent),
         ((c["mean_decodes"] for c in clients), number),
         ((c["peak_used_blocks"] for c in clients), count),
     ):
