@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
@@ -148,6 +148,7 @@ class Comparison(Findings):
     """Scenarios on one workload. plane: who has most goodput under which limits, if asked for.
 
     left_out: which others cannot be, and why. assumed: what scenarios have that nobody said.
+    uneven: kinds of them that are timed on another footing.
     attainment: the share of good requests that is asked for.
     """
 
@@ -158,6 +159,7 @@ class Comparison(Findings):
     left_out: Mapping[str, str] = field(default_factory=dict)
     assumed: Mapping[str, str] = field(default_factory=dict)
     attainment: float = 0.9
+    uneven: tuple[str, ...] = ()
 
     @property
     def table(self) -> pd.DataFrame:
@@ -182,8 +184,11 @@ class Comparison(Findings):
 
         Empty where nothing was asked for.
         """
-        told = [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
-        return " ".join([sentence(self._ranked), *told])
+        told = [sentence(self._ranked)]
+        told += [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
+        if self.uneven and told[0]:
+            told.append(f"Not on the same footing (see Assumed): {' and '.join(self.uneven)}.")
+        return " ".join(told)
 
     @property
     def _ranked(self) -> list[Ranked]:
@@ -202,6 +207,7 @@ class Comparison(Findings):
             "failed": [case.name for case in self.cases if case.failure],
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),
+            **({"uneven": list(self.uneven)} if self.uneven else {}),
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
 
@@ -230,6 +236,7 @@ def compare(
     resume: bool = False,
     left_out: Mapping[str, str] | None = None,
     assumed: Mapping[str, str] | None = None,
+    uneven: Sequence[str] = (),
 ) -> Comparison:
     """Run scenarios and compare them; the result does not depend on `jobs`.
 
@@ -239,7 +246,7 @@ def compare(
     finely as they are behind. plane: compare goodput under many limits, too.
     same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
     the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
-    no run is repeated. left_out, assumed: what is told beside the table (`Designs`).
+    no run is repeated. left_out, assumed, uneven: what is told beside the table (`Designs`).
     Raises ScenarioError for fewer than two, different workloads, `why` without `goodput`, the
     journal of another study, and what `simulate` raises where it does for all.
     """
@@ -274,7 +281,7 @@ def compare(
             _raise_if_all_failed(cases)
     shown = tuple(case.case(name) for name, case in cases.items())
     asked = next((o.attainment for o in (goodput, plane) if o is not None), 0.9)
-    return Comparison(shown, found, left_out or {}, assumed or {}, asked)
+    return Comparison(shown, found, left_out or {}, assumed or {}, asked, tuple(uneven))
 
 
 @dataclass

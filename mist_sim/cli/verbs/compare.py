@@ -239,6 +239,7 @@ def _designs(
     found: dict[str, Scenario] = {}
     left_out: dict[str, str] = {}
     assumed: dict[str, str] = {}
+    uneven: dict[str, None] = {}
     for case, scenario in loaded.items():
         label = f"{case}: " if len(loaded) > 1 else ""
         try:
@@ -248,7 +249,8 @@ def _designs(
         found |= {label + name: each for name, each in designs.scenarios.items()}
         left_out |= {label + name: reason for name, reason in designs.left_out.items()}
         assumed |= {label + name: text for name, text in designs.assumed.items()}
-    return found, {"left_out": left_out, "assumed": assumed}
+        uneven |= dict.fromkeys(label + kind for kind in designs.uneven)
+    return found, {"left_out": left_out, "assumed": assumed, "uneven": tuple(uneven)}
 
 
 def _require(other: str, is_given: bool, options: Mapping[str, object]) -> None:
