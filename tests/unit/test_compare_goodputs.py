@@ -3,6 +3,7 @@
 import pytest
 
 from mist_sim import Scenario, ScenarioError
+from mist_sim.search import designs_of
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from tests.unit.test_compare import RATES, TOGETHER, both
@@ -51,3 +52,18 @@ def test_a_race_names_the_same_winner_in_fewer_runs():
     assert coarse
     assert not any(case.goodput.is_coarse for case in whole.cases)
     assert all(raced.summary["goodput"][name]["is_coarse"] for name in coarse)
+
+
+def test_designs_on_another_footing_are_named_in_the_verdict():
+    """Hybrids run without async scheduling, which alone is worth more than most designs."""
+    designs = designs_of(both()["together"])
+    assert designs.uneven == ("hybrids",)
+    even = Scenario.from_dict(TOGETHER, {"clients.0.async_scheduling": False})
+    assert designs_of(even).uneven == ()
+    two = dict(list(designs.scenarios.items())[:2])
+    plain = compare(two, jobs=1)
+    found = compare(two, uneven=designs.uneven, jobs=1)
+    assert found.verdict == f"{plain.verdict} Not on the same footing (see Assumed): hybrids."
+    assert found.summary["uneven"] == ["hybrids"]
+    no_limits = {name: Scenario.from_dict(TOGETHER | {"slo": {}}) for name in "ab"}
+    assert compare(no_limits, uneven=designs.uneven, jobs=1).verdict == ""
