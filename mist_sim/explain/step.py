@@ -1,4 +1,4 @@
-"""Why a step takes as long as it does: its operators and what binds them."""
+"""A step taken apart: its operators, and what binds them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StepExplained(Findings):
 
     @property
     def seconds(self) -> float:
-        """How long the step takes."""
+        """Duration of the step."""
         return sum([each.seconds for each in self.operators])
 
     @property

@@ -1,4 +1,4 @@
-"""Which tables show what is found; they are made, and rich is imported, when they are asked for."""
+"""The tables of each kind of findings; rich is imported when they are asked for."""
 
 from __future__ import annotations
 

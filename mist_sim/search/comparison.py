@@ -85,7 +85,7 @@ class Case:
 
     @property
     def figures(self) -> dict[str, float]:
-        """What is known of `FIGURES`: means over the seeds; NaN for the rest."""
+        """The known ones of `FIGURES`, as means over the seeds; NaN for the rest."""
         gpus = float(self.num_gpus) if self.num_gpus is not None else nan
         own = {"num_gpus": gpus}
         if self.goodput is not None:
@@ -98,14 +98,14 @@ class Case:
 
     @property
     def expected_errors(self) -> Mapping[str, Any]:
-        """How far its TTFT and TPOT may be from a real engine's, as a run's summary has it."""
+        """Expected errors of its TTFT and TPOT, as in a run's summary."""
         first = self.summaries[0] if self.summaries else {}
         found: Mapping[str, Any] = first.get("expected_errors", {})
         return found
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the figures has to know."""
+        """Warnings for the reader of the figures."""
         found = [f"failed: {self.failure}"] if self.failure else []
         if not all(summary["completed"] for summary in self.summaries):
             found.append("no request finished")

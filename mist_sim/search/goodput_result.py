@@ -1,4 +1,4 @@
-"""What a search for the goodput found: the rate, how sure it is, and every run behind it."""
+"""The result of a search for goodput: the rate, its interval, and every run behind it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SeedGoodput:
 
     @property
     def status(self) -> str:
-        """What was found: "found", or "all attained", "all missed", "lowest missed"."""
+        """State of the search: "found", or "all attained", "all missed", "lowest missed"."""
         if self.bracket.low is not None:
             return "all attained" if self.bracket.high is None else "found"
         return "lowest missed" if self.bracket.attained_above else "all missed"
@@ -143,7 +143,7 @@ class Goodput(Findings):
 
     @property
     def num_runs(self) -> int:
-        """How many runs were made, those that were ended early included."""
+        """Number of runs, those that were ended early included."""
         return sum(len(search.trials) for search in self.searches)
 
     @property
@@ -153,7 +153,7 @@ class Goodput(Findings):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the rate has to know, a sentence or two each."""
+        """Warnings for the reader of the rate, a sentence or two each."""
         return [text for search in self.searches for text in _warnings(search, self)]
 
     @property

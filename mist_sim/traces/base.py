@@ -1,4 +1,4 @@
-"""What a workload is made of: rows, the sources that give them, and the families' registries."""
+"""The parts of a workload: rows, their sources, and the families' registries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a simulation is from what was measured, figure by figure."""
+"""Simulated and measured figures side by side, with the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mist afd` prints: tables, or the same as plain data."""
+"""Output of `mist afd`: tables, or the same as plain data."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def attention(
 
 
 def expand_context(model: ModelSpec, num_cached: float, t: int) -> list[Operator]:
-    """What a prompt does with each cached token before it attends to it; nothing but in MLA.
+    """The work of a prompt on each cached token before it attends to it; none but in MLA.
 
     vLLM gathers the latents into a workspace and projects them up again in every chunk. The
     weights of the projection are read with those of the new tokens, so they cost nothing here.

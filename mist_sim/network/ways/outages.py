@@ -21,7 +21,7 @@ class Way(NamedTuple):
 
 
 class Outages:
-    """Which cables of a graph are down, in both directions.
+    """The cables of a graph that are down, in both directions.
 
     While it is down, what would go over a cable takes the shortest route without all that are
     down, and waits where there is none. What goes to several places at once waits in any case.

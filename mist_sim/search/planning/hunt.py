@@ -76,7 +76,7 @@ def _slack(trial: Trial) -> float:
 
 @dataclass
 class Clock:
-    """How long a search may go on. seconds: None: for ever."""
+    """The end of a search. seconds: None: never."""
 
     seconds: float | None
     begin: float = field(default_factory=monotonic)
