@@ -101,7 +101,7 @@ class Result(Findings):
 
     @cached_property
     def loop(self) -> str:
-        """How requests were sent: "open loop", "closed loop", or "offline", all at time 0."""
+        """The form of the load: "open loop", "closed loop", or "offline", all at time 0."""
         if not self.open_loop:
             return "closed loop"
         c: dict[str, Any] = self.recorder.requests.columns()

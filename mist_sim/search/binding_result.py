@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 _TOLD = {  # what binds, its relaxation in a sentence, and in a table
     "compute": ("compute binds", "a tenth more of it", "compute"),
     "memory_bandwidth": ("memory bandwidth binds", "a tenth more of it", "memory bandwidth"),
@@ -50,7 +49,7 @@ class Binding:
     @property
     def sentence(self) -> str:
         """The limit that fails first, and the resource that binds."""
-        told = f"{_LIMITS.get(self.limit, self.limit)} fails first; {self._binds}"
+        told = f"{SHORT_NAMES.get(self.limit, self.limit)} fails first; {self._binds}"
         return told if self.by == 0.1 else told.replace("a tenth", f"{100 * self.by:g} %")
 
     @property

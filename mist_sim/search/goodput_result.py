@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.metrics.findings import Findings
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.replications import estimate
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
@@ -22,7 +23,6 @@ from mist_sim.search.trials import Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-LIMITS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 _FACTOR = log(2.0)
 
 
@@ -222,7 +222,7 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
 
 
 def _worst(trial: Trial) -> str:
-    return f", and {LIMITS[trial.worst_limit]} misses most" if trial.worst_limit else ""
+    return f", and {SHORT_NAMES[trial.worst_limit]} misses most" if trial.worst_limit else ""
 
 
 def _near(margin: float) -> float:

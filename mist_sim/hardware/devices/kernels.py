@@ -1,4 +1,4 @@
-"""What the kernels of one kind reach on a GPU: shares of its peaks, and what comes on top.
+"""Figures of one kind of kernels on a GPU: shares of its peaks, and times on top.
 
 A kernel takes
 

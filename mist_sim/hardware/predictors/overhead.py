@@ -29,7 +29,7 @@ EXPOSED = ("exposed_step", "exposed_sequence")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOverhead:
-    """What an engine spends beside the kernels.
+    """An engine's own time beside the kernels.
 
     None takes the value of the GPU's entry (`GpuSpec.overhead`, as `mist calibrate` finds it), and
     without one there, none; but see `step` and `sequence`.

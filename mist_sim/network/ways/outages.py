@@ -14,7 +14,7 @@ from mist_sim.network.ways.routes import Route, Routes
 
 
 class Way(NamedTuple):
-    """How bytes go now whose route is known. more_latency: seconds beyond that of the route."""
+    """The present way of bytes of a known route. more_latency: seconds beyond that of the route."""
 
     path: Path
     more_latency: float

@@ -119,7 +119,7 @@ class EngineVersion:
 
     @property
     def title(self) -> str:
-        """What it is called in text: "vLLM 0.19"."""
+        """Its name in text: "vLLM 0.19"."""
         return f"vLLM {self.name.removeprefix('vllm-')}"
 
     @property

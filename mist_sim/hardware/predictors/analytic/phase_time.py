@@ -11,7 +11,7 @@ from mist_sim.models.moe import MoeSpec
 
 
 class Term(NamedTuple):
-    """What a product takes (`mist_sim.hardware.devices.kernels`), in seconds.
+    """Seconds of a product (`mist_sim.hardware.devices.kernels`).
 
     fixed: however many tokens there are. per_token: beside compute and memory. work: compute of a
     token. weights, traffic: memory traffic of the matrix, and of a token.

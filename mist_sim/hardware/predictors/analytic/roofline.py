@@ -101,7 +101,7 @@ class RooflinePredictor:
 
     @property
     def traits(self) -> PredictorTraits:
-        """What its times are; they come from figures with the confidence of the GPU's entry."""
+        """Traits of its times, which come from figures with the confidence of the GPU's entry."""
         return PredictorTraits(
             estimate=self.cluster.gpu.confidence,
             compared_as="" if self.enforce_eager else "roofline",
