@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mist_sim.metrics.latency import SHORT_NAMES
+
 _TOLD = {  # what binds, its relaxation in a sentence, and in a table
     "compute": ("compute binds", "a tenth more of it", "compute"),
     "memory_bandwidth": ("memory bandwidth binds", "a tenth more of it", "memory bandwidth"),
