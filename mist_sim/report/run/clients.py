@@ -21,7 +21,7 @@ _TITLES = ("", "visits", "room", "decodes", "KV blocks", "step times")
 _BELOW = ("", "", "of time", "a step", "peak", "")
 
 Client = dict[str, Any]
-"""What is shown of a row of `Result.clients`."""
+"""The cells of a row of `Result.clients`."""
 _SHOWN = ("client", "num_visits", "room", "mean_decodes", "peak_used_blocks", "num_steps")
 _LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
 
