@@ -136,6 +136,8 @@ class Case:
         goodput = self.goodput
         interval = goodput.interval if goodput is not None and goodput.status == "found" else None
         first = goodput.first_limit if goodput is not None else None
+        if self.binding is not None:
+            first = None  # what binds says it
         limit = SHORT_NAMES[first] if first else None
         is_steady = goodput is not None and goodput.is_steady
         return Ranked(self.name, self.figures, interval, keeps, limit, is_steady)
