@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from statistics import fmean
 
-from benchmarks.stability import PAGE, QUEUES, Queue, queue_runs
+from benchmarks.stability import QUEUES, Queue, put, queue_runs
 from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.stability import Stays
 
@@ -46,10 +46,7 @@ def main() -> None:
     lines = list(table())
     print(*lines, sep="\n")
     if "--write" in sys.argv:
-        before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        made = "\n".join(lines)
-        PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+        put(lines, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -192,6 +192,14 @@ def _errors(cells: Iterable[Cell]) -> str:
     )
 
 
+def put(lines: Sequence[str], begin: str, end: str) -> None:
+    """Put lines into the page, between two marks."""
+    before, _, rest = PAGE.read_text("utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    made = "\n".join(lines)
+    PAGE.write_text(f"{before}{begin}\n{made}\n{end}{after}", encoding="utf-8")
+
+
 def main() -> None:
     quick = "--quick" in sys.argv
     lines = []
@@ -199,10 +207,7 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     if "--write" in sys.argv:
-        before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        made = "\n".join(lines)
-        PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+        put(lines, BEGIN, END)
 
 
 if __name__ == "__main__":
