@@ -37,7 +37,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.stages import Decode, Prefill
 from mist_sim.units import DollarsPerHour, Watts
 
-WeightDtype = Literal["fp8", "int8", "int4"]
+WeightDtype = Literal["fp8", "int8", "int4", "nvfp4"]
 Count = Annotated[int, ">= 1"]
 TokenLimit = Annotated[int, ">= 1, or -1"]
 
