@@ -65,6 +65,9 @@ class Quantization:
         return "fp8_block" if self.name == "fp8" and self.bytes_per_param > 1 else self.name
 
 
+WeightDtype = Literal["fp8", "int8", "int4", "nvfp4"]
+"""Formats that weights can be stored in instead of as the checkpoint does."""
+
 # What `--quantization` and the common recipes give when no config says more. int4: groups of 128
 # with one 16-bit scale, the default of AutoAWQ, GPTQModel and llm-compressor.
 QUANTIZATIONS: Mapping[str, Quantization] = {

@@ -1,4 +1,4 @@
-"""An open loop whose senders wait (`max_concurrency`), and answers that end early (`max_tokens`)."""
+"""`max_concurrency`: an open loop whose senders wait. `max_tokens`: answers that end early."""
 
 import pytest
 from hypothesis import given

@@ -6,8 +6,9 @@ from mist_sim import Scenario, simulate
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario.from_vllm.arguments import HONOURED, REFUSED
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
+from mist_sim.scenario.from_vllm.tables.refused import REFUSED
 from mist_sim.scenario.options.listing import engine_options
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"

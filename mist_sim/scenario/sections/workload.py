@@ -22,8 +22,8 @@ from mist_sim.scenario.format.fields import ByPriority, Duration, Number, Whole,
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.format.strict import Strict
-from mist_sim.stages import Decode, Prefill
 from mist_sim.scenario.sections.clients.keys import AtLeastOne
+from mist_sim.stages import Decode, Prefill
 from mist_sim.traces import (
     ClosedLoop,
     NamesModels,

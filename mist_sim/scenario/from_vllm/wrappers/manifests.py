@@ -1,0 +1,155 @@
+"""YAML that starts servers: Kubernetes manifests, compose files, values of charts.
+
+Sources: `Container` of the Kubernetes API (command, args, env, resources), with LeaderWorkerSet and
+KServe, which embed it; the Compose specification (image, command, entrypoint, environment, deploy).
+A container is read wherever it stands; how many there are, the nearest `replicas` around it says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mist_sim.errors import cut
+from mist_sim.scenario.from_vllm.wrappers import charts
+from mist_sim.scenario.from_vllm.wrappers.command import Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.containers import inside
+from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
+from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
+
+_REFERENCE = re.compile(r"\$\((\w+)\)")
+_GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu")
+_COUNTS = ("replicas", "replicaCount", "minReplicas", "scale")
+
+
+def commands_of(documents: Sequence[Any]) -> Iterator[Command]:
+    """Yield vLLM's commands in parsed YAML documents, in their order."""
+    for document in documents:
+        yield from _within(document, 1)
+
+
+def _within(part: Any, count: int) -> Iterator[Command]:
+    if isinstance(part, list):
+        for item in part:
+            yield from _within(item, count)
+    if not isinstance(part, dict):
+        return
+    count = _count(part, count)
+    if charts.is_model_spec(part):
+        around = _around(part, count)
+        words = charts.words_of(part, around)
+        yield around.command(charts.SERVE, words)
+        return
+    if charts.is_config(part):
+        yield Surroundings(count=count).command(charts.SERVE, charts.flags_from(part))
+        return
+    if _is_container(part):
+        yield from _of_container(part, count)
+    for key, inner in part.items():
+        if key not in ("env", "environment", "initContainer", "initContainers"):
+            yield from _within(inner, count)
+
+
+def _count(part: Mapping[str, Any], count: int) -> int:
+    """Return how many copies of what is in a mapping run. A leader and its workers are one."""
+    found = [part.get(key) for key in _COUNTS]
+    own = next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), None)
+    return count if own is None else count * max(own, 0)
+
+
+def _is_container(part: Mapping[str, Any]) -> bool:
+    says = any(part.get(key) for key in ("command", "args", "entrypoint"))
+    return says and ("image" in part or "containers" not in part)
+
+
+def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
+    """Yield the commands of one container. In compose files `command` is what `args` is elsewhere."""
+    around = _around(part, count)
+    image = part.get("image")
+    is_compose = isinstance(part.get("environment"), dict | list) or "services" in part
+    is_compose = is_compose or ("args" not in part and isinstance(image, str))
+    command = _words(part.get("command"), around)
+    arguments = _words(part.get("args"), around)
+    entrypoint = _words(part.get("entrypoint"), around)
+    if is_compose and "args" not in part:
+        entrypoint, arguments = entrypoint, command
+    else:
+        entrypoint = command or entrypoint
+    if isinstance(image, dict):
+        image = f"{image.get('repository', '')}:{image.get('tag', 'latest')}"
+    around.image = str(image or "")
+    starts = list(inside(around.image, [], arguments, around, unwrapped)) if not entrypoint else []
+    yield from starts or inside(around.image, entrypoint, arguments, around, unwrapped)
+
+
+def _around(part: Mapping[str, Any], count: int) -> Surroundings:
+    """Return the variables, GPUs and copies of a container."""
+    around = Surroundings(count=count)
+    for key in ("env", "environment", "envVars"):
+        around.variables.update(_variables(part.get(key)))
+    around.num_gpus = _num_gpus(part)
+    return around
+
+
+def _variables(part: Any) -> Iterator[tuple[str, str]]:
+    """Yield the variables of `env: [{name, value}]`, `environment: {K: V}` or `[K=V]`."""
+    if isinstance(part, dict):
+        yield from (
+            (str(name), "" if value is None else str(value)) for name, value in part.items()
+        )
+    for item in part if isinstance(part, list) else ():
+        if isinstance(item, dict) and "name" in item:
+            yield str(item["name"]), str(item.get("value", ""))
+        elif isinstance(item, str):
+            name, _, value = item.partition("=")
+            yield name, value
+
+
+def _words(part: Any, around: Surroundings) -> list[str]:
+    """Return the words of a command that is a list, or one text that a shell would split."""
+    if part is None:
+        return []
+    if isinstance(part, str):
+        variables = Variables(dict(around.variables))
+        return [word for words in simple_commands(part, variables) for word in words]
+    words = [str(word) for word in part if not isinstance(word, dict | list)]
+    known = around.variables
+    expand = Variables(dict(known))
+    return [
+        expand.expanded(_REFERENCE.sub(lambda m: known.get(m[1], m[0]), word)) for word in words
+    ]
+
+
+def _num_gpus(part: Mapping[str, Any]) -> int | None:
+    """Return the GPUs that a container asks for; None if it does not say how many."""
+    own = part.get("requestGPU")
+    if isinstance(own, int):
+        return own or None
+    resources = part.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    for name, number in (limits if isinstance(limits, dict) else {}).items():
+        if _GPUS.fullmatch(str(name)) and str(number).isdecimal():
+            return int(number)
+    return _compose_gpus(part.get("deploy"))
+
+
+def _compose_gpus(deploy: Any) -> int | None:
+    """Return the GPUs of `deploy.resources.reservations.devices`."""
+    for key in ("resources", "reservations", "devices"):
+        deploy = deploy.get(key) if isinstance(deploy, dict) else None
+    for device in deploy if isinstance(deploy, list) else ():
+        if not isinstance(device, dict):
+            continue
+        ids, number = device.get("device_ids"), device.get("count")
+        if isinstance(ids, list):
+            return sum(len(str(each).split(",")) for each in ids)
+        if isinstance(number, int):
+            return number
+    return None
+
+
+def summary(documents: Sequence[Any]) -> str:
+    """Return what YAML without a command of vLLM is about, by its first keys; no values."""
+    keys = [str(key) for document in documents if isinstance(document, dict) for key in document]
+    return cut(", ".join(keys[:5]))
