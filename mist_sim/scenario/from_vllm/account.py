@@ -68,7 +68,7 @@ class Statement:
 
 def check(statements: tuple[Statement, ...]) -> None:
     """Raise ScenarioError with all that is refused, where anything is."""
-    faults = [fault for statement in statements for fault in statement.faults]
+    faults = list(dict.fromkeys(fault for each in statements for fault in each.faults))
     if len(faults) == 1:
         raise ScenarioError(faults[0])
     if faults:

@@ -234,7 +234,7 @@ def _arrivals(said: Mapping[str, Any], account: Account) -> dict[str, Any]:
 
 
 def _extra_body(said: Mapping[str, Any], workload: dict[str, Any], account: Account) -> None:
-    """Honour what a request's body says beside its prompt: `max_tokens` takes the place of a length."""
+    """Honour what a body says beside its prompt: `max_tokens` takes the place of a length."""
     if "--extra-body" not in said:
         return
     try:

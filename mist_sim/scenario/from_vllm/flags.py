@@ -178,6 +178,6 @@ def _full_name(name: str, arities: Mapping[str, Arity]) -> str | None:
 
 def _unknown(name: str, arities: Mapping[str, Arity]) -> str:
     return (
-        f"not known{did_you_mean(name, arities)} Leave it out if it changes no time, or say what it "
-        "stands for with --set"
+        f"not known{did_you_mean(name, arities)} Leave it out if it changes no time, or say what "
+        "it stands for with --set"
     )

@@ -16,7 +16,8 @@ class Server:
     said: all flags of the command, by name; the last of equal ones. variables: of its environment.
     overrides: keys that `--set` gives, which a command line then need not say.
     client: keys of the client. workload: keys of the workload, such as a limit of answers.
-    handled: variables that a flag has accounted for. is_part: whether the command starts another part of a server whose first command is elsewhere.
+    handled: variables that a flag has accounted for. is_part: whether the command starts another
+        node of a server whose first command is elsewhere.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What `--from-vllm` is given: a command line, a script, a manifest, or the path of a file of one."""
+"""Texts that `--from-vllm` is given: command lines, scripts, manifests, or files of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.wrappers.command import COMMANDS, SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.launchers import commands_in
 from mist_sim.scenario.from_vllm.wrappers.manifests import commands_of
+from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from mist_sim.user_paths import user_path
 
 _STDIN = "-"
@@ -32,15 +33,16 @@ def read(text: str) -> tuple[list[Command], list[str]]:
     whole = _whole(text, path)
     found, others = _read(whole, path)
     if not found and path is not None and whole.lstrip().startswith("-"):
-        found, others = commands_in(f"{SERVE} {whole}")
+        words = [word for line in simple_commands(whole, Variables()) for word in line]
+        found = [Surroundings().command(SERVE, words)]
     if found:
         return found, others
     got = f"the file {path} with other text" if path else brief(text.strip())
     if text == _STDIN:
         got = "other text on standard input"
     raise ScenarioError(
-        f"--from-vllm must be a command line of {' or '.join(COMMANDS)}, as a shell, a container or "
-        f"a manifest starts it, or a file that holds one, got {got}"
+        f"--from-vllm must be a command line of {' or '.join(COMMANDS)}, as a shell, a container "
+        f"or a manifest starts it, or a file that holds one, got {got}"
     )
 
 
@@ -75,10 +77,9 @@ def _documents(text: str, path: Path | None) -> list[Any]:
         "\n" in text and ":" in text and "vllm serve" not in text.split("\n", maxsplit=1)[0]
     ):
         return []
-    found = []
+    source = str(path) if path else "--from-vllm"
     try:
-        for part in _parts(text):
-            found.append(yaml_text.parse(part, str(path) if path else "--from-vllm"))
+        found = [yaml_text.parse(part, source) for part in _parts(text)]
     except ScenarioError:
         if is_yaml:
             raise

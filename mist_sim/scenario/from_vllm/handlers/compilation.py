@@ -1,8 +1,8 @@
 """`--compilation-config` and `-O`: which steps are replayed as CUDA graphs.
 
 Source: `CompilationConfig` in vllm/config/compilation.py and `OPTIMIZATION_LEVEL_TO_CONFIG` in
-vllm/config/vllm.py (0.19): level 3 is level 2, the default, and level 0 is without compiled code and
-graphs, as --enforce-eager is. Up to 0.11 the levels were those of the mode, of which 3 is v1's.
+vllm/config/vllm.py (0.19): level 3 is level 2, the default, and level 0 is without compiled code
+and graphs, as --enforce-eager is. Up to 0.11 levels were those of the mode, of which 3 is v1's.
 """
 
 from __future__ import annotations

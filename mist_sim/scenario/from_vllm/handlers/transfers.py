@@ -1,9 +1,9 @@
 """`--kv-transfer-config`: who computes prompts and who answers, or a cache below the GPU's.
 
 Sources: `KVTransferConfig` in vllm/config/kv_transfer.py; `lmcache` in
-`VllmConfig._post_init_kv_transfer_config` of vllm/config/vllm.py (0.19), where LMCache's size is that
-of each rank; LMCache's configuration (docs.lmcache.ai): its variables, and 5 GB of host memory
-unless one says otherwise.
+`VllmConfig._post_init_kv_transfer_config` of vllm/config/vllm.py (0.19), where LMCache's size is
+that of each rank; LMCache's configuration (docs.lmcache.ai): its variables, and 5 GB of host
+memory unless one says otherwise.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _lmcache(written: str, said: Mapping[str, Any], server: Server) -> None:
     if not _prefix_cache(server):
         server.account.refused(
             written,
-            "a tier below a server without a prefix cache of its own, in which every hit is loaded, "
-            "is not simulated; instead: --enable-prefix-caching",
+            "a tier below a server without a prefix cache of its own, in which every hit is "
+            "loaded, is not simulated; instead: --enable-prefix-caching",
         )
     elif server.is_set_elsewhere(_TIERS):
         server.account.applied(written, f"{_TIERS}, which --set says")

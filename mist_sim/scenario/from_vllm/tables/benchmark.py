@@ -44,8 +44,11 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 REFUSED: Mapping[str, tuple[str, str]] = {
     "--ramp-up-strategy": (
-        "not simulated as such; write workload.arrivals: {type: closed_loop, ramp_up: ...}, or a "
-        "trace",
+        (
+            "not simulated as such; write workload.arrivals: {type: closed_loop, ramp_up: ...}, "
+            "or a "
+            "trace"
+        ),
         "",
     ),
     "--ramp-up-start-rps": ("it belongs to --ramp-up-strategy; leave it out", ""),

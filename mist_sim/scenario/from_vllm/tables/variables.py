@@ -19,22 +19,28 @@ NO_EFFECT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, why in (
         (r"VLLM_\w*(LOG|DEBUG|TRACE|PROFILER|USAGE|TRACK|NVTX)\w*|NCCL_DEBUG\w*|GLOG_\w+", _LOGS),
         (
-            r"VLLM_(HOST_IP|PORT|RPC\w*|LOOPBACK_IP|API_KEY|CONFIG_ROOT|CACHE_ROOT|ASSETS_CACHE\w*|"
-            r"NIXL_SIDE_CHANNEL\w*|DP_MASTER\w*|USE_MODELSCOPE|NCCL_SO_PATH|MODEL_REDIRECT_PATH|"
-            r"PLUGINS|TUNED_CONFIG_FOLDER|HTTP_TIMEOUT\w*|\w*TIMEOUT\w*|MOONCAKE_\w+|"
-            r"XLA_CACHE_PATH|RAY_\w+)",
+            (
+                r"VLLM_(HOST_IP|PORT|RPC\w*|LOOPBACK_IP|API_KEY|CONFIG_ROOT|CACHE_ROOT|ASSETS_CACHE\w*|"
+                r"NIXL_SIDE_CHANNEL\w*|DP_MASTER\w*|USE_MODELSCOPE|NCCL_SO_PATH|MODEL_REDIRECT_PATH|"
+                r"PLUGINS|TUNED_CONFIG_FOLDER|HTTP_TIMEOUT\w*|\w*TIMEOUT\w*|MOONCAKE_\w+|"
+                r"XLA_CACHE_PATH|RAY_\w+)"
+            ),
             _WHERE,
         ),
         (
-            r"VLLM_(WORKER_MULTIPROC_METHOD|ENABLE_V1_MULTIPROCESSING|DISABLE_COMPILE_CACHE|"
-            r"SERVER_DEV_MODE|ALLOW_RUNTIME_LORA_UPDATING|DEEP_GEMM_WARMUP|SKIP_P2P_CHECK|"
-            r"ALLOW_INSECURE_SERIALIZATION|USE_AOT_COMPILE|ENGINE_READY_TIMEOUT_S|"
-            r"KEEP_ALIVE_ON_ENGINE_DEATH|TARGET_DEVICE|LORA_\w+|VERSION\w*)",
+            (
+                r"VLLM_(WORKER_MULTIPROC_METHOD|ENABLE_V1_MULTIPROCESSING|DISABLE_COMPILE_CACHE|"
+                r"SERVER_DEV_MODE|ALLOW_RUNTIME_LORA_UPDATING|DEEP_GEMM_WARMUP|SKIP_P2P_CHECK|"
+                r"ALLOW_INSECURE_SERIALIZATION|USE_AOT_COMPILE|ENGINE_READY_TIMEOUT_S|"
+                r"KEEP_ALIVE_ON_ENGINE_DEATH|TARGET_DEVICE|LORA_\w+|VERSION\w*)"
+            ),
             _START,
         ),
         (
-            r"VLLM_ALLOW_LONG_MAX_MODEL_LEN|VLLM_(\w*IMAGE\w*|\w*VIDEO\w*|\w*AUDIO\w*|MM_\w+|"
-            r"MEDIA_\w+)",
+            (
+                r"VLLM_ALLOW_LONG_MAX_MODEL_LEN|VLLM_(\w*IMAGE\w*|\w*VIDEO\w*|\w*AUDIO\w*|MM_\w+|"
+                r"MEDIA_\w+)"
+            ),
             "the scenario's lengths hold, of text",
         ),
         (
@@ -55,8 +61,10 @@ NO_EFFECT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             _START,
         ),
         (
-            r"(PATH|LD_\w+|HOME|PYTHON\w*|LANG|LC_\w+|USER|TZ|http_proxy|https_proxy|no_proxy|\w+_PROXY|"
-            r"\w*API_KEY|\w*TOKEN)",
+            (
+                r"(PATH|LD_\w+|HOME|PYTHON\w*|LANG|LC_\w+|USER|TZ|http_proxy|https_proxy|no_proxy|\w+_PROXY|"
+                r"\w*API_KEY|\w*TOKEN)"
+            ),
             _PLAIN,
         ),
     )
@@ -67,23 +75,29 @@ ASSUMED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
         (
-            r"VLLM_(ATTENTION_BACKEND|USE_FLASHINFER\w*|FLASHINFER\w*|USE_DEEP_GEMM\w*|"
-            r"MOE_USE_DEEP_GEMM|ROCM_\w+|USE_TRITON\w*|USE_TRTLLM\w*|FLASH_ATTN_VERSION|"
-            r"MXFP4_USE_MARLIN|USE_AITER\w*|MARLIN_\w+|NVFP4_\w+|USE_CUDNN\w*|\w*CUTLASS\w*|"
-            r"ENABLE_INDUCTOR\w*|KV_CACHE_LAYOUT|MOE_\w+|ENABLE_MOE_DP_CHUNK|USE_OINK_OPS|"
-            r"ENABLE_FUSED_MOE\w*|USE_FUSED_MOE\w*|DISABLED_KERNELS|BLOCKSCALE\w*|FUSED_MOE\w*|"
-            r"DISABLE_SHARED_EXPERTS_STREAM|SHARED_EXPERTS\w*|TEST_FORCE_FP8_MARLIN|USE_FBGEMM|"
-            r"USE_STANDALONE_COMPILE|BATCH_INVARIANT|USE_V2_MODEL_RUNNER)|AMDGCN_\w+|CUDA_MODULE\w*",
+            (
+                r"VLLM_(ATTENTION_BACKEND|USE_FLASHINFER\w*|FLASHINFER\w*|USE_DEEP_GEMM\w*|"
+                r"MOE_USE_DEEP_GEMM|ROCM_\w+|USE_TRITON\w*|USE_TRTLLM\w*|FLASH_ATTN_VERSION|"
+                r"MXFP4_USE_MARLIN|USE_AITER\w*|MARLIN_\w+|NVFP4_\w+|USE_CUDNN\w*|\w*CUTLASS\w*|"
+                r"ENABLE_INDUCTOR\w*|KV_CACHE_LAYOUT|MOE_\w+|ENABLE_MOE_DP_CHUNK|USE_OINK_OPS|"
+                r"ENABLE_FUSED_MOE\w*|USE_FUSED_MOE\w*|DISABLED_KERNELS|BLOCKSCALE\w*|FUSED_MOE\w*|"
+                r"DISABLE_SHARED_EXPERTS_STREAM|SHARED_EXPERTS\w*|TEST_FORCE_FP8_MARLIN|USE_FBGEMM|"
+                r"USE_STANDALONE_COMPILE|BATCH_INVARIANT|USE_V2_MODEL_RUNNER)|AMDGCN_\w+|CUDA_MODULE\w*"
+            ),
             _KERNELS,
         ),
         (
-            r"VLLM_(ALL2ALL_BACKEND|ALLREDUCE\w*|USE_NCCL\w*|DISABLE_PYNCCL|DEEPEP\w*|DEEPEPLL\w*|"
-            r"RANDOMIZE_DP\w*|NIXL_EP\w*)|(NCCL|UCX|NVSHMEM|NIXL|GLOO|FI|HCCL)_\w+",
+            (
+                r"VLLM_(ALL2ALL_BACKEND|ALLREDUCE\w*|USE_NCCL\w*|DISABLE_PYNCCL|DEEPEP\w*|DEEPEPLL\w*|"
+                r"RANDOMIZE_DP\w*|NIXL_EP\w*)|(NCCL|UCX|NVSHMEM|NIXL|GLOO|FI|HCCL)_\w+"
+            ),
             _LINKS,
         ),
         (
-            r"(OMP|MKL|OPENBLAS)_\w+|VLLM_(V1_OUTPUT_PROC\w*|CPU_\w*|XGRAMMAR\w*|MQ_\w+|"
-            r"MSGPACK\w*)|CUDA_LAUNCH_BLOCKING",
+            (
+                r"(OMP|MKL|OPENBLAS)_\w+|VLLM_(V1_OUTPUT_PROC\w*|CPU_\w*|XGRAMMAR\w*|MQ_\w+|"
+                r"MSGPACK\w*)|CUDA_LAUNCH_BLOCKING"
+            ),
             "host times are those of overhead",
         ),
         (r"LMCACHE_\w+", "LMCache keeps blocks as a tier of host memory does"),

@@ -45,7 +45,8 @@ _HTTP = "the front end takes overhead.request and overhead.prompt_token a reques
 _SEVERAL = {"--api-key", "--served-model-name", "--middleware", "--lora-target-modules"}
 
 _VALUES: Mapping[str, str] = {
-    _ADDRESS: "host port uds api-key ssl-certfile ssl-keyfile ssl-ca-certs ssl-cert-reqs ssl-ciphers "
+    _ADDRESS: "host port uds api-key ssl-certfile ssl-keyfile ssl-ca-certs ssl-cert-reqs "
+    "ssl-ciphers "
     "root-path allowed-origins allowed-methods allowed-headers middleware "
     "h11-max-incomplete-event-size h11-max-header-count allowed-local-media-path "
     "allowed-media-domains",
@@ -53,13 +54,15 @@ _VALUES: Mapping[str, str] = {
     "tool-call-parser tool-parser-plugin tool-server reasoning-parser reasoning-parser-plugin "
     "default-chat-template-kwargs structured-outputs-config guided-decoding-backend "
     "reasoning-config io-processor-plugin",
-    _LOADING: "load-format download-dir revision code-revision hf-token hf-config-path config-format "
+    _LOADING: "load-format download-dir revision code-revision hf-token hf-config-path "
+    "config-format "
     "model-loader-extra-config safetensors-load-strategy ignore-patterns pt-load-map-location "
     "max-parallel-loading-workers weight-transfer-config shutdown-timeout",
     _LOGS: "log-level uvicorn-log-level max-log-len log-config-file "
     "disable-access-log-for-endpoints otlp-traces-endpoint collect-detailed-traces "
     "show-hidden-metrics-for-version kv-cache-metrics-sample kv-events-config profiler-config",
-    _IMAGES: "limit-mm-per-prompt mm-processor-kwargs mm-processor-cache-gb mm-processor-cache-type "
+    _IMAGES: "limit-mm-per-prompt mm-processor-kwargs mm-processor-cache-gb "
+    "mm-processor-cache-type "
     "mm-shm-cache-max-object-size-mb mm-encoder-tp-mode mm-encoder-attn-backend media-io-kwargs "
     "video-pruning-rate mm-tensor-ipc image-input-type image-token-id image-input-shape",
     _PROCESSES: "distributed-executor-backend master-addr master-port data-parallel-address "

@@ -1,8 +1,8 @@
 """Values of charts that say arguments by keys of their own, and vLLM's own file of arguments.
 
 Sources: vLLM's production stack (`servingEngineSpec.modelSpec` in helm/values.yaml and
-helm/templates/deployment-vllm-multi.yaml): `vllmConfig` and `lmcacheConfig`; vLLM's `--config`, a YAML
-file of long flags (`load_config_file` in vllm/utils/argparse_utils.py).
+helm/templates/deployment-vllm-multi.yaml): `vllmConfig` and `lmcacheConfig`; vLLM's `--config`, a
+YAML file of long flags (`load_config_file` in vllm/utils/argparse_utils.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mist_sim.scenario.from_vllm.wrappers.command import SERVE as SERVE
 from mist_sim.scenario.from_vllm.wrappers.command import Surroundings
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

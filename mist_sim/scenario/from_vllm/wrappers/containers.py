@@ -1,4 +1,4 @@
-"""`docker run IMAGE ...` and its like: variables, GPUs, and the server's arguments behind the image.
+"""`docker run IMAGE ...` and its like: variables, GPUs, and the arguments behind the image.
 
 Sources: the options of `docker run` (docs.docker.com) and `podman run` (docs.podman.io); the entry
 points of vllm/vllm-openai: `vllm serve`, and up to 0.11 `python3 -m
@@ -15,7 +15,23 @@ from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroun
 CONTAINERS = ("docker", "podman", "nerdctl")
 _RUN = ("run", "create", "exec")
 _SWITCHES = frozenset(
-    ["--detach", "--interactive", "--tty", "--rm", "--privileged", "--init", "--read-only", "--no-healthcheck", "--publish-all", "--oom-kill-disable", "--quiet", "--replace", "--sig-proxy", "--no-hosts", "--tls-verify"]
+    [
+        "--detach",
+        "--interactive",
+        "--tty",
+        "--rm",
+        "--privileged",
+        "--init",
+        "--read-only",
+        "--no-healthcheck",
+        "--publish-all",
+        "--oom-kill-disable",
+        "--quiet",
+        "--replace",
+        "--sig-proxy",
+        "--no-hosts",
+        "--tls-verify",
+    ]
 )
 _LETTERS = re.compile(r"-[ditPq]+")
 _HOST = ("--cpus", "--cpu-shares", "--cpuset-cpus", "--cpuset-mems", "--memory", "-m")

@@ -13,7 +13,7 @@ from typing import Any
 
 from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.wrappers import charts
-from mist_sim.scenario.from_vllm.wrappers.command import Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import inside
 from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
@@ -39,10 +39,10 @@ def _within(part: Any, count: int) -> Iterator[Command]:
     if charts.is_model_spec(part):
         around = _around(part, count)
         words = charts.words_of(part, around)
-        yield around.command(charts.SERVE, words)
+        yield around.command(SERVE, words)
         return
     if charts.is_config(part):
-        yield Surroundings(count=count).command(charts.SERVE, charts.flags_from(part))
+        yield Surroundings(count=count).command(SERVE, charts.flags_from(part))
         return
     if _is_container(part):
         yield from _of_container(part, count)
@@ -64,7 +64,7 @@ def _is_container(part: Mapping[str, Any]) -> bool:
 
 
 def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
-    """Yield the commands of one container. In compose files `command` is what `args` is elsewhere."""
+    """Yield the commands of a container. In compose files `command` is what `args` is elsewhere."""
     around = _around(part, count)
     image = part.get("image")
     is_compose = isinstance(part.get("environment"), dict | list) or "services" in part
@@ -73,7 +73,7 @@ def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
     arguments = _words(part.get("args"), around)
     entrypoint = _words(part.get("entrypoint"), around)
     if is_compose and "args" not in part:
-        entrypoint, arguments = entrypoint, command
+        arguments = command
     else:
         entrypoint = command or entrypoint
     if isinstance(image, dict):

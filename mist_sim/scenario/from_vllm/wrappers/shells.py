@@ -1,8 +1,8 @@
 """Shell text as simple commands: words without quotes, with the variables that the text sets.
 
-What POSIX says of quoting (2.2), parameter expansion (2.6.2) and lists (2.9.3), as far as scripts
-that start servers use it; bash's arrays. Nothing is run: `$(...)` and variables without a value stay
-as they are written. A backslash, or PowerShell's backtick, ends a line that goes on.
+POSIX's quoting (2.2), parameter expansion (2.6.2) and lists (2.9.3), as far as scripts that start
+servers use them; bash's arrays. Nothing is run: `$(...)` and variables without a value stay as they
+are written. A backslash, or PowerShell's backtick, ends a line that goes on.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from mist_sim.errors import ScenarioError
 
-_LINE_GOES_ON = re.compile(r"(?:\\|(?<=\s)`)[ \t]*\r?\n")
 _PROMPT = re.compile(r"^[ \t]*(?:[$%>!][ \t]+|!(?=\w))", re.MULTILINE)
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t\r]+)
+    r"""(?P<comment>(?<![^\s;&|()])\#[^\n]*)
+    |(?P<joined>(?:\\|(?<=\s)`)[ \t]*\r?\n)
+    |(?P<space>[ \t\r]+)
     |(?P<end>\n|&&|\|\||;;|\|&|[;|]|&(?!>))
     |(?P<redirection>\d*(?:>>|>&|&>>|&>|<<<|<<-?|>|<)[ \t]*&?(?:'[^']*'|"[^"]*"|[^\s;&|'"]*))
     |(?P<single>'[^']*')
@@ -71,9 +72,8 @@ def simple_commands(text: str, variables: Variables) -> Iterator[list[str]]:
 
     variables: set as the text goes on. Raises ScenarioError for quotes that do not end.
     """
-    joined = _PROMPT.sub("", _LINE_GOES_ON.sub(" ", text))
     reader = _Reader(variables)
-    for token in _TOKEN.finditer(joined):
+    for token in _TOKEN.finditer(_PROMPT.sub("", text)):
         if reader.take(token):
             yield from _run(reader.words, variables)
             reader.words = []
@@ -105,27 +105,21 @@ class _Reader:
         self._variables = variables
         self._word: str | None = None
         self._list: tuple[str, list[str]] | None = None  # name, and words before it
-        self._in_comment = False
 
     def take(self, token: re.Match[str]) -> bool:
         """Add a token; return whether it ends a command."""
         kind, text = token.lastgroup or "", token[0]
-        if self._in_comment:
-            self._in_comment = text != "\n"
-            return text == "\n" and self._end()
-        if kind == "plain" and text == "#" and self._word is None:
-            self._in_comment = True
-        elif kind == "end":
+        if kind == "end":
             return self._end()
-        elif kind == "redirection" and self._list is None:
+        if kind == "redirection" and self._list is None:
             self._redirect()
         elif kind == "bracket":
             return self._bracket(text)
-        elif kind == "space":
+        elif kind in ("space", "joined"):
             self.finish_word()
         elif kind == "variable":
             self._add_variable(text)
-        else:
+        elif kind != "comment":
             self._add(self._plain(kind, text))
         return False
 
