@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mist_sim.user_paths import user_path
 _STDIN = "-"
 _YAML = (".yaml", ".yml", ".json")
 _LONGEST_PATH = 1000
+_ROOT_PROMPT = re.compile(r"^[ \t]*#[ \t]*(?=vllm )", re.MULTILINE)
 
 
 def read(text: str) -> tuple[list[Command], list[str]]:
@@ -35,6 +37,8 @@ def read(text: str) -> tuple[list[Command], list[str]]:
     if not found and path is not None and whole.lstrip().startswith("-"):
         words = [word for line in simple_commands(whole, Variables()) for word in line]
         found = [Surroundings().command(SERVE, words)]
+    if not found:
+        found, others = commands_in(_ROOT_PROMPT.sub("", whole))
     if found:
         return found, others
     got = f"the file {path} with other text" if path else brief(text.strip())

@@ -7,7 +7,8 @@ from mist_sim.scenario.from_vllm.server import Server
 
 _PART = "this command starts another node of a server; the first node's command says what it is"
 _ONE_NODE = (
-    "all GPUs are linked as those of one node; for links between nodes, --set network.topology"
+    "all GPUs are linked as those of one node; for several, --set network='{topology: ..., nodes: "
+    "N, spans_nodes: true}'"
 )
 _FEW_TOKENS = ("deepep_low_latency", "nixl_ep")
 

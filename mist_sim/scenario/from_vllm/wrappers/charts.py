@@ -36,6 +36,9 @@ def words_of(part: Mapping[str, Any], around: Surroundings) -> list[str]:
         for key, value in config.items():
             if key not in _NOT_FLAGS:
                 words += _flag(f"--{_CAPITAL.sub('-', str(key)).lower()}", value)
+        for key, engine in (("v1", "1"), ("v0", "0")):
+            if key in config:
+                around.variables["VLLM_USE_V1"] = engine
         extra = config.get("extraArgs")
         words += [str(word) for word in extra] if isinstance(extra, list) else []
     if part.get("enableTool"):

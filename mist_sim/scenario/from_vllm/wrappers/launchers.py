@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import CONTAINERS, contained
@@ -39,6 +40,9 @@ def commands_in(
     found: list[Command] = []
     others: list[str] = []
     for words in simple_commands(text, variables):
+        if found and words[0].startswith("--"):  # the backslash before it got lost
+            found[-1] = replace(found[-1], words=(*found[-1].words, *words))
+            continue
         here = around.copy()
         here.variables |= variables.environment
         mine = list(unwrapped(words, here, depth))

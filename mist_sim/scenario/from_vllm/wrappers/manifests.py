@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mist_sim.errors import cut
@@ -20,6 +21,7 @@ from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_comman
 
 _REFERENCE = re.compile(r"\$\((\w+)\)")
 _GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu")
+_GROUP = "leaderWorkerTemplate"
 _COUNTS = ("replicas", "replicaCount", "minReplicas", "scale")
 
 
@@ -48,7 +50,13 @@ def _within(part: Any, count: int) -> Iterator[Command]:
         yield from _of_container(part, count)
     for key, inner in part.items():
         if key not in ("env", "environment", "initContainer", "initContainers"):
-            yield from _within(inner, count)
+            mine = _within(inner, count)
+            yield from (_of_several_nodes(mine) if key == _GROUP else mine)
+
+
+def _of_several_nodes(commands: Iterator[Command]) -> Iterator[Command]:
+    """Pass commands on that have the GPUs of other containers, too."""
+    return (replace(command, num_gpus=None) for command in commands)
 
 
 def _count(part: Mapping[str, Any], count: int) -> int:
@@ -64,15 +72,17 @@ def _is_container(part: Mapping[str, Any]) -> bool:
 
 
 def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
-    """Yield the commands of a container. In compose files `command` is what `args` is elsewhere."""
+    """Yield the commands of a container.
+
+    In compose files, whose services have no `name`, `command` is what `args` is elsewhere.
+    """
     around = _around(part, count)
     image = part.get("image")
-    is_compose = isinstance(part.get("environment"), dict | list) or "services" in part
-    is_compose = is_compose or ("args" not in part and isinstance(image, str))
+    is_compose = "args" not in part and "name" not in part and isinstance(image, str)
     command = _words(part.get("command"), around)
     arguments = _words(part.get("args"), around)
     entrypoint = _words(part.get("entrypoint"), around)
-    if is_compose and "args" not in part:
+    if is_compose:
         arguments = command
     else:
         entrypoint = command or entrypoint

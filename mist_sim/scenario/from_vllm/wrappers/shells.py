@@ -2,7 +2,8 @@
 
 POSIX's quoting (2.2), parameter expansion (2.6.2) and lists (2.9.3), as far as scripts that start
 servers use them; bash's arrays. Nothing is run: `$(...)` and variables without a value stay as they
-are written. A backslash, or PowerShell's backtick, ends a line that goes on.
+are written. A backslash, or PowerShell's backtick, ends a line that goes on, also before a comment,
+as documents show it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from mist_sim.errors import ScenarioError
 _PROMPT = re.compile(r"^[ \t]*(?:[$%>!][ \t]+|!(?=\w))", re.MULTILINE)
 _TOKEN = re.compile(
     r"""(?P<comment>(?<![^\s;&|()])\#[^\n]*)
-    |(?P<joined>(?:\\|(?<=\s)`)[ \t]*\r?\n)
+    |(?P<joined>(?:\\|(?<=\s)`)(?:[ \t]+\#[^\n]*|[ \t]*\r?)\n)
     |(?P<space>[ \t\r]+)
     |(?P<end>\n|&&|\|\||;;|\|&|[;|]|&(?!>))
     |(?P<redirection>\d*(?:>>|>&|&>>|&>|<<<|<<-?|>|<)[ \t]*&?(?:'[^']*'|"[^"]*"|[^\s;&|'"]*))
-    |(?P<single>'[^']*')
+    |(?P<single>\$?'[^']*')
     |(?P<double>"(?:\\.|[^"\\])*")
     |(?P<run>\$\((?:[^()]|\([^()]*\))*\)|`[^`\n]*`)
     |(?P<variable>\$\{[^{}]*\}|\$\w+)
@@ -143,7 +144,7 @@ class _Reader:
 
     def _plain(self, kind: str, text: str) -> str:
         if kind == "single":
-            return text[1:-1]
+            return text.removeprefix("$")[1:-1]
         if kind == "double":
             return self._variables.expanded(text[1:-1])
         if kind == "escaped":
