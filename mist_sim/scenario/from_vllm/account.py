@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +44,13 @@ class Account:
     def assumed(self, flag: str, why: str) -> None:
         """Note a flag whose effect on times is not simulated. why: what is assumed instead."""
         self.items.append(Item(flag, "no effect", why, is_assumed=True))
+
+    def overrule(self, names: Collection[str], why: str) -> None:
+        """Note of flags that are already there that another one takes their place."""
+        self.items = [
+            Item(item.flag, "no effect", why) if item.flag.partition(" ")[0] in names else item
+            for item in self.items
+        ]
 
     def refused(self, flag: str, why: str) -> None:
         """Note a flag that cannot be honoured. why: and what to write instead."""

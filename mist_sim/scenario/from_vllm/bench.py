@@ -55,6 +55,7 @@ _OF_DATASET = {
     "prefix_repetition": (_REPETITION, "--input-len", "--output-len"),
     "sharegpt": ("--dataset-path",),
 }
+_ANSWERS = ("--output-len", "--random-output-len", f"{_REPETITION}output-len")
 _WARMUPS = (
     "warm-up requests end before the measured ones start; that they leave the first prompt in the "
     "prefix cache is not simulated"
@@ -246,6 +247,7 @@ def _extra_body(said: Mapping[str, Any], workload: dict[str, Any], account: Acco
         written = f"--extra-body {key}={cut(str(value))}"
         if key in ("max_tokens", "max_completion_tokens") and isinstance(value, int):
             _answer(value, workload)
+            account.overrule(_ANSWERS, "max_tokens of --extra-body takes its place")
             account.applied(written, "workload")
         elif key in ("n", "best_of") and value != 1:
             account.refused(written, "one answer a request is simulated; leave it out")

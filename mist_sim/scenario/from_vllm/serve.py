@@ -21,6 +21,7 @@ from mist_sim.scenario.from_vllm.server import Handler, Server
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED, Honoured
 from mist_sim.scenario.from_vllm.tables.refused import REFUSED
 from mist_sim.scenario.from_vllm.tables.without_effect import SHORT_WITHOUT_EFFECT, WITHOUT_EFFECT
+from mist_sim.scenario.from_vllm.wrappers.charts import with_config
 
 COMMAND = "vllm serve"
 
@@ -51,7 +52,7 @@ _VALUES: Mapping[str, Handler] = {
 HANDLERS: Mapping[str, Handler] = {**_SWITCHES, **_VALUES}
 """What honours a flag that needs more than a key."""
 
-_SHORT = {
+SHORT = {
     **{one.short: flag for flag, one in HONOURED.items() if one.short},
     **{one.short: flag for flag, one in REFUSED.items() if one.short},
     **SHORT_WITHOUT_EFFECT,
@@ -73,7 +74,7 @@ def _arities() -> dict[str, Arity]:
     found |= {flag: one.arity for flag, one in WITHOUT_EFFECT.items()}
     found.update(dict.fromkeys(_VALUES, "one"))
     found.update(dict.fromkeys(_SWITCHES, "switch"))
-    return found | {"--lora-modules": "many"}
+    return found | {"--lora-modules": "many", "--config": "one"}
 
 
 ARITIES: Mapping[str, Arity] = _arities()
@@ -92,7 +93,8 @@ def read_server(
     variables: of its environment. num_gpus: that it may use, if known. overrides: keys that are
     said elsewhere.
     """
-    flags = flags_of(words, ARITIES, _SHORT)
+    words, fault = with_config(words)
+    flags = flags_of(words, ARITIES, SHORT)
     said = {flag.name: flag for flag in flags if not flag.fault}
     server = Server(said, variables, overrides)
     _read_model(said, server)
@@ -101,8 +103,12 @@ def read_server(
             server.account.refused(flag.name, flag.fault)
         elif said[flag.name] is not flag:
             server.account.no_effect(flag.written, f"{flag.name} is given again behind it")
-        elif flag.name not in ("", "--model"):
+        elif flag.name == "--config" and not fault:
+            server.account.applied(flag.written, "the keys of the file, as arguments")
+        elif flag.name not in ("", "--model", "--config"):
             _handle(flag, server)
+    if fault:
+        server.account.refused("--config", fault)
     _drop_lone_experts(server)
     environment.account_for(server, num_gpus=num_gpus)
     return server

@@ -9,14 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from mist_sim.bounds import SCENARIO_BYTES
+from mist_sim.inputs.files import text_of
+from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.wrappers.command import Surroundings
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ROLES = {"producer": "kv_producer", "consumer": "kv_consumer"}
 _LMCACHE = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+_SAID = ("enabled", "kvRole", "cpuOffloadingBufferSize", "maxLocalCpuSize", "logLevel", "remoteUrl")
+_DISKS = ("diskOffloadingBufferSize", "maxLocalDiskSize")
+_NO_DISK = (
+    "no value says how fast the disk is; instead: --set 'clients.0.kv_cache.tiers=[{name: cpu, "
+    "capacity: 5 GB}, {name: disk, capacity: 100 GB, read_bandwidth: 7 GB/s}]', without the key"
+)
 _NOT_FLAGS = ("extraArgs", "v1", "v0", "enable")
 _SPELT = {"--enable-lo-ra": "--enable-lora"}
 
@@ -52,12 +62,17 @@ def words_of(part: Mapping[str, Any], around: Surroundings) -> list[str]:
 def _cache(cache: Mapping[str, Any], around: Surroundings) -> Iterator[str]:
     """Yield the connector that LMCache's values become, and note its variables."""
     role = _ROLES.get(str(cache.get("kvRole", "")).removeprefix("kv_"), _LMCACHE["kv_role"])
-    size = cache.get("cpuOffloadingBufferSize")
+    size = cache.get("cpuOffloadingBufferSize", cache.get("maxLocalCpuSize"))
     if size is not None:
         around.variables |= {"LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": str(size)}
     for key, name in (("logLevel", "LMCACHE_LOG_LEVEL"), ("remoteUrl", "LMCACHE_REMOTE_URL")):
         if key in cache:
             around.variables[name] = str(cache[key])
+    for key, value in cache.items():
+        if key in _DISKS and value:
+            around.account.refused(f"lmcacheConfig.{key}", _NO_DISK)
+        elif key not in _SAID:
+            around.account.assumed(f"lmcacheConfig.{key}", "LMCache keeps blocks as a tier does")
     yield "--kv-transfer-config"
     yield json.dumps({**_LMCACHE, "kv_role": role})
 
@@ -75,6 +90,24 @@ _TELLING = (
     *("tensor-parallel-size", "max-model-len", "gpu-memory-utilization", "max-num-seqs"),
     *("max-num-batched-tokens", "kv-cache-dtype", "served-model-name", "enable-prefix-caching"),
 )
+
+
+def with_config(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return arguments with those of the file of `--config` before them, and what is wrong with it.
+
+    The words of `--config` stay; a fault is empty where there is none.
+    """
+    position = next((i for i, word in enumerate(words) if word.startswith("--config")), None)
+    if position is None or words[position].partition("=")[0] != "--config":
+        return list(words), ""
+    name = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2])
+    path = Path(name)
+    if not path.is_file():
+        return list(words), "there is no such file here; instead: its keys as arguments"
+    part = yaml_text.parse(text_of(path, SCENARIO_BYTES), name)
+    if not isinstance(part, dict):
+        return list(words), "the file must have keys and values"
+    return [*flags_from(part), *words], ""
 
 
 def flags_from(part: Mapping[str, Any]) -> list[str]:

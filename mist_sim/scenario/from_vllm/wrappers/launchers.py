@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import CONTAINERS, contained
 from mist_sim.scenario.from_vllm.wrappers.shells import ASSIGNMENT, Variables, simple_commands
@@ -59,6 +60,9 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
         assigned = ASSIGNMENT.fullmatch(words[0])
         start = start_of(words)
         if start is not None:
+            before = words[: len(words) - len(start[1])]
+            if name != "vllm":
+                around.account.no_effect(cut(" ".join(before)), _HOST)
             yield around.command(*start)
             return
         if assigned is not None:
@@ -139,6 +143,6 @@ def _behind(words: list[str], name: str, around: Surroundings) -> list[str]:
             or ASSIGNMENT.fullmatch(rest[0])
             or head in _STARTERS
         ):
-            around.account.no_effect(" ".join(words[:position])[:60], _HOST)
+            around.account.no_effect(cut(" ".join(words[:position])), _HOST)
             return rest
     return []

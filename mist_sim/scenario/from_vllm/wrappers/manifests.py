@@ -86,8 +86,10 @@ def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
         arguments = command
     else:
         entrypoint = command or entrypoint
-    if isinstance(image, dict):
-        image = f"{image.get('repository', '')}:{image.get('tag', 'latest')}"
+    if "repository" in part:  # of a chart's image, which has the command as well
+        image = f"{part['repository']}:{part.get('tag', 'latest')}"
+    if "vllm" in str(part.get("modelFormat", "")).lower():  # of KServe
+        image = image or "vllm"
     around.image = str(image or "")
     starts = list(inside(around.image, [], arguments, around, unwrapped)) if not entrypoint else []
     yield from starts or inside(around.image, entrypoint, arguments, around, unwrapped)

@@ -34,6 +34,7 @@ _VARIABLE = re.compile(
     r"\\(?P<escaped>[\\\"$`\n])|\$\{(?P<name>\w+)(?:\[[@*]\])?(?P<how>:?[-=+?])?(?P<word>[^{}]*)\}"
     r"|\$(?P<bare>\w+)"
 )
+_ALL_OF_A_LIST = re.compile(r'"\$\{\w+\[@\]\}"')
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 
 
@@ -118,7 +119,7 @@ class _Reader:
             return self._bracket(text)
         elif kind in ("space", "joined"):
             self.finish_word()
-        elif kind == "variable":
+        elif kind == "variable" or _ALL_OF_A_LIST.fullmatch(text):
             self._add_variable(text)
         elif kind != "comment":
             self._add(self._plain(kind, text))
@@ -155,9 +156,11 @@ class _Reader:
 
     def _add_variable(self, text: str) -> None:
         """Add a variable outside quotes, whose value falls apart into words."""
-        name = text.strip("${}").removesuffix("[@]").removesuffix("[*]")
+        name = text.strip('"').strip("${}").removesuffix("[@]").removesuffix("[*]")
         if name in self._variables.lists:
             parts = self._variables.lists[name]
+            if not text.startswith('"'):
+                parts = [word for part in parts for word in part.split()]
         else:
             value = self._variables.expanded(text)
             parts = [value] if value == text else value.split()
