@@ -1,6 +1,7 @@
 """Lines that people paste: what becomes of 66 of them, and of every flag in them."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -38,6 +39,8 @@ OF_OTHERS = {
 }
 """Flags of a script that starts Ray, and of a router."""
 
+LMCACHE = """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'"""
+BASH = shutil.which("bash")
 TP = "--tensor-parallel-size"
 
 
@@ -145,14 +148,15 @@ def test_a_flag_that_nobody_knows_is_in_the_account():
         "(vllm serve m --a 1)",
     ],
 )
-def test_words_are_those_of_a_shell(text):
+@pytest.mark.skipif(BASH is None, reason="there is no bash to ask")
+def test_words_are_those_of_a_shell(monkeypatch, tmp_path, text):
     """Bash itself says which words a command gets."""
-    script = 'vllm() { printf "%s\\0" vllm "$@"; }\n' + text
-    out = subprocess.run(["bash", "-c", f"{script}\nwait"], capture_output=True, check=False).stdout
-    if "log" in text:
+    monkeypatch.chdir(tmp_path)
+    script = 'vllm() { printf "%s\\0" vllm "$@"; }\n' + text + "\nwait"
+    out = subprocess.run([BASH, "-c", script], capture_output=True, check=False).stdout
+    if Path("log").exists():
         out = Path("log").read_bytes()
-        Path("log").unlink()
-    words = [w for w in simple_commands(text, Variables()) if w[0] == "vllm"]
+    words = [words for words in simple_commands(text, Variables()) if words[0] == "vllm"]
     assert [word for each in words for word in each] == out.decode().split("\0")[:-1]
 
 
@@ -180,12 +184,18 @@ def test_words_are_those_of_a_shell(text):
         "vllm serve qwen3-4b \\  # small\n  -tp 2",
         "ARGS=(qwen3-4b -tp 2)\nvllm serve ${ARGS[@]}",
         "services:\n  llm:\n    image: vllm/vllm-openai\n    command: qwen3-4b -tp ${TP:-2}\n",
-        "spec:\n  containers:\n  - name: a\n    image: vllm/vllm-openai\n"
-        "    env: [{name: TP, value: '2'}]\n    args: [qwen3-4b, -tp, $(TP)]\n",
-        "spec:\n  predictor:\n    model:\n      modelFormat: {name: vLLM}\n"
-        "      args: [--model=qwen3-4b, -tp=2]\n",
-        "image:\n  repository: vllm/vllm-openai\n  tag: latest\n"
-        "  command: [vllm, serve, qwen3-4b, -tp, '2']\n",
+        (
+            "spec:\n  containers:\n  - name: a\n    image: vllm/vllm-openai\n"
+            "    env: [{name: TP, value: '2'}]\n    args: [qwen3-4b, -tp, $(TP)]\n"
+        ),
+        (
+            "spec:\n  predictor:\n    model:\n      modelFormat: {name: vLLM}\n"
+            "      args: [--model=qwen3-4b, -tp=2]\n"
+        ),
+        (
+            "image:\n  repository: vllm/vllm-openai\n  tag: latest\n"
+            "  command: [vllm, serve, qwen3-4b, -tp, '2']\n"
+        ),
         "model: qwen3-4b\ntensor-parallel-size: 2\n",
     ],
 )
@@ -250,7 +260,7 @@ def client_of(arguments, **said):
         ("--hf-overrides.max_position_embeddings 9000", {"max_model_len": 9000}),
         ("-q modelopt_fp4", {"quantization": "nvfp4"}),
         (
-            "-tp 2 --speculative-config.method eagle3 --speculative-config.num_speculative_tokens 3",
+            "-tp 2 -sc.method eagle3 --speculative-config.num_speculative_tokens 3",
             {
                 "tensor_parallel_size": 2,
                 "speculative_config": {"method": "eagle", "num_speculative_tokens": 3},
@@ -275,7 +285,7 @@ def client_of(arguments, **said):
             {"speculative_config": {"num_speculative_tokens": 4, "method": "eagle"}},
         ),
         (
-            """-tp 2 --kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'""",
+            f"-tp 2 {LMCACHE}",
             {
                 "tensor_parallel_size": 2,
                 "kv_cache": {"tiers": [{"name": "lmcache", "capacity": "10 GB"}]},
@@ -346,17 +356,17 @@ def test_all_faults_are_said_at_once():
 
 
 def test_lmcache_is_a_tier_of_the_size_that_its_variables_say():
-    flag = """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'"""
-    sized = f"LMCACHE_LOCAL_CPU=True LMCACHE_MAX_LOCAL_CPU_SIZE=20 vllm serve qwen3-8b -tp 4 {flag}"
+    variables = "LMCACHE_LOCAL_CPU=True LMCACHE_MAX_LOCAL_CPU_SIZE=20"
+    sized = f"{variables} vllm serve qwen3-8b -tp 4 {LMCACHE}"
     (client,) = from_vllm([sized]).keys["clients"]
     assert client["kv_cache"] == {"tiers": [{"name": "lmcache", "capacity": "80 GB"}]}
-    remote = f"LMCACHE_REMOTE_URL=redis://cache vllm serve qwen3-8b {flag}"
+    remote = f"LMCACHE_REMOTE_URL=redis://cache vllm serve qwen3-8b {LMCACHE}"
     with pytest.raises(ScenarioError, match="a size and a bandwidth; instead: --set"):
         from_vllm([remote])
     assert "kv_cache" not in client_of("", overrides=())
     assert from_vllm([remote], overrides=["clients.0.kv_cache.tiers"]).keys["clients"]
     with pytest.raises(ScenarioError, match="instead: --enable-prefix-caching"):
-        from_vllm([f"vllm serve qwen3-8b --no-enable-prefix-caching {flag}"])
+        from_vllm([f"vllm serve qwen3-8b --no-enable-prefix-caching {LMCACHE}"])
 
 
 def test_a_cap_of_answers_is_the_workloads(capsys):

@@ -18,7 +18,8 @@ class Item:
     flag: as it is written, with its value where that counts; values of flags without effect are
         left out, since some are secrets. why: the key that it sets; why it changes no time; why it
         cannot be honoured, and what to write instead.
-    is_assumed: it changes times of a real server, and the simulation goes on as if it did not.
+    is_assumed: something is taken for granted: what a name means, or that times do not change
+        although a real server's do.
     """
 
     flag: str
@@ -36,6 +37,10 @@ class Account:
     def applied(self, flag: str, key: str) -> None:
         """Note a flag that the scenario honours. key: where it stands there."""
         self.items.append(Item(flag, "applied", key))
+
+    def taken(self, flag: str, key: str) -> None:
+        """Note a flag that is honoured by what it most probably means."""
+        self.items.append(Item(flag, "applied", key, is_assumed=True))
 
     def no_effect(self, flag: str, why: str) -> None:
         """Note a flag that changes no simulated time."""

@@ -39,7 +39,7 @@ class FromVllm:
 
     @property
     def assumed(self) -> tuple[Item, ...]:
-        """Flags that change a real server's times, and what is assumed instead."""
+        """Flags of which something is taken for granted, and what."""
         found = {item: None for each in self.account for item in each.items if item.is_assumed}
         return tuple(found)
 

@@ -49,7 +49,10 @@ def _set_checkpoint(found: Checkpoint, flag: str, server: Server) -> None:
         server.client["quantization"] = found.quantization
     if found.kv_cache_dtype and "--kv-cache-dtype" not in server.said:
         server.client.setdefault("kv_cache", {})["kv_cache_dtype"] = found.kv_cache_dtype
-    server.account.applied(flag, f"model: {found.model}" + (f"; {found.why}" if found.why else ""))
+    if found.why:
+        server.account.taken(flag, f"model: {found.model}; {found.why}")
+    else:
+        server.account.applied(flag, f"model: {found.model}")
 
 
 def _unknown(name: str) -> str:

@@ -119,8 +119,12 @@ def _local(written: str, size: object, server: Server) -> None:
         server.account.refused(f"{_LMCACHE}{_SIZE}", f"must be a number of GB, got {brief(size)}")
         return
     capacity = f"{each * server.num_ranks:g} GB"
-    note = f" ({each:g} GB a rank, LMCache's default)" if size is None else ""
-    server.set(_TIERS, [{"name": "lmcache", "capacity": capacity}], written + note)
+    server.set(_TIERS, [{"name": "lmcache", "capacity": capacity}], written)
+    if size is None:
+        server.account.items.pop()
+        server.account.taken(
+            written, f"{_TIERS}.0.capacity: {capacity}, {each:g} GB a rank, LMCache's default"
+        )
     for name in (_SIZE, _LOCAL):
         if _LMCACHE + name in server.variables:
             server.handled.add(_LMCACHE + name)

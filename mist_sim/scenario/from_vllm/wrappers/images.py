@@ -40,7 +40,7 @@ def engine_of(image: str, account: Account) -> str | None:
     if nearest == asked:
         account.applied(f"image {name}:{tag}", f"engine: {engine}")
     else:
-        account.assumed(
+        account.taken(
             f"image {name}:{tag}",
             f"engine: {engine}, of the known ones the nearest; --engine says another",
         )
