@@ -1,13 +1,17 @@
 """Lines that people paste: what becomes of 66 of them, and of every flag in them."""
 
+import io
 import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mist_sim import Scenario
 from mist_sim.cli import main
@@ -19,6 +23,7 @@ from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
 from mist_sim.scenario.from_vllm.flags import flags_of
 from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
+from tests.effort import examples
 
 DATA = Path(__file__).parent / "data" / "vllm_lines.yaml"
 LINES = yaml_text.parse(DATA.read_text(encoding="utf-8"), DATA.name)
@@ -204,15 +209,18 @@ def test_wrappers_change_nothing(text):
     assert client == {"name": "llm", "tensor_parallel_size": 2}
 
 
-def test_replicas_are_counted_and_manifests_come_from_standard_input(tmp_path):
+def test_replicas_are_counted_and_manifests_come_from_standard_input(capsys, monkeypatch, tmp_path):
     text = (
         "spec:\n  replicas: 3\n  template:\n    spec:\n      containers:\n      - name: a\n"
         "        image: vllm/vllm-openai:v0.14.1\n        args: [--model, qwen3-4b]\n"
     )
-    command = [sys.executable, "-m", "mist_sim", "from-vllm", "-", "--gpu", "l4"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    assert "count: 3" in done.stdout
-    assert "engine: vllm-0.14" in done.stdout
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    with pytest.raises(SystemExit) as leaving:
+        main(("from-vllm", "-", "--gpu", "l4"))
+    assert not leaving.value.code
+    made = capsys.readouterr().out
+    assert "count: 3" in made
+    assert "engine: vllm-0.14" in made
     path = tmp_path / "deployment.yaml"
     path.write_text(text)
     assert from_vllm([str(path)]).keys["clients"] == [{"name": "llm", "count": 3}]
@@ -459,6 +467,7 @@ def test_benchmarks_that_people_run(arguments, workload):
             "say how long: --max-model-len",
         ),
         ("vllm bench throughput --model qwen3-4b", "must be a command line of vllm serve"),
+        ("a: &a\n  b: [*a]\n", "lists and mappings in YAML"),
         ("kind: Deployment\nspec: {}\n", "must be a command line of vllm serve"),
     ],
 )
@@ -489,6 +498,18 @@ def test_the_account_is_shown(capsys):
     for part in ("HF_TOKEN", "--api-key", "no effect", "applied", "refused", "assumed:"):
         assert part in err
     assert "secret" not in err
+
+
+@given(st.sampled_from(LINES), st.lists(st.tuples(st.integers(0), st.text(max_size=4)), max_size=6))
+@examples(60)
+def test_damaged_lines_are_read_or_refused(line, damage):
+    """No other error than ours comes of a text, however it is broken."""
+    text = line["text"]
+    for place, piece in damage:
+        cut = place % (len(text) + 1)
+        text = text[:cut] + piece + text[cut + len(piece) :]
+    with suppress(ScenarioError):
+        read_commands([text])
 
 
 def test_flags_keep_their_values():

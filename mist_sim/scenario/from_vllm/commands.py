@@ -108,7 +108,7 @@ class _Reader:
         self.account: list[Statement] = []
         self._engine = engine
         self._overrides = overrides
-        self._servers: list[dict[str, Any]] = []
+        self._servers: list[tuple[dict[str, Any], int]] = []
         self._parts = 0
         self._workload: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
@@ -146,7 +146,8 @@ class _Reader:
             self._parts += 1
             return
         client = {**server.client, **({"engine": engine} if engine else {})}
-        self._servers += [client] * command.count
+        if command.count:
+            self._servers.append((client, command.count))
 
     def _note(self, command: Command, items: Sequence[Item]) -> None:
         self.account.append(Statement(command.name, (*command.around.items, *items)))
@@ -171,23 +172,23 @@ def _tag(image: str) -> str:
     return image.rpartition("/")[2]
 
 
-def _clients(servers: Sequence[Mapping[str, Any]], gpu: str | None) -> dict[str, Any]:
+def _clients(servers: Sequence[tuple[Mapping[str, Any], int]], gpu: str | None) -> dict[str, Any]:
     """Return model, engine and clients; equal servers are one client, and share what all have."""
     shared = {
         key: values[0]
         for key in ("model", "engine")
-        if len(values := list(dict.fromkeys(server.get(key) for server in servers))) == 1
+        if len(values := list(dict.fromkeys(server.get(key) for server, _ in servers))) == 1
         and values[0] is not None
     }
     found: list[dict[str, Any]] = []
     counts: list[int] = []
-    for server in servers:
+    for server, count in servers:
         own = {key: value for key, value in server.items() if key not in shared}
         if own in found:
-            counts[found.index(own)] += 1
+            counts[found.index(own)] += count
         else:
             found.append(own)
-            counts.append(1)
+            counts.append(count)
     names = [f"llm-{each['role']}" if "role" in each else "llm" for each in found]
     clients = [
         {

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mist_sim.errors import cut
+from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.wrappers import charts
 from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import inside
@@ -21,42 +21,69 @@ from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_comman
 
 _REFERENCE = re.compile(r"\$\((\w+)\)")
 _GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu")
+_NOT_SERVERS = ("env", "environment", "initContainer", "initContainers")
+_MOST_PLACES = 20_000  # aliases let a short text have any number of them
 _GROUP = "leaderWorkerTemplate"
 _COUNTS = ("replicas", "replicaCount", "minReplicas", "scale")
 
 
 def commands_of(documents: Sequence[Any]) -> Iterator[Command]:
     """Yield vLLM's commands in parsed YAML documents, in their order."""
-    for document in documents:
-        yield from _within(document, 1)
+    rest = [_Place(document, 1) for document in reversed(documents)]
+    for _ in range(_MOST_PLACES):
+        if not rest:
+            return
+        place = rest.pop()
+        inner = place.inner()
+        if isinstance(place.part, dict):
+            count = _count(place.part, place.count)
+            found = list(_own(place.part, count))
+            yield from _of_several_nodes(found) if place.in_group else found
+            if _says_all(place.part):
+                continue
+            inner = [replace(each, count=count) for each in inner]
+        rest += reversed(inner)
+    raise ScenarioError(f"--from-vllm: must have <= {_MOST_PLACES} lists and mappings in YAML")
 
 
-def _within(part: Any, count: int) -> Iterator[Command]:
-    if isinstance(part, list):
-        for item in part:
-            yield from _within(item, count)
-    if not isinstance(part, dict):
-        return
-    count = _count(part, count)
+@dataclass(frozen=True)
+class _Place:
+    """A part of a document. count: copies of what is in it. in_group: beside other containers."""
+
+    part: Any
+    count: int
+    in_group: bool = False
+
+    def inner(self) -> list[_Place]:
+        """Return the lists and mappings in it."""
+        part = self.part
+        pairs = part.items() if isinstance(part, dict) else enumerate(part)
+        return [
+            _Place(value, self.count, self.in_group or key == _GROUP)
+            for key, value in pairs
+            if isinstance(value, dict | list) and key not in _NOT_SERVERS
+        ]
+
+
+def _says_all(part: Mapping[str, Any]) -> bool:
+    return charts.is_model_spec(part) or charts.is_config(part)
+
+
+def _own(part: Mapping[str, Any], count: int) -> Iterator[Command]:
+    """Yield the commands that a mapping itself says, not those of what is in it."""
     if charts.is_model_spec(part):
         around = _around(part, count)
         words = charts.words_of(part, around)
         yield around.command(SERVE, words)
-        return
-    if charts.is_config(part):
+    elif charts.is_config(part):
         yield Surroundings(count=count).command(SERVE, charts.flags_from(part))
-        return
-    if _is_container(part):
+    elif _is_container(part):
         yield from _of_container(part, count)
-    for key, inner in part.items():
-        if key not in ("env", "environment", "initContainer", "initContainers"):
-            mine = _within(inner, count)
-            yield from (_of_several_nodes(mine) if key == _GROUP else mine)
 
 
-def _of_several_nodes(commands: Iterator[Command]) -> Iterator[Command]:
-    """Pass commands on that have the GPUs of other containers, too."""
-    return (replace(command, num_gpus=None) for command in commands)
+def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
+    """Return commands that have the GPUs of other containers, too."""
+    return [replace(command, num_gpus=None) for command in commands]
 
 
 def _count(part: Mapping[str, Any], count: int) -> int:
@@ -159,9 +186,3 @@ def _compose_gpus(deploy: Any) -> int | None:
         if isinstance(number, int):
             return number
     return None
-
-
-def summary(documents: Sequence[Any]) -> str:
-    """Return what YAML without a command of vLLM is about, by its first keys; no values."""
-    keys = [str(key) for document in documents if isinstance(document, dict) for key in document]
-    return cut(", ".join(keys[:5]))
