@@ -29,7 +29,7 @@ def models() -> RenderableType:
                 f"{model.num_parameters / 1e9:.1f} B",
                 str(model.num_layers),
                 f"{model.max_position_embeddings:,}",
-                f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+                "encoder" if model.is_encoder else f"{model.kv_bytes_per_token / 1024:.0f} KiB",
             )
         )
     titles = ("model", "parameters", "layers", "context", "KV per token")

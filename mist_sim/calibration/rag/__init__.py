@@ -1,0 +1,1 @@
+"""From timed searches of faiss to the coefficients of a vector index (`mist calibrate rag`)."""

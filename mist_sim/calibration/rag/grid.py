@@ -1,0 +1,97 @@
+"""Indexes and searches that `mist calibrate rag --measure` times: a few minutes on one core.
+
+Every third index is held out whole: its size, dimensions and lists are those of no index that is
+fitted, so that the error on it is that of a prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mist_sim.calibration.rag.searches import TimedSearch
+
+_FLAT = (
+    (100_000, 64, False),
+    (100_000, 384, False),
+    (200_000, 128, True),
+    (400_000, 64, False),
+    (100_000, 768, False),
+    (60_000, 768, True),
+    (300_000, 128, False),
+    (1_000_000, 64, True),
+)
+_IVF_PQ = (
+    # vectors, dimensions, lists, bytes
+    (100_000, 128, 256, 16, False),
+    (200_000, 64, 1024, 8, False),
+    (300_000, 128, 1024, 32, True),
+    (200_000, 384, 512, 48, False),
+    (500_000, 128, 1024, 16, False),
+    (400_000, 96, 1024, 24, True),
+    (100_000, 768, 256, 64, False),
+    (1_000_000, 64, 1024, 8, False),
+    (200_000, 384, 1024, 32, True),
+    (500_000, 64, 512, 32, False),
+    (100_000, 768, 512, 96, False),
+    (800_000, 96, 2048, 16, True),
+)
+_HNSW = (
+    # vectors, dimensions, links
+    (20_000, 64, 16, False),
+    (50_000, 128, 32, False),
+    (40_000, 128, 16, True),
+    (100_000, 64, 32, False),
+    (30_000, 384, 16, False),
+    (60_000, 96, 32, True),
+    (20_000, 768, 32, False),
+    (150_000, 64, 16, False),
+    (40_000, 384, 32, True),
+    (100_000, 128, 16, False),
+)
+_EF_CONSTRUCTION = 40  # faiss's default
+
+
+def indexes() -> Iterator[TimedSearch]:
+    """Yield the indexes to build, without a search."""
+    for vectors, dimensions, lists, pq_bytes, out in _IVF_PQ:
+        yield TimedSearch(
+            index="ivf_pq",
+            num_vectors=vectors,
+            dimensions=dimensions,
+            num_lists=lists,
+            pq_bytes=pq_bytes,
+            is_held_out=out,
+        )
+    for vectors, dimensions, links, out in _HNSW:
+        yield TimedSearch(
+            index="hnsw",
+            num_vectors=vectors,
+            dimensions=dimensions,
+            num_links=links,
+            ef_construction=_EF_CONSTRUCTION,
+            is_held_out=out,
+        )
+    for vectors, dimensions, out in _FLAT:
+        yield TimedSearch(
+            index="flat", num_vectors=vectors, dimensions=dimensions, is_held_out=out
+        )
+
+
+def searches(index: TimedSearch) -> Iterator[TimedSearch]:
+    """Yield the searches of an index: by effort, batch, results and threads."""
+    for effort in _efforts(index):
+        for batch_size in (1, 4, 16, 32, 64):
+            yield replace(effort, batch_size=batch_size)
+        yield replace(effort, batch_size=4, num_results=100)
+        yield replace(effort, batch_size=64, num_results=100)
+        for batch_size in (4, 64):
+            yield replace(effort, batch_size=batch_size, num_threads=2)
+
+
+def _efforts(index: TimedSearch) -> list[TimedSearch]:
+    if index.index == "flat":
+        return [index]
+    if index.index == "hnsw":
+        return [replace(index, ef_search=ef) for ef in (16, 64, 200)]
+    return [replace(index, num_probes=probes) for probes in (1, 4, 16, 64)]

@@ -1,0 +1,211 @@
+"""Indexes of vectors: what they are, how large they are, and what a query asks of them.
+
+A query's work is counted in operations whose seconds were measured one kind at a time
+(`coefficients.py`), or follow from a GPU's peaks (`processors.py`). Memory is that of the index as
+faiss keeps it: https://github.com/facebookresearch/faiss/wiki/Faiss-indexes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from mist_sim.registry import Registry
+from mist_sim.units import Bytes
+
+INDEXES = Registry("indexes")
+"""Kinds of indexes of vectors (see `VectorIndex`)."""
+
+_FLOAT, _ID, _LINK = 4, 8, 4  # bytes: of a value, of a vector's id, of a link in a graph
+_CODES = 256  # values of a byte, the centroids of each part of a product quantizer
+_TABLES = 2 * 2**30  # faiss's `precomputed_table_max_bytes`
+
+
+class QueryWork(NamedTuple):
+    """What one query asks of an index.
+
+    queries: always 1. scanned_values: of whole vectors that are compared, one after the other.
+    vectors: that are compared so. table_entries: of lookup tables, summed up for each list.
+    lists: that are scanned. codes, code_bytes: of compressed vectors that are compared.
+    distances, distance_values: of whole vectors anywhere in memory, and their values.
+    expansions: of vertices of a graph.
+    """
+
+    queries: float = 1.0
+    scanned_values: float = 0.0
+    vectors: float = 0.0
+    lists: float = 0.0
+    table_entries: float = 0.0
+    codes: float = 0.0
+    code_bytes: float = 0.0
+    distances: float = 0.0
+    distance_values: float = 0.0
+    expansions: float = 0.0
+
+
+@runtime_checkable
+class VectorIndex(Protocol):
+    """An index of vectors, which a query searches for its neighbours."""
+
+    @property
+    def num_bytes(self) -> float:
+        """Memory that it takes."""
+
+    @property
+    def memory_traffic(self) -> float:
+        """Bytes that a query reads of it, when nothing of it is in a cache."""
+
+    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
+        """Return what a query asks of it.
+
+        list_imbalance: vectors in the lists that are probed over the mean of all lists.
+        distances_per_link: distances computed for each link of a vertex that is expanded.
+        """
+
+
+def _require(index: object, *names: str) -> None:
+    for name in names:
+        if (value := getattr(index, name)) < 1:
+            raise ValueError(f"{name} must be >= 1, got {value}")
+
+
+@INDEXES.register("flat")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatIndex:
+    """All vectors, compared one after the other: exact (faiss `IndexFlat`).
+
+    num_vectors, dimensions: of 32-bit values (>= 1).
+    """
+
+    num_vectors: int
+    dimensions: int
+
+    def __post_init__(self) -> None:
+        _require(self, "num_vectors", "dimensions")
+
+    @property
+    def num_bytes(self) -> Bytes:
+        """Memory of the vectors."""
+        return float(_FLOAT * self.num_vectors * self.dimensions)
+
+    @property
+    def memory_traffic(self) -> Bytes:
+        """All of them."""
+        return self.num_bytes
+
+    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
+        """Return what a query asks of it."""
+        values = float(self.num_vectors * self.dimensions)
+        return QueryWork(scanned_values=values, vectors=self.num_vectors)
+
+
+@INDEXES.register("ivf_pq")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IvfPqIndex:
+    """Lists of compressed vectors, of which the nearest are scanned (faiss `IndexIVFPQ`).
+
+    num_vectors, dimensions: of 32-bit values before they are compressed (>= 1).
+    num_lists: around centroids of a k-means (nlist; >= 1, at most the vectors).
+    num_probes: lists that a query scans (nprobe; from 1 to num_lists).
+    pq_bytes: of a compressed vector, one for each part of it (M; divides the dimensions).
+    Source: Jégou, Douze and Schmid, "Product quantization for nearest neighbor search", 2011.
+    """
+
+    num_vectors: int
+    dimensions: int
+    num_lists: int
+    num_probes: int
+    pq_bytes: int
+
+    def __post_init__(self) -> None:
+        _require(self, "num_vectors", "dimensions", "num_lists", "num_probes", "pq_bytes")
+        if self.num_lists > self.num_vectors:
+            raise ValueError(
+                f"num_lists must be <= {self.num_vectors}, the vectors, got {self.num_lists}"
+            )
+        if self.num_probes > self.num_lists:
+            raise ValueError(
+                f"num_probes must be <= {self.num_lists}, the lists, got {self.num_probes}"
+            )
+        if self.dimensions % self.pq_bytes:
+            raise ValueError(
+                f"pq_bytes must divide the {self.dimensions} dimensions, got {self.pq_bytes}"
+            )
+
+    @property
+    def num_bytes(self) -> Bytes:
+        """Codes, ids, centroids, and the tables that faiss computes ahead up to 2 GiB of them."""
+        codes = self.num_vectors * (self.pq_bytes + _ID)
+        centroids = _FLOAT * self.dimensions * (self.num_lists + _CODES)
+        tables = _FLOAT * self.num_lists * self.pq_bytes * _CODES
+        return float(codes + centroids + (tables if tables <= _TABLES else 0))
+
+    @property
+    def memory_traffic(self) -> Bytes:
+        """Centroids, and the codes of the lists that are scanned."""
+        scanned = self.num_vectors * self.num_probes / self.num_lists
+        return scanned * (self.pq_bytes + _ID) + _FLOAT * self.num_lists * self.dimensions
+
+    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
+        """Return what a query asks of it: centroids, then a table and the codes of each list.
+
+        Large lists attract more queries than small ones; all lists hold all vectors.
+        """
+        share = self.num_probes / self.num_lists
+        codes = self.num_vectors * min(1.0, share * list_imbalance)
+        return QueryWork(
+            scanned_values=float(self.num_lists * self.dimensions),
+            vectors=self.num_lists,
+            lists=self.num_probes,
+            table_entries=float(self.num_probes * self.pq_bytes * _CODES),
+            codes=codes,
+            code_bytes=codes * self.pq_bytes,
+        )
+
+
+@INDEXES.register("hnsw")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HnswIndex:
+    """A graph of whole vectors, walked towards the query (faiss `IndexHNSWFlat`).
+
+    num_vectors, dimensions: of 32-bit values (>= 1).
+    num_links: of a vertex (M; >= 2), twice as many in the lowest layer.
+    ef_search: nearest vertices that a query keeps to expand (efSearch; >= 1).
+    Source: Malkov and Yashunin, "Efficient and robust approximate nearest neighbor search using
+    Hierarchical Navigable Small World graphs", 2018.
+    """
+
+    num_vectors: int
+    dimensions: int
+    num_links: int = 32
+    ef_search: int = 16
+
+    def __post_init__(self) -> None:
+        _require(self, "num_vectors", "dimensions", "ef_search")
+        if self.num_links < 2:
+            raise ValueError(f"num_links must be >= 2, got {self.num_links}")
+
+    @property
+    def num_bytes(self) -> Bytes:
+        """Vectors and links; one vertex in M is in each layer above another."""
+        upper = self.num_links / (self.num_links - 1)
+        links = _LINK * (2 * self.num_links + upper)
+        return self.num_vectors * (_FLOAT * self.dimensions + links + _LINK + _ID)
+
+    @property
+    def memory_traffic(self) -> Bytes:
+        """Vectors and links that a query meets."""
+        work = self.work()
+        return _FLOAT * work.distance_values + 2 * _LINK * self.num_links * work.expansions
+
+    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
+        """Return what a query asks of it: a descent through the layers, then the expansions."""
+        descent = self.num_links * math.log(self.num_vectors) / math.log(self.num_links)
+        links = 2 * self.num_links * self.ef_search
+        distances = min(self.num_vectors, distances_per_link * links + descent)
+        return QueryWork(
+            distances=distances,
+            distance_values=distances * self.dimensions,
+            expansions=self.ef_search,
+        )
