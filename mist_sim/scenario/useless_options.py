@@ -40,7 +40,7 @@ def useless_options(
 
 
 def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
-    """What a retrieval searches for, where workers serve it, whose times know nothing of it."""
+    """What a retrieval searches for, where all that serve it take the same time for anything."""
     serving = [client for client in clients if Rag.kind in client.stages]
     if not serving or not all(client.is_ours for client in serving):
         return
@@ -48,7 +48,7 @@ def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Itera
         if isinstance(stage, str) or stage.plugin is not Rag:
             continue
         for name, value in stage.parameters().items():
-            if value is not None:
+            if value is not None and not any(name in client.looks_at for client in serving):
                 yield Problem(
                     ("workload", "pipeline", position, name),
                     f"has no effect: {serving[0].name} serves every rag stage alike, whatever it "

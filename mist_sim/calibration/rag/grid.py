@@ -12,42 +12,42 @@ from dataclasses import replace
 from mist_sim.calibration.rag.searches import TimedSearch
 
 _FLAT = (
+    # vectors, dimensions, held out
     (100_000, 64, False),
-    (100_000, 384, False),
+    (50_000, 384, False),
     (200_000, 128, True),
     (400_000, 64, False),
-    (100_000, 768, False),
-    (60_000, 768, True),
-    (300_000, 128, False),
-    (1_000_000, 64, True),
+    (40_000, 768, False),
+    (30_000, 768, True),
+    (300_000, 96, False),
+    (800_000, 64, True),
 )
 _IVF_PQ = (
-    # vectors, dimensions, lists, bytes
+    # vectors, dimensions, lists, bytes, held out
     (100_000, 128, 256, 16, False),
     (200_000, 64, 1024, 8, False),
-    (300_000, 128, 1024, 32, True),
-    (200_000, 384, 512, 48, False),
-    (500_000, 128, 1024, 16, False),
-    (400_000, 96, 1024, 24, True),
-    (100_000, 768, 256, 64, False),
-    (1_000_000, 64, 1024, 8, False),
-    (200_000, 384, 1024, 32, True),
-    (500_000, 64, 512, 32, False),
-    (100_000, 768, 512, 96, False),
-    (800_000, 96, 2048, 16, True),
+    (250_000, 96, 512, 24, True),
+    (50_000, 384, 256, 48, False),
+    (400_000, 128, 512, 16, False),
+    (200_000, 128, 1024, 32, True),
+    (40_000, 768, 128, 64, False),
+    (600_000, 64, 1024, 8, False),
+    (80_000, 384, 256, 32, True),
+    (300_000, 64, 256, 32, False),
+    (40_000, 768, 256, 96, False),
+    (500_000, 96, 1024, 16, True),
 )
 _HNSW = (
-    # vectors, dimensions, links
+    # vectors, dimensions, links, held out
     (20_000, 64, 16, False),
-    (50_000, 128, 32, False),
-    (40_000, 128, 16, True),
-    (100_000, 64, 32, False),
-    (30_000, 384, 16, False),
-    (60_000, 96, 32, True),
-    (20_000, 768, 32, False),
-    (150_000, 64, 16, False),
-    (40_000, 384, 32, True),
-    (100_000, 128, 16, False),
+    (40_000, 128, 32, False),
+    (30_000, 128, 16, True),
+    (60_000, 64, 32, False),
+    (20_000, 384, 16, False),
+    (40_000, 96, 32, True),
+    (10_000, 768, 32, False),
+    (100_000, 64, 16, False),
+    (20_000, 384, 32, True),
 )
 _EF_CONSTRUCTION = 40  # faiss's default
 
@@ -81,12 +81,10 @@ def indexes() -> Iterator[TimedSearch]:
 def searches(index: TimedSearch) -> Iterator[TimedSearch]:
     """Yield the searches of an index: by effort, batch, results and threads."""
     for effort in _efforts(index):
-        for batch_size in (1, 4, 16, 32, 64):
+        for batch_size in (1, 4, 16, 64):
             yield replace(effort, batch_size=batch_size)
-        yield replace(effort, batch_size=4, num_results=100)
-        yield replace(effort, batch_size=64, num_results=100)
-        for batch_size in (4, 64):
-            yield replace(effort, batch_size=batch_size, num_threads=2)
+        yield replace(effort, batch_size=16, num_results=100)
+        yield replace(effort, batch_size=16, num_threads=2)
 
 
 def _efforts(index: TimedSearch) -> list[TimedSearch]:

@@ -12,10 +12,16 @@ from mist_sim.hardware.vector_search.indexes import (
     IvfPqIndex,
     VectorIndex,
 )
-from mist_sim.hardware.vector_search.processors import SearchCores, SearchGpu, Searcher
+from mist_sim.hardware.vector_search.processors import (
+    SEARCHERS,
+    SearchCores,
+    Searcher,
+    SearchGpu,
+)
 
 __all__ = [
     "INDEXES",
+    "SEARCHERS",
     "FlatIndex",
     "HnswIndex",
     "IvfPqIndex",
