@@ -69,9 +69,16 @@ class BatchedClient(Client):
         self.finish(visit)
 
     def halt(self) -> None:
-        """Discard the batch in flight; its visits are let go one by one."""
+        """Discard the batch in flight; its visits are let go one by one.
+
+        Those that were given up before it began to fail are let go here.
+        """
         self._life = object()
-        self._batch, self._gathering, self._is_serving = [], None, False
+        batch, self._batch = self._batch, []
+        self._gathering, self._is_serving = None, False
+        for visit in batch:
+            if visit.outcome is not None:
+                self.finish(visit)
 
     def _serve(self, life: object) -> Generator[Event, object, None]:
         """Serve batch after batch until nobody waits, or the client fails."""
