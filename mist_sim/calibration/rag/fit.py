@@ -77,8 +77,10 @@ def index_of(search: TimedSearch) -> VectorIndex:
     raise ScenarioError(f"index must be one of {', '.join(KINDS)}, got {search.index!r}")
 
 
-def fit_searches(searches: Sequence[TimedSearch], machine: str, date: str) -> SearchFit:
-    """Return the coefficients of timed searches. machine, date: where and when they were timed.
+def fit_searches(
+    searches: Sequence[TimedSearch], software: str, machine: str, date: str
+) -> SearchFit:
+    """Return the coefficients of timed searches. software, machine, date: what, where and when.
 
     Raises ScenarioError where a kind of index has too few of them, fitted or held out.
     """
@@ -98,7 +100,7 @@ def fit_searches(searches: Sequence[TimedSearch], machine: str, date: str) -> Se
         SearchCoefficients(
             machine=machine,
             date=date,
-            software="faiss-cpu",
+            software=software,
             **rates,
             core_exponent=_core_exponent(searches),
             errors={kind: median(errors(rates[kind], held_out[kind])) for kind in KINDS},
@@ -141,17 +143,29 @@ def _shape(kind: str, searches: Sequence[TimedSearch]) -> dict[str, float]:
         ]
         return {"list_imbalance": max(1.0, float(np.median(ratios)))}
     if kind == "hnsw":
-        ratios = [
-            search.num_distances / (2 * search.num_links * search.ef_search)
-            for search in searches
-        ]
-        return {"distances_per_link": float(np.median(ratios))}
+        return _graph_shape(searches)
     return {}
+
+
+def _graph_shape(searches: Sequence[TimedSearch]) -> dict[str, float]:
+    """Return the power law of the distances in a graph's lowest layer: least squares of logs."""
+    rows, around = [], []
+    for search in searches:
+        index = index_of(search)
+        down = index.num_descended if isinstance(index, HnswIndex) else 0.0
+        around.append(max(search.num_distances - down, 0.1 * search.num_distances))
+        rows.append([1.0, math.log(search.ef_search), math.log(2 * search.num_links)])
+    (first, effort, links), *_ = np.linalg.lstsq(np.array(rows), np.log(around))
+    return {
+        "link_distances": math.exp(first),
+        "ef_exponent": max(0.0, float(effort)),
+        "link_exponent": max(0.0, float(links)),
+    }
 
 
 def _amounts(shape: Rates, search: TimedSearch, names: Sequence[str]) -> list[float]:
     """Return the operations of a call by name."""
-    work = index_of(search).work(shape.list_imbalance, shape.distances_per_link)
+    work = index_of(search).work(shape.shape)
     each = dict(zip(QueryWork._fields, work, strict=True))
     each["results"] = search.num_results
     return [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.hardware.vector_search.indexes import QueryWork, VectorIndex
+from mist_sim.hardware.vector_search.indexes import QueryWork, SearchShape, VectorIndex
 from mist_sim.spec_files import load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
@@ -27,7 +27,7 @@ class Rates:
 
     batches: once a call. results: for each neighbour that a query asks for. The others are for each
         of what `QueryWork` counts under the same name.
-    list_imbalance, distances_per_link: see `VectorIndex.work`.
+    list_imbalance, link_distances, ef_exponent, link_exponent: see `SearchShape`.
     Raises ValueError for values out of range.
     """
 
@@ -44,7 +44,9 @@ class Rates:
     distance_values: float = 0.0
     expansions: float = 0.0
     list_imbalance: float = 1.0
-    distances_per_link: float = 1.0
+    link_distances: float = 1.0
+    ef_exponent: float = 1.0
+    link_exponent: float = 1.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -52,9 +54,16 @@ class Rates:
             if not 0 <= value < math.inf:
                 raise ValueError(f"{item.name} must be >= 0 and finite, got {value}")
 
+    @property
+    def shape(self) -> SearchShape:
+        """How the searches that were measured depended on the vectors."""
+        return SearchShape(
+            self.list_imbalance, self.link_distances, self.ef_exponent, self.link_exponent
+        )
+
     def query_seconds(self, index: VectorIndex, num_results: int) -> float:
         """Return what a query takes on one core."""
-        work = index.work(self.list_imbalance, self.distances_per_link)
+        work = index.work(self.shape)
         seconds = num_results * self.results
         for name, amount in zip(QueryWork._fields, work, strict=True):
             seconds += float(getattr(self, name)) * amount

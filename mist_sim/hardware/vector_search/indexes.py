@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from mist_sim.registry import Registry
 from mist_sim.units import Bytes
 
-INDEXES = Registry("indexes")
+INDEXES = Registry("vector_index")
 """Kinds of indexes of vectors (see `VectorIndex`)."""
 
 _FLOAT, _ID, _LINK = 4, 8, 4  # bytes: of a value, of a vector's id, of a link in a graph
@@ -44,6 +44,24 @@ class QueryWork(NamedTuple):
     expansions: float = 0.0
 
 
+class SearchShape(NamedTuple):
+    """How searches depend on the vectors, beside the parameters of an index.
+
+    list_imbalance: vectors in the lists that are probed over the mean of all lists.
+    distances, ef_exponent, link_exponent: a graph of M links computes about
+        distances x efSearch^ef_exponent x (2 M)^link_exponent distances in its lowest layer. All 1:
+        no two vertices share a neighbour.
+    """
+
+    list_imbalance: float = 1.0
+    distances: float = 1.0
+    ef_exponent: float = 1.0
+    link_exponent: float = 1.0
+
+
+PLAIN = SearchShape()
+
+
 @runtime_checkable
 class VectorIndex(Protocol):
     """An index of vectors, which a query searches for its neighbours."""
@@ -56,12 +74,8 @@ class VectorIndex(Protocol):
     def memory_traffic(self) -> float:
         """Bytes that a query reads of it, when nothing of it is in a cache."""
 
-    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
-        """Return what a query asks of it.
-
-        list_imbalance: vectors in the lists that are probed over the mean of all lists.
-        distances_per_link: distances computed for each link of a vertex that is expanded.
-        """
+    def work(self, shape: SearchShape = PLAIN) -> QueryWork:
+        """Return what a query asks of it. shape: what its parameters do not say."""
 
 
 def _require(index: object, *names: str) -> None:
@@ -94,7 +108,7 @@ class FlatIndex:
         """All of them."""
         return self.num_bytes
 
-    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
+    def work(self, shape: SearchShape = PLAIN) -> QueryWork:
         """Return what a query asks of it."""
         values = float(self.num_vectors * self.dimensions)
         return QueryWork(scanned_values=values, vectors=self.num_vectors)
@@ -147,13 +161,13 @@ class IvfPqIndex:
         scanned = self.num_vectors * self.num_probes / self.num_lists
         return scanned * (self.pq_bytes + _ID) + _FLOAT * self.num_lists * self.dimensions
 
-    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
+    def work(self, shape: SearchShape = PLAIN) -> QueryWork:
         """Return what a query asks of it: centroids, then a table and the codes of each list.
 
         Large lists attract more queries than small ones; all lists hold all vectors.
         """
         share = self.num_probes / self.num_lists
-        codes = self.num_vectors * min(1.0, share * list_imbalance)
+        codes = self.num_vectors * min(1.0, share * shape.list_imbalance)
         return QueryWork(
             scanned_values=float(self.num_lists * self.dimensions),
             vectors=self.num_lists,
@@ -194,16 +208,21 @@ class HnswIndex:
         return self.num_vectors * (_FLOAT * self.dimensions + links + _LINK + _ID)
 
     @property
+    def num_descended(self) -> float:
+        """Distances on the way down: the links of a vertex in each layer."""
+        return self.num_links * math.log(self.num_vectors) / math.log(self.num_links)
+
+    @property
     def memory_traffic(self) -> Bytes:
         """Vectors and links that a query meets."""
         work = self.work()
         return _FLOAT * work.distance_values + 2 * _LINK * self.num_links * work.expansions
 
-    def work(self, list_imbalance: float = 1.0, distances_per_link: float = 1.0) -> QueryWork:
+    def work(self, shape: SearchShape = PLAIN) -> QueryWork:
         """Return what a query asks of it: a descent through the layers, then the expansions."""
-        descent = self.num_links * math.log(self.num_vectors) / math.log(self.num_links)
-        links = 2 * self.num_links * self.ef_search
-        distances = min(self.num_vectors, distances_per_link * links + descent)
+        around = shape.distances * self.ef_search**shape.ef_exponent
+        around *= (2 * self.num_links) ** shape.link_exponent
+        distances = min(float(self.num_vectors), around + self.num_descended)
         return QueryWork(
             distances=distances,
             distance_values=distances * self.dimensions,
