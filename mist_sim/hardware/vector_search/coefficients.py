@@ -13,7 +13,12 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.hardware.vector_search.indexes import QueryWork, SearchShape, VectorIndex
+from mist_sim.hardware.vector_search.indexes import (
+    IvfPqIndex,
+    QueryWork,
+    SearchShape,
+    VectorIndex,
+)
 from mist_sim.spec_files import load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
@@ -92,6 +97,13 @@ class SearchCoefficients:
     def __post_init__(self) -> None:
         if not 0 < self.core_exponent <= 1:
             raise ValueError(f"core_exponent must be in (0, 1], got {self.core_exponent}")
+
+    def query_seconds(self, index: VectorIndex, num_results: int) -> float:
+        """Return what a query takes on one core. Raises ScenarioError as `rates` does."""
+        seconds = self.rates(index).query_seconds(index, num_results)
+        if isinstance(index, IvfPqIndex) and index.centroids is not None:
+            seconds += self.hnsw.query_seconds(index.centroids, index.num_probes)
+        return seconds
 
     def rates(self, index: VectorIndex) -> Rates:
         """Return the seconds of the operations in a kind of index. Raises ScenarioError."""

@@ -123,6 +123,8 @@ class IvfPqIndex:
     num_lists: around centroids of a k-means (nlist; >= 1, at most the vectors).
     num_probes: lists that a query scans (nprobe; from 1 to num_lists).
     pq_bytes: of a compressed vector, one for each part of it (M; divides the dimensions).
+    quantizer_ef_search: the nearest centroids are found in a graph of 32 links with this efSearch,
+        as in indexes of a million lists; None: all centroids are compared.
     Source: Jégou, Douze and Schmid, "Product quantization for nearest neighbor search", 2011.
     """
 
@@ -131,9 +133,12 @@ class IvfPqIndex:
     num_lists: int
     num_probes: int
     pq_bytes: int
+    quantizer_ef_search: int | None = None
 
     def __post_init__(self) -> None:
         _require(self, "num_vectors", "dimensions", "num_lists", "num_probes", "pq_bytes")
+        if self.quantizer_ef_search is not None:
+            _require(self, "quantizer_ef_search")
         if self.num_lists > self.num_vectors:
             raise ValueError(
                 f"num_lists must be <= {self.num_vectors}, the vectors, got {self.num_lists}"
@@ -148,29 +153,46 @@ class IvfPqIndex:
             )
 
     @property
+    def centroids(self) -> HnswIndex | None:
+        """The graph of the centroids; None where all are compared."""
+        if self.quantizer_ef_search is None:
+            return None
+        return HnswIndex(
+            num_vectors=self.num_lists,
+            dimensions=self.dimensions,
+            ef_search=self.quantizer_ef_search,
+        )
+
+    @property
     def num_bytes(self) -> Bytes:
         """Codes, ids, centroids, and the tables that faiss computes ahead up to 2 GiB of them."""
         codes = self.num_vectors * (self.pq_bytes + _ID)
         centroids = _FLOAT * self.dimensions * (self.num_lists + _CODES)
         tables = _FLOAT * self.num_lists * self.pq_bytes * _CODES
-        return float(codes + centroids + (tables if tables <= _TABLES else 0))
+        graph = self.centroids
+        links = graph.num_bytes - _FLOAT * self.dimensions * self.num_lists if graph else 0.0
+        return codes + centroids + links + (tables if tables <= _TABLES else 0)
 
     @property
     def memory_traffic(self) -> Bytes:
         """Centroids, and the codes of the lists that are scanned."""
-        scanned = self.num_vectors * self.num_probes / self.num_lists
-        return scanned * (self.pq_bytes + _ID) + _FLOAT * self.num_lists * self.dimensions
+        scanned = self.num_vectors * self.num_probes / self.num_lists * (self.pq_bytes + _ID)
+        graph = self.centroids
+        whole = _FLOAT * self.num_lists * self.dimensions
+        return scanned + (graph.memory_traffic if graph else whole)
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
         """Return what a query asks of it: centroids, then a table and the codes of each list.
 
-        Large lists attract more queries than small ones; all lists hold all vectors.
+        Large lists attract more queries than small ones; all lists hold all vectors. What a
+        graph of the centroids asks is its own.
         """
         share = self.num_probes / self.num_lists
         codes = self.num_vectors * min(1.0, share * shape.list_imbalance)
+        compared = self.num_lists if self.quantizer_ef_search is None else 0
         return QueryWork(
-            scanned_values=float(self.num_lists * self.dimensions),
-            vectors=self.num_lists,
+            scanned_values=float(compared * self.dimensions),
+            vectors=compared,
             lists=self.num_probes,
             table_entries=float(self.num_probes * self.pq_bytes * _CODES),
             codes=codes,

@@ -92,7 +92,7 @@ class SearchCores:
         active = min(batch_size, self.cores)
         speed = active**self._measured.core_exponent
         turns = math.ceil(batch_size / active) * active  # a core with one query more is waited for
-        computing = turns / speed * rates.query_seconds(index, num_results)
+        computing = turns / speed * self._measured.query_seconds(index, num_results)
         reading = self._shared_bytes(index, batch_size) / self.memory_bandwidth
         return rates.batches + max(computing, reading)
 
@@ -138,10 +138,11 @@ class SearchGpu:
 
     def check(self, index: VectorIndex) -> None:
         """Raise ScenarioError for an index that does not fit, and for graphs."""
-        if not isinstance(index, FlatIndex | IvfPqIndex):
+        has_graph = isinstance(index, IvfPqIndex) and index.centroids is not None
+        if has_graph or not isinstance(index, FlatIndex | IvfPqIndex):
             raise ScenarioError(
-                f"index must be flat or ivf_pq on a GPU, got {type(index).__name__}; graphs are "
-                "searched by cores"
+                "index must be flat or ivf_pq on a GPU, without a graph of vectors or centroids, "
+                f"got {type(index).__name__}; graphs are searched by cores"
             )
         _check_fits(index, self._spec.memory, self.gpu, "give fewer pq_bytes, or cores instead")
 
