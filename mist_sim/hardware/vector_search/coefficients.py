@@ -105,6 +105,10 @@ class SearchCoefficients:
             seconds += self.hnsw.query_seconds(index.centroids, index.num_probes)
         return seconds
 
+    def memory_traffic(self, index: VectorIndex) -> float:
+        """Return the bytes that a query reads of an index. Raises ScenarioError as `rates` does."""
+        return index.memory_traffic(self.rates(index).shape)
+
     def rates(self, index: VectorIndex) -> Rates:
         """Return the seconds of the operations in a kind of index. Raises ScenarioError."""
         kind = _KINDS.get(type(index).__name__, "")

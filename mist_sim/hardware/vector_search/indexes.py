@@ -70,9 +70,8 @@ class VectorIndex(Protocol):
     def num_bytes(self) -> float:
         """Memory that it takes."""
 
-    @property
-    def memory_traffic(self) -> float:
-        """Bytes that a query reads of it, when nothing of it is in a cache."""
+    def memory_traffic(self, shape: SearchShape = PLAIN) -> float:
+        """Return the bytes that a query reads of it, when nothing of it is in a cache."""
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
         """Return what a query asks of it. shape: what its parameters do not say."""
@@ -103,9 +102,8 @@ class FlatIndex:
         """Memory of the vectors."""
         return float(_FLOAT * self.num_vectors * self.dimensions)
 
-    @property
-    def memory_traffic(self) -> Bytes:
-        """All of them."""
+    def memory_traffic(self, shape: SearchShape = PLAIN) -> Bytes:
+        """Return the bytes of all of them."""
         return self.num_bytes
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
@@ -173,13 +171,12 @@ class IvfPqIndex:
         links = graph.num_bytes - _FLOAT * self.dimensions * self.num_lists if graph else 0.0
         return codes + centroids + links + (tables if tables <= _TABLES else 0)
 
-    @property
-    def memory_traffic(self) -> Bytes:
-        """Centroids, and the codes of the lists that are scanned."""
-        scanned = self.num_vectors * self.num_probes / self.num_lists * (self.pq_bytes + _ID)
+    def memory_traffic(self, shape: SearchShape = PLAIN) -> Bytes:
+        """Return the bytes of centroids, and of the codes of the lists that are scanned."""
+        scanned = self.work(shape).codes * (self.pq_bytes + _ID)
         graph = self.centroids
         whole = _FLOAT * self.num_lists * self.dimensions
-        return scanned + (graph.memory_traffic if graph else whole)
+        return scanned + (graph.memory_traffic(shape) if graph else whole)
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:
         """Return what a query asks of it: centroids, then a table and the codes of each list.
@@ -234,10 +231,9 @@ class HnswIndex:
         """Distances on the way down: the links of a vertex in each layer."""
         return self.num_links * math.log(self.num_vectors) / math.log(self.num_links)
 
-    @property
-    def memory_traffic(self) -> Bytes:
-        """Vectors and links that a query meets."""
-        work = self.work()
+    def memory_traffic(self, shape: SearchShape = PLAIN) -> Bytes:
+        """Return the bytes of vectors and links that a query meets."""
+        work = self.work(shape)
         return _FLOAT * work.distance_values + 2 * _LINK * self.num_links * work.expansions
 
     def work(self, shape: SearchShape = PLAIN) -> QueryWork:

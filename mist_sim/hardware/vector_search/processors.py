@@ -56,8 +56,8 @@ class SearchCores:
     memory: for the index.
     memory_bandwidth: of the machine, which all cores share; a batch is never faster than what its
         queries read of the index.
-    coefficients: a name of the package (`mist list coefficients`), or the path of a TOML file that
-        `mist calibrate rag` has written.
+    coefficients: a name of the package, or the path of a TOML file that `mist calibrate rag`
+        has written.
     Raises ValueError for values out of range, ScenarioError for unknown coefficients.
     """
 
@@ -98,9 +98,8 @@ class SearchCores:
 
     def _shared_bytes(self, index: VectorIndex, batch_size: int) -> float:
         """Return the bytes that a batch reads; cores that scan all vectors read them together."""
-        if isinstance(index, FlatIndex):
-            return index.memory_traffic * math.ceil(batch_size / self.cores)
-        return index.memory_traffic * batch_size
+        each = self._measured.memory_traffic(index)
+        return each * (math.ceil(batch_size / self.cores) if isinstance(index, FlatIndex) else batch_size)
 
 
 _FLOAT = 4
