@@ -85,7 +85,8 @@ class RagClient(BatchedClient):
         (`VectorStoreRetriever`, k).
     num_candidates: passages that the search finds for a re-ranker to choose from.
     embedder: what embeds the queries; without it they come as vectors.
-    index: what is searched; search: on what.
+    index: what is searched for the passages that are nearest to a query.
+    search: what searches it: cores of a processor, or a GPU.
     reranker: what reads each query with each of its candidates.
     store: where the texts of passages are fetched from; without it they are in memory.
     latency_table: measured seconds of whole batches in place of embedder, index, search, reranker

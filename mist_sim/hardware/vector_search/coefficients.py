@@ -107,7 +107,9 @@ class SearchCoefficients:
 
     def memory_traffic(self, index: VectorIndex) -> float:
         """Return the bytes that a query reads of an index. Raises ScenarioError as `rates` does."""
-        return index.memory_traffic(self.rates(index).shape)
+        self.rates(index)
+        graph = self.hnsw.shape
+        return index.memory_traffic(graph._replace(list_imbalance=self.ivf_pq.list_imbalance))
 
     def rates(self, index: VectorIndex) -> Rates:
         """Return the seconds of the operations in a kind of index. Raises ScenarioError."""

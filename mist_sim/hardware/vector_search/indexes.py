@@ -88,7 +88,8 @@ def _require(index: object, *names: str) -> None:
 class FlatIndex:
     """All vectors, compared one after the other: exact (faiss `IndexFlat`).
 
-    num_vectors, dimensions: of 32-bit values (>= 1).
+    num_vectors: in the index (>= 1).
+    dimensions: 32-bit values of a vector (>= 1).
     """
 
     num_vectors: int
@@ -117,7 +118,8 @@ class FlatIndex:
 class IvfPqIndex:
     """Lists of compressed vectors, of which the nearest are scanned (faiss `IndexIVFPQ`).
 
-    num_vectors, dimensions: of 32-bit values before they are compressed (>= 1).
+    num_vectors: in the index (>= 1).
+    dimensions: 32-bit values of a vector, before it is compressed (>= 1).
     num_lists: around centroids of a k-means (nlist; >= 1, at most the vectors).
     num_probes: lists that a query scans (nprobe; from 1 to num_lists).
     pq_bytes: of a compressed vector, one for each part of it (M; divides the dimensions).
@@ -202,7 +204,8 @@ class IvfPqIndex:
 class HnswIndex:
     """A graph of whole vectors, walked towards the query (faiss `IndexHNSWFlat`).
 
-    num_vectors, dimensions: of 32-bit values (>= 1).
+    num_vectors: in the index (>= 1).
+    dimensions: 32-bit values of a vector (>= 1).
     num_links: of a vertex (M; >= 2), twice as many in the lowest layer.
     ef_search: nearest vertices that a query keeps to expand (efSearch; >= 1).
     Source: Malkov and Yashunin, "Efficient and robust approximate nearest neighbor search using
